@@ -1,0 +1,44 @@
+"""The algorithms: for each a pure Python step, NAME.py, beside its Lua twin, NAME.lua.
+
+Both sides of a twin hold the same six functions over the same integers. Time is in microseconds since the Unix
+epoch and never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the
+algorithm's own, of which spending changes only `x`. Adding an algorithm takes its two files and its line in
+`limits.Algorithm`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from ..limits import Algorithm, Terms
+
+#: What is stored for a key: first the time of the last spending, then the algorithm's own numbers.
+State = tuple[int, ...]
+
+
+class Steps(Protocol):
+    """One algorithm: a module of these functions."""
+
+    def look(self, state: State | None, now: int, terms: Terms) -> tuple[int, int, int]:
+        """Bring the level up to now: (remaining, x, y)."""
+
+    def spend(self, x: int, cost: int, terms: Terms) -> int:
+        """The `x` after spending `cost`, filled up at the capacity where it does not fit."""
+
+    def wait(self, x: int, y: int, now: int, cost: int, terms: Terms) -> int:
+        """Microseconds until `cost`, more than remains and at most the capacity, would pass."""
+
+    def reset(self, x: int, y: int, now: int, terms: Terms) -> int:
+        """Microseconds until the full quota is back; from then on the state says nothing."""
+
+    def store(self, x: int, y: int, now: int, terms: Terms) -> State:
+        """The state to keep."""
+
+    def refund(self, state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
+        """The state with `cost`, spent at `spent_at`, given back; `None` where that spending is past."""
+
+
+STEPS: dict[Algorithm, Steps] = {
+    algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm
+}

@@ -1,0 +1,47 @@
+-- Token bucket. State: last, missing, parts. See token_bucket.py, the twin of this file.
+local function look(raw, last, now, period, rate, capacity, tick_us)
+  if not raw then return capacity, 0, 0 end
+  local missing, parts = unpack('<dd', raw, 9)
+  local full = capacity * period
+  if parts ~= period then
+    local tokens, rest = floor(missing / parts), missing % parts
+    -- tokens * period can pass 2^53 only where it is above full, which it is then cut to.
+    missing = tokens * period + min(ceil(rest * period / parts), period)
+  end
+  missing = min(missing, full)
+  local ticks = floor(now / tick_us) - floor(last / tick_us)
+  if ticks < ceil(missing / rate) then
+    missing = missing - ticks * rate
+  else
+    missing = 0
+  end
+  return capacity - ceil(missing / period), missing, 0
+end
+
+local function spend(missing, cost, period, rate, capacity)
+  return min(missing + cost * period, capacity * period)
+end
+
+local function until_back(parts, now, rate, tick_us)
+  return (floor(now / tick_us) + ceil(parts / rate)) * tick_us - now
+end
+
+local function wait(missing, _, now, cost, period, rate, capacity, tick_us)
+  return until_back(missing - (capacity - cost) * period, now, rate, tick_us)
+end
+
+local function reset(missing, _, now, period, rate, capacity, tick_us)
+  if missing == 0 then return 0 end
+  return until_back(missing, now, rate, tick_us)
+end
+
+local function store(missing, _, now, period)
+  return pack('<ddd', now, missing, period)
+end
+
+local function refund(raw, cost)
+  local last, missing, parts = unpack('<ddd', raw)
+  return pack('<ddd', last, max(missing - cost * parts, 0), parts)
+end
+
+return { look, spend, wait, reset, store, refund }

@@ -1,0 +1,55 @@
+"""Token bucket: starts full with `capacity` tokens; `quota` tokens come back per window, continuously.
+
+State: (last, missing, parts): what was missing at `last`, in parts of a token, and how many parts made a token
+then. One token is `period` parts and `rate` parts come back per tick, so nothing is ever rounded. Admits when
+missing + cost <= capacity. In any time t it admits at most capacity + t x quota/window units.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ..limits import Terms
+from . import State
+
+
+def look(state: State | None, now: int, terms: Terms) -> tuple[int, int, int]:
+    missing = _missing(state, now, terms) if state else 0
+    return terms.capacity + -missing // terms.period, missing, 0
+
+
+def _missing(state: State, now: int, terms: Terms) -> int:
+    last, missing, parts = state
+    period = terms.period
+    if parts != period:  # the quota was changed: what is spent stays spent, in the new parts
+        tokens, rest = divmod(missing, parts)
+        # In floating point, as the twin must: the product can pass 2^53, and the rest is less than a token.
+        missing = tokens * period + min(ceil(float(rest) * float(period) / float(parts)), period)
+    missing = min(missing, terms.capacity * period)
+    ticks = now // terms.tick_us - last // terms.tick_us
+    return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0
+
+
+def spend(missing: int, cost: int, terms: Terms) -> int:
+    return min(missing + cost * terms.period, terms.capacity * terms.period)
+
+
+def wait(missing: int, _: int, now: int, cost: int, terms: Terms) -> int:
+    return _until(missing - (terms.capacity - cost) * terms.period, now, terms)
+
+
+def reset(missing: int, _: int, now: int, terms: Terms) -> int:
+    return _until(missing, now, terms) if missing else 0
+
+
+def _until(parts: int, now: int, terms: Terms) -> int:
+    return (now // terms.tick_us - -parts // terms.rate) * terms.tick_us - now
+
+
+def store(missing: int, _: int, now: int, terms: Terms) -> State:
+    return now, missing, terms.period
+
+
+def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
+    last, missing, parts = state
+    return last, max(missing - cost * parts, 0), parts

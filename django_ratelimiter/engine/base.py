@@ -1,0 +1,120 @@
+"""What goes into an engine and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from .limits import Limit
+
+
+class Charge(NamedTuple):
+    """One key, its limit, and the cost to spend from it.
+
+    cost: units, 0 or more; 0 only looks.
+    gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
+    usage: the label to count this charge under; `None` = it is not counted.
+    count_refusals: a refusal by this charge spends too, up to the limit's capacity.
+    partition: what picks the shard; `None` = the key.
+    """
+
+    key: str
+    limit: Limit
+    cost: int = 1
+    gating: bool = True
+    usage: str | None = None
+    count_refusals: bool = False
+    partition: str | None = None
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The engine's true answer for one charge, and the receipt for what it spent.
+
+    remaining: the largest cost that would pass now. After a refused call, what it was before.
+    retry_after: seconds until this cost would pass; 0 = now, `None` = never.
+    reset_after: seconds until the full quota is back if nothing more is spent.
+    delay: seconds to hold an admitted request.
+    at_us: the engine's time, in microseconds since the Unix epoch.
+    spent: units that a refund would give back: 0 in a refused call, in a peek, and once refunded.
+    spent_at_us: the time that the spending was booked at; later than `at_us` only where the clock ran back.
+    """
+
+    allowed: bool
+    remaining: int
+    retry_after: float | None
+    reset_after: float
+    delay: float
+    soft_exceeded: bool
+    at_us: int
+    charge: Charge
+    spent: int = 0
+    spent_at_us: int = 0
+
+
+class Version(NamedTuple):
+    """The version of a rule set. `epoch` (Unix milliseconds) tells when its count began: the later one wins."""
+
+    number: int
+    epoch: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What versions are compared by."""
+        return self.epoch, self.number
+
+
+def as_version(version: int | Version) -> Version:
+    """Let a bare number stand for a version of epoch 0."""
+    return version if isinstance(version, Version) else Version(version)
+
+
+class UsageCount(NamedTuple):
+    """What one rule decided for one tier in one minute, in requests.
+
+    allowed, denied: by the rule itself, whatever other rules said. soft_exceeded is a part of allowed.
+    shadow_denied: would have been denied, were the rule enforced; a shadow rule denies nobody.
+    """
+
+    minute: int
+    label: str
+    allowed: int = 0
+    denied: int = 0
+    shadow_denied: int = 0
+    soft_exceeded: int = 0
+
+
+class Engine(Protocol):
+    """Decides charges atomically: all of a call's gating charges pass and are spent, or none is spent."""
+
+    def check(
+        self,
+        charges: Sequence[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> list[Verdict]:
+        """Decide and spend. Raises StaleRules if `version` is not the one in force, EngineUnavailable."""
+
+    def peek(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give now, spending and counting nothing."""
+
+    def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent, once each."""
+
+    def reset(self, charges: Iterable[Charge]) -> None:
+        """Forget these keys."""
+
+    def publish(self, version: int | Version) -> None:
+        """Put a version in force, unless a later one is. Only for a caller that has just read the primary."""
+
+    def take_usage(self, *, now_us: int | None = None) -> list[str]:
+        """Close the minutes that have passed and name every batch of counts that waits to be collected."""
+
+    def read_usage(self, batch: str) -> list[UsageCount]:
+        """The counts of one batch; empty once it was dropped."""
+
+    def drop_usage(self, batch: str) -> None:
+        """Forget a batch that has been collected."""

@@ -1,0 +1,127 @@
+-- Decide, in one step, all charges of a call: compare the rule-set version, look at every counter, and spend from
+-- all of them or from none.
+--
+-- KEYS[1]  the version key, "{namespace:SHARD}:version"; every other key of this script stands under the same tag
+-- KEYS[2…] the counters of the charges, then those of the refunds
+-- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
+-- ARGV[2]  the usage labels of the charges, one a line; empty = do not count
+-- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
+--          algorithm, period, rate, capacity, tick_us, soft_floor, cost, and flags (a charge: 1 gating,
+--          2 count_refusals) or the time of the spending (a refund)
+-- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
+--          3 publish: put the version in force where none is
+-- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, and nothing was done; else
+--          {time, then for each charge: remaining, wait (0 = passes, -1 = never), reset, lead of its clock}
+local call, format, match = redis.call, string.format, string.match
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local pack, unpack = struct.pack, struct.unpack
+
+-- A key outlives its state by this much, so that a clock stepped back by no more still finds it.
+local GRACE_US = 10000000
+local USAGE_SECONDS = 8 * 86400
+
+local now, charges, refunds, mode = unpack('<dddd', ARGV[3])
+
+if ARGV[1] ~= '' then
+  local held = call('GET', KEYS[1])
+  if held ~= ARGV[1] then
+    if held then
+      local epoch, number = match(held, '^(%d+):(%d+)$')
+      local my_epoch, my_number = match(ARGV[1], '^(%d+):(%d+)$')
+      epoch, number, my_epoch, my_number = tonumber(epoch), tonumber(number), tonumber(my_epoch), tonumber(my_number)
+      if epoch > my_epoch or (epoch == my_epoch and number > my_number) then return { -1, epoch, number } end
+    elseif mode ~= 3 then
+      return { -1 }
+    end
+    call('SET', KEYS[1], ARGV[1])
+  end
+end
+
+if now < 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local loaded = {}
+local function algorithm(id) -- only those that a call uses are made
+  local steps = loaded[id]
+  if not steps then
+    --@ALGORITHMS@
+    loaded[id] = steps
+  end
+  return steps
+end
+
+local function record(i)
+  return unpack('<dddddddd', ARGV[3], 64 * i - 31)
+end
+
+local function give_back(first)
+  for i = first + 1, first + refunds do
+    local raw = call('GET', KEYS[i + 1])
+    if raw then
+      local id, period, rate, capacity, tick_us, _, cost, spent_at = record(i)
+      raw = algorithm(id)[6](raw, cost, spent_at, period, rate, capacity, tick_us)
+      if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
+    end
+  end
+end
+
+if mode == 2 then give_back(0) end
+
+local reply, levels, denied = { now }, {}, false
+for i = 1, charges do
+  local id, period, rate, capacity, tick_us, _, cost, flags = record(i)
+  local raw, at, last = call('GET', KEYS[i + 1]), now, nil
+  if raw then
+    last = unpack('<d', raw)
+    at = max(now, last) -- time that runs backwards stands still
+  end
+  local remaining, x, y = algorithm(id)[1](raw, last, at, period, rate, capacity, tick_us)
+  if cost > remaining and flags % 2 == 1 then denied = true end
+  levels[i] = { remaining, x, y, at }
+end
+
+local outcomes = ''
+for i = 1, charges do
+  local id, period, rate, capacity, tick_us, soft_floor, cost, flags = record(i)
+  local level, steps = levels[i], algorithm(id)
+  local remaining, x, y, at = level[1], level[2], level[3], level[4]
+  local passes = cost <= remaining
+  local spends = mode == 0 and cost > 0
+  if passes then spends = spends and not denied else spends = spends and flags >= 2 end
+  if spends then
+    x = steps[2](x, cost, period, rate, capacity)
+    remaining = max(remaining - cost, 0)
+  end
+  local lead, wait = at - now, 0
+  if cost > capacity then
+    wait = -1
+  elseif not passes then
+    wait = steps[3](x, y, at, cost, period, rate, capacity, tick_us) + lead
+  end
+  local reset = steps[4](x, y, at, period, rate, capacity, tick_us)
+  if reset > 0 then reset = reset + lead end
+  if spends then
+    call('SET', KEYS[i + 1], steps[5](x, y, at, period), 'PX', ceil((reset + GRACE_US) / 1000))
+  end
+  local base = 4 * i - 2
+  reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
+  outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
+end
+
+if denied and refunds > 0 and mode == 0 then give_back(charges) end
+
+if mode == 0 and ARGV[2] ~= '' then
+  local prefix, minute = string.sub(KEYS[1], 1, -8), format('%.0f', floor(now / 60000000))
+  local usage = prefix .. 'usage:' .. minute
+  if call('HINCRBY', usage, ARGV[2] .. '\n' .. outcomes, 1) == 1 then
+    -- One long value turns the hash from a list that is searched into a table.
+    call('HSET', usage, '', string.rep(' ', 512))
+    call('SADD', prefix .. 'minutes', minute)
+    call('EXPIRE', usage, USAGE_SECONDS)
+    call('EXPIRE', prefix .. 'minutes', USAGE_SECONDS)
+  end
+end
+
+return reply

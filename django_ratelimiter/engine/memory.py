@@ -1,0 +1,197 @@
+"""MemoryEngine: the algorithms' Python steps on a dict, behind a lock. For one process: tests, fallback, tools."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from threading import Lock
+from typing import NamedTuple
+
+from ..exceptions import StaleRules
+from . import usage
+from .algorithms import STEPS, State
+from .base import Charge, UsageCount, Verdict, Version, as_version
+from .limits import EXACT
+
+
+class _Counter(NamedTuple):
+    state: State
+    expires_us: int
+
+
+class _Look(NamedTuple):
+    """A charge and the level that its counter stands at; `at_us` is ahead of now where the clock ran back."""
+
+    charge: Charge
+    remaining: int
+    x: int
+    y: int
+    at_us: int
+    passes: bool
+
+
+class MemoryEngine:
+    """The engine without Redis; decides exactly as RedisEngine does.
+
+    clock: returns the time in microseconds since the Unix epoch; `None` = the system's.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or (lambda: time.time_ns() // 1_000)
+        self._lock = Lock()
+        self._counters: dict[str, _Counter] = {}
+        self._sweep_at = 1_000
+        self._version: Version | None = None
+        self._minutes: dict[int, Counter[str]] = {}
+        self._batches: dict[str, Counter[str]] = {}
+        self._batch_numbers = count(1)
+
+    def check(
+        self,
+        charges: Sequence[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> list[Verdict]:
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        labels = usage.labels_of(charges)
+        with self._lock:
+            if version is not None:
+                self._compare(as_version(version))
+            now = self._now(now_us)
+            looks = self._look(charges, now)
+            denied = any(look.charge.gating and not look.passes for look in looks)
+            verdicts = [self._settle(look, now, denied, spending=True) for look in looks]
+            if denied:
+                self._give_back(refund_if_denied)
+            if labels:
+                self._count(labels, verdicts, now)
+            return verdicts
+
+    def peek(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give now; spends and counts nothing."""
+        with self._lock:
+            now = self._now(now_us)
+            looks = self._look(charges, now)
+            denied = any(look.charge.gating and not look.passes for look in looks)
+            return [self._settle(look, now, denied, spending=False) for look in looks]
+
+    def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        with self._lock:
+            self._give_back(verdicts)
+
+    def reset(self, charges: Iterable[Charge]) -> None:
+        """Forget these keys: their next request finds the full quota."""
+        with self._lock:
+            for charge in charges:
+                self._counters.pop(_name(charge), None)
+
+    def publish(self, version: int | Version) -> None:
+        """Put a version in force, unless a later one is."""
+        asked = as_version(version)
+        with self._lock:
+            if self._version is None or asked.order > self._version.order:
+                self._version = asked
+
+    def take_usage(self, *, now_us: int | None = None) -> list[str]:
+        """Close the minutes that have passed and name all batches that wait, the oldest first."""
+        with self._lock:
+            current = self._now(now_us) // 60_000_000
+            for minute in [minute for minute in self._minutes if minute < current]:
+                self._batches[f"{minute}:{next(self._batch_numbers)}"] = self._minutes.pop(minute)
+            return usage.in_order(self._batches)
+
+    def read_usage(self, batch: str) -> list[UsageCount]:
+        """The counts of one batch; empty once it was dropped."""
+        return usage.counts_of(usage.minute_of(batch), self._batches.get(batch, {}))
+
+    def drop_usage(self, batch: str) -> None:
+        """Forget a batch that has been collected."""
+        self._batches.pop(batch, None)
+
+    def _now(self, now_us: int | None) -> int:
+        return self._clock() if now_us is None else now_us
+
+    def _compare(self, version: Version) -> None:
+        held = self._version
+        if held is None:
+            raise StaleRules(None)
+        if held.order > version.order:
+            raise StaleRules(held.number, held.epoch)
+        self._version = version
+
+    def _look(self, charges: Sequence[Charge], now: int) -> list[_Look]:
+        looks = []
+        for charge in charges:
+            if type(charge.cost) is not int or charge.cost < 0:
+                raise ValueError(f"cost: must be a whole number from 0, not {charge.cost!r}.")
+            counter = self._counters.get(_name(charge))
+            state = counter.state if counter else None
+            at = max(now, state[0]) if state else now  # time that runs backwards stands still
+            terms = charge.limit.terms
+            remaining, x, y = STEPS[charge.limit.algorithm].look(state, at, terms)
+            looks.append(_Look(charge, remaining, x, y, at, charge.cost <= remaining))
+        if len({_name(charge) for charge in charges}) != len(looks):
+            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+        return looks
+
+    def _settle(self, look: _Look, now: int, denied: bool, *, spending: bool) -> Verdict:
+        charge, remaining, x, y, at, passes = look
+        steps, terms, cost = STEPS[charge.limit.algorithm], charge.limit.terms, min(charge.cost, EXACT)
+        spends = spending and cost > 0 and (not denied if passes else charge.count_refusals)
+        if spends:
+            x = steps.spend(x, cost, terms)
+            remaining = max(remaining - cost, 0)
+        lead = at - now
+        retry_after: float | None = 0.0
+        if cost > terms.capacity:
+            retry_after = None
+        elif not passes:
+            retry_after = (steps.wait(x, y, at, cost, terms) + lead) / 1_000_000
+        reset = steps.reset(x, y, at, terms)
+        if spends:
+            self._keep(_name(charge), _Counter(steps.store(x, y, at, terms), at + reset), now)
+        left = remaining if spending else remaining - cost
+        return Verdict(
+            passes,
+            remaining,
+            retry_after,
+            (reset + lead if reset else 0) / 1_000_000,
+            0.0,
+            passes and not denied and left < terms.soft_floor,
+            now,
+            charge,
+            cost if spends and passes else 0,
+            at,
+        )
+
+    def _keep(self, name: str, counter: _Counter, now: int) -> None:
+        """Store a counter; whenever their number has doubled, drop those whose full quota is back."""
+        self._counters[name] = counter
+        if len(self._counters) > self._sweep_at:
+            alive = {key: kept for key, kept in self._counters.items() if kept.expires_us > now}
+            self._counters, self._sweep_at = alive, max(1_000, 2 * len(alive))
+
+    def _give_back(self, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            name, limit = _name(verdict.charge), verdict.charge.limit
+            counter = self._counters.get(name)
+            if counter and verdict.spent:
+                state = STEPS[limit.algorithm].refund(counter.state, verdict.spent, verdict.spent_at_us, limit.terms)
+                if state:
+                    self._counters[name] = counter._replace(state=state)
+            verdict.spent = 0
+
+    def _count(self, labels: str, verdicts: Sequence[Verdict], now: int) -> None:
+        outcomes = "".join(
+            "d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts
+        )
+        self._minutes.setdefault(now // 60_000_000, Counter())[f"{labels}\n{outcomes}"] += 1
+
+
+def _name(charge: Charge) -> str:
+    return charge.key + charge.limit.tag

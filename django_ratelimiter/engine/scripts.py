@@ -1,0 +1,26 @@
+"""The Lua scripts, put together from their files: the frame, `check.lua`, holds every algorithm's `NAME.lua`."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from importlib.resources import files
+from typing import Final
+
+from .limits import Algorithm
+
+_FOLDER = files(__package__)
+
+
+def _with_algorithms(frame: str) -> str:
+    """Put each algorithm in a function of its own, so that a call pays only for those it uses."""
+    branches = [
+        f"if id == {algorithm.number} then steps = (function()\n"
+        f"{(_FOLDER / 'algorithms' / f'{algorithm}.lua').read_text('utf-8')}end)()"
+        for algorithm in Algorithm
+    ]
+    return frame.replace("--@ALGORITHMS@", "\nelse".join(branches) + "\nend")
+
+
+CHECK: Final = _with_algorithms((_FOLDER / "check.lua").read_text("utf-8")).encode()
+CHECK_SHA: Final = sha1(CHECK, usedforsecurity=False).hexdigest().encode()
+TAKE_USAGE: Final = (_FOLDER / "take_usage.lua").read_text("utf-8")

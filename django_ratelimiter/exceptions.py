@@ -1,0 +1,26 @@
+"""What can go wrong, by name. This module stands below everything else and imports nothing of the project."""
+
+from __future__ import annotations
+
+
+class RateLimiterError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class StaleRules(RateLimiterError):
+    """The caller's rule set is older than the one in force; nothing was charged.
+
+    `number` and `epoch` are what the engine holds; `number` is `None` where it holds none (a flush, an
+    eviction, a new server), which only a caller that has just read the primary database may repair, with
+    `engine.publish`.
+    """
+
+    def __init__(self, number: int | None, epoch: int = 0) -> None:
+        held = "no version" if number is None else f"version {number} (epoch {epoch})"
+        super().__init__(f"The engine holds {held}; the rules of this call are not the ones in force.")
+        self.number = number
+        self.epoch = epoch
+
+
+class EngineUnavailable(RateLimiterError):
+    """The engine gave no answer: out of reach, too slow, or it refused the command. The cause is chained."""
