@@ -1,0 +1,267 @@
+"""The settings: one dict, `RATELIMITER`, read when it is asked for. The only module that reads Django's own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: The families of response fields that HEADERS may name.
+HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
+
+
+class TrustedProxies(NamedTuple):
+    """Whose word about the client's address is taken.
+
+    hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
+    networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
+    """
+
+    hops: int = 0
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    unix: bool = False
+
+
+class Entry(NamedTuple):
+    """How one entry of `RATELIMITER` is read.
+
+    read: takes what was written and returns what the attribute holds; its ValueError says what would be right.
+    required: without a right value nothing can work, so that access raises instead of taking the default.
+    """
+
+    default: object
+    read: Callable[[Any], object]
+    required: bool = False
+
+
+class Problem(NamedTuple):
+    """One thing wrong with `RATELIMITER`: which entry, what is wrong with it, what would be right."""
+
+    entry: str
+    wrong: str
+    right: str
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("True or False")
+    return value
+
+
+def _number(low: float, high: float, text: str, *, above: bool = False) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not usable or not low <= value <= high or (above and value == low):
+            raise ValueError(text)
+        return float(value)
+
+    return read
+
+
+def _prefix(bits: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= bits:
+            raise ValueError(f"a whole number from 1 to {bits}")
+        return value
+
+    return read
+
+
+def _text(pattern: str, text: str, *, optional: bool = False) -> Callable[[Any], str | None]:
+    def read(value: Any) -> str | None:
+        if value is None and optional:
+            return None
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _paths(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
+        raise ValueError('None, or a list of path prefixes, each starting with "/", such as ["/health/"]')
+    return tuple(value)
+
+
+def _families(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(family in HEADER_FAMILIES for family in value):
+        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_FAMILIES))}")
+    return tuple(value)
+
+
+def _hash_key(value: Any) -> bytes:
+    """The key of partition digests, in the 64 bytes that BLAKE2b takes at most."""
+    if value is None:
+        value = f"django_ratelimiter.partitions:{django_settings.SECRET_KEY}"
+    if not isinstance(value, str | bytes) or not value:
+        raise ValueError("None, or a secret text or bytes")
+    return blake2b(value.encode() if isinstance(value, str) else value).digest()
+
+
+def _proxies(value: Any) -> TrustedProxies:
+    if type(value) is int and value >= 0:
+        return TrustedProxies(hops=value)
+    if not isinstance(value, list | tuple):
+        raise ValueError('a list of networks, such as ["10.0.0.0/8", "unix"], or the number of proxies')
+    networks = tuple(_network(item) for item in value if item != "unix")
+    return TrustedProxies(networks=networks, unix="unix" in value)
+
+
+def _network(value: Any) -> IPv4Network | IPv6Network:
+    try:
+        network = ip_network(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
+    if network.prefixlen == 0:
+        raise ValueError(f"{value} trusts everybody, so that a client could choose its address; give a number")
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if mapped is not None and network.prefixlen >= 96:  # identity.py turns mapped addresses into IPv4 ones
+        return IPv4Network((mapped, network.prefixlen - 96))
+    return network
+
+
+_DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "ENABLED": Entry(True, _flag),
+    "ENGINE": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True), True),
+    "CACHE_ALIAS": Entry(None, _text(".+", "None, or the name of an entry of CACHES", optional=True), True),
+    "NAMESPACE": Entry("rl", _text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
+    "VERSION_CHECK_INTERVAL": Entry(1.0, _number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
+    "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
+    "TIER_CACHE_SECONDS": Entry(5.0, _number(0, 3600, "seconds, from 0 (no caching) to 3600")),
+    "API_KEY_HEADER": Entry("X-API-Key", _text(r"[A-Za-z0-9-]+", "the name of a request header")),
+    "TRUSTED_PROXIES": Entry((), _proxies, True),
+    "IPV4_PREFIX": Entry(32, _prefix(32)),
+    "IPV6_PREFIX": Entry(64, _prefix(128)),
+    "LOCAL_SHARE": Entry(0.5, _number(0, 1, "a share, above 0 and at most 1", above=True)),
+    "HASH_KEY": Entry(None, _hash_key, True),
+    "EXEMPT_PATHS": Entry(None, _paths),
+    "HEADERS": Entry(HEADER_FAMILIES, _families),
+}
+
+
+class Settings:
+    """The entries of `RATELIMITER` as typed attributes, each read once and kept until a setting changes.
+
+    A wrong entry is logged as an error and its default stands in; `ImproperlyConfigured` is raised where a
+    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, HASH_KEY,
+    TRUSTED_PROXIES, and a `RATELIMITER` that is no dict.
+    """
+
+    #: False: nothing is decided, counted or sent.
+    ENABLED: bool
+    #: Dotted path of a callable without arguments that returns the Engine; None = by CACHE_ALIAS.
+    ENGINE: str | None
+    #: A django-redis entry of CACHES; None = the memory engine, which one process has to itself.
+    CACHE_ALIAS: str | None
+    #: What the names of all keys start with.
+    NAMESPACE: str
+    #: Seconds after which a request that meets no rule asks for a newer rule set; 0 = each time.
+    VERSION_CHECK_INTERVAL: float
+    #: Seconds after which rules are read from the database again while Redis is out of reach.
+    RULES_MAX_AGE: float
+    #: Seconds after which a changed tier assignment is obeyed at the latest; 0 = at once.
+    TIER_CACHE_SECONDS: float
+    #: The request header that holds an API key.
+    API_KEY_HEADER: str
+    #: The proxies whose X-Forwarded-For is believed; written as networks, "unix", or a number of proxies.
+    TRUSTED_PROXIES: TrustedProxies
+    #: Bits of an address that tell clients apart.
+    IPV4_PREFIX: int
+    IPV6_PREFIX: int
+    #: The share of each quota that one process grants while Redis is out of reach.
+    LOCAL_SHARE: float
+    #: The key of the digests that stand for people in key names, 64 bytes; made from SECRET_KEY if None.
+    HASH_KEY: bytes
+    #: Path prefixes that no rule touches; None = the admin, and what `asset_paths` says.
+    EXEMPT_PATHS: tuple[str, ...] | None
+    #: The families of response fields to send.
+    HEADERS: tuple[str, ...]
+
+    if not TYPE_CHECKING:  # mypy shall know the names above and no others
+
+        def __getattr__(self, name: str) -> object:
+            if name not in ENTRIES:
+                raise AttributeError(f"RATELIMITER has no entry {name}")
+            value = _read(name)
+            self.__dict__[name] = value  # from now on found without coming here
+            return value
+
+    def forget(self, **_signal: object) -> None:
+        """Read every entry anew when it is next asked for."""
+        self.__dict__.clear()
+
+
+settings = Settings()
+setting_changed.connect(settings.forget, dispatch_uid="django_ratelimiter.conf")
+
+
+def problems() -> list[Problem]:
+    """Everything wrong with `RATELIMITER`: unknown entries, wrong values, or not a dict at all."""
+    written = _written()
+    if not isinstance(written, dict):
+        return [Problem("RATELIMITER", f"is a {type(written).__name__}", "a dict of entries")]
+    found = []
+    for name, value in written.items():
+        entry = ENTRIES.get(name)
+        if entry is None:
+            found.append(Problem(str(name), "is no entry that exists", f"one of {', '.join(ENTRIES)}"))
+            continue
+        try:
+            entry.read(value)
+        except ValueError as error:
+            found.append(Problem(name, _shown(name, value), str(error)))
+    return found
+
+
+def django_setting(name: str, default: Any = None) -> Any:
+    """One of Django's own settings; `default` if the project does not have it."""
+    return getattr(django_settings, name, default)
+
+
+def asset_paths() -> tuple[str, ...]:
+    """STATIC_URL and MEDIA_URL where they are paths of this site, to compare with `request.path`.
+
+    "/" is left out: Django makes it of an unset MEDIA_URL, and it would stand for the whole site.
+    """
+    urls = (django_setting("STATIC_URL"), django_setting("MEDIA_URL"))
+    return tuple(url for url in urls if url and url.startswith("/") and not url.startswith("//") and url != "/")
+
+
+def _read(name: str) -> object:
+    written = _written()
+    if not isinstance(written, dict):
+        raise ImproperlyConfigured(f"RATELIMITER must be a dict, not a {type(written).__name__}.")
+    entry = ENTRIES[name]
+    value = written.get(name, entry.default)
+    try:
+        return entry.read(value)
+    except ValueError as error:
+        message = f"RATELIMITER[{name!r}] {_shown(name, value)}; it must be {error}."
+        if entry.required:
+            raise ImproperlyConfigured(message) from None
+        logger.error("%s The default, %r, is used.", message, entry.default)
+        return entry.read(entry.default)
+
+
+def _written() -> Any:
+    return getattr(django_settings, "RATELIMITER", {})
+
+
+def _shown(name: str, value: object) -> str:
+    """What is wrong, without telling a secret."""
+    return f"is of type {type(value).__name__}" if name == "HASH_KEY" else f"is {value!r}"

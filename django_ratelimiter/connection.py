@@ -1,0 +1,74 @@
+"""The one engine of this process, built from the settings when it is first asked for."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from django.core.cache import InvalidCacheBackendError
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+from django_redis import get_redis_connection
+
+from .conf import settings
+from .engine.base import Engine
+from .engine.memory import MemoryEngine
+from .engine.redis import RedisEngine
+
+_engine: Engine | None = None
+_building = Lock()
+
+
+def get_engine() -> Engine:
+    """The engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
+
+    Asks nothing of a server. Raises ImproperlyConfigured if the named one cannot be had.
+    """
+    global _engine
+    engine = _engine
+    if engine is None:
+        with _building:
+            if _engine is None:
+                _engine = _build()
+            engine = _engine
+    return engine
+
+
+def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
+    """Build the engine anew when it is next asked for, if `setting` is one that it was built from."""
+    global _engine
+    if setting in ("RATELIMITER", "CACHES"):
+        _engine = None
+
+
+setting_changed.connect(forget_engine, dispatch_uid="django_ratelimiter.connection")
+
+
+def _build() -> Engine:
+    if settings.ENGINE is not None:
+        return _custom(settings.ENGINE)
+    if settings.CACHE_ALIAS is None:
+        return MemoryEngine()
+    return _redis(settings.CACHE_ALIAS)
+
+
+def _custom(path: str) -> Engine:
+    try:
+        factory = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['ENGINE']: {error}") from error
+    engine: Engine = factory()
+    return engine
+
+
+def _redis(alias: str) -> Engine:
+    try:
+        client = get_redis_connection(alias)
+    except InvalidCacheBackendError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
+    except NotImplementedError as error:
+        raise ImproperlyConfigured(
+            f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
+            "its BACKEND must be django_redis.cache.RedisCache."
+        ) from error
+    return RedisEngine(client, settings.NAMESPACE)
