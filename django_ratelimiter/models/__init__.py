@@ -1,0 +1,23 @@
+"""What operators edit (tiers, rules, limits), what is in force (versions), and what was counted (usage).
+
+The database keeps rows whole: what is unique, what belongs together, what is never negative. Whether a row can be
+*enforced* (a known algorithm, a window the engine can reckon, a readable route) is judged by `clean()` at the form
+and by `rules.compiler` for rows that came another way: a row that this program cannot read, written by a later
+version of it, say, must cost one rule and not the site.
+"""
+
+from .rules import Rule, RuleLimit
+from .tiers import Tier, TierAssignment
+from .usage import UsageBatch, UsageBucket
+from .versions import RuleSetState, RuleSetVersion
+
+__all__ = [
+    "Rule",
+    "RuleLimit",
+    "RuleSetState",
+    "RuleSetVersion",
+    "Tier",
+    "TierAssignment",
+    "UsageBatch",
+    "UsageBucket",
+]

@@ -1,0 +1,83 @@
+"""What the fields of a rule may hold, beyond what their types say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.urls import get_resolver
+from django.urls.resolvers import RoutePattern
+from django.utils.translation import gettext as _
+
+#: The methods that a rule may name, as RFC 9110 and RFC 5789 do.
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+
+
+def validate_words(value: Any, known: Sequence[str]) -> None:
+    """Refuse what is not a list of different words out of `known`."""
+    if not isinstance(value, list):
+        raise ValidationError(_("Must be a list of texts."), code="not_a_list")
+    for word in value:
+        if word not in known:
+            raise ValidationError(
+                _("%(word)r is unknown; choose from %(known)s."),
+                code="unknown",
+                params={"word": word, "known": ", ".join(known)},
+            )
+    if len(set(value)) != len(value):
+        raise ValidationError(_("Name each only once."), code="duplicate")
+
+
+def validate_path(path: str, kind: str) -> None:
+    """Refuse a path that its kind could never match. An unknown kind is the field's own error."""
+    if kind == "any" and path:
+        raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
+    if kind != "any" and not path:
+        raise ValidationError(_("Give the path that is to be matched."), code="required")
+    if kind in ("exact", "prefix") and not path.startswith("/"):
+        raise ValidationError(_("Must start with “/”."), code="relative")
+    if kind == "route":
+        validate_route(path)
+
+
+def validate_route(route: str) -> None:
+    """Refuse a text that cannot be the `route` of a resolver match: what `path()` or `re_path()` was given."""
+    try:
+        if _is_regex(route):
+            re.compile(route)
+        else:
+            _parse(route)
+    except re.error as error:
+        raise ValidationError(
+            _("Not a regular expression: %(error)s."), code="broken", params={"error": error}
+        ) from error
+    except ImproperlyConfigured as error:
+        raise ValidationError(
+            _("Not a route as in urls.py: %(error)s"), code="broken", params={"error": error}
+        ) from error
+    if not _is_regex(route) and re.search(r"[<>]", re.sub(r"<[^<>]+>", "", route)):
+        raise ValidationError(_("A bracket “<” or “>” has no partner."), code="broken")
+
+
+def _is_regex(route: str) -> bool:
+    return "(?" in route or route.startswith("^") or route.endswith(("$", r"\Z", r"\z"))
+
+
+def _parse(route: str) -> None:
+    try:
+        RoutePattern(route).regex  # noqa: B018  compiled here, where a name given twice shows
+    except ImproperlyConfigured:
+        if not _load_urlconf():
+            raise
+        RoutePattern(route)
+
+
+def _load_urlconf() -> bool:
+    """Import the URLconf, for it registers the project's own converters. False if it cannot be imported."""
+    try:
+        get_resolver().url_patterns  # noqa: B018
+    except Exception:  # whatever ails the project's URLconf, it is not the rule's fault nor ours to report
+        return False
+    return True

@@ -1,0 +1,65 @@
+"""Which rule set is in force, and every rule set that was."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+
+class RuleSetState(models.Model):
+    """The one row that says which version is in force. Who numbers a version holds its lock.
+
+    number: of the version in force; 0 = none was made yet.
+    epoch: Unix milliseconds at which this count of versions began; the later epoch wins over the higher number.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    number = models.PositiveBigIntegerField(_("number"), default=0)
+    epoch = models.BigIntegerField(_("epoch"))
+
+    class Meta:
+        verbose_name = _("rule set state")
+        verbose_name_plural = _("rule set state")
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(id=1), name="ratelimiter_state_one_row"),
+        ]
+
+    def __str__(self) -> str:
+        return _("version %(number)s") % {"number": self.number}
+
+
+class RuleSetVersion(models.Model):
+    """One numbered rule set, whole: processes load its snapshot and nothing else.
+
+    author: `None` = not saved by a user of the admin, or by one who is gone.
+    snapshot: as `rules.compiler.snapshot_of_rows` makes it.
+    """
+
+    number = models.PositiveBigIntegerField(_("number"))
+    epoch = models.BigIntegerField(_("epoch"))
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("author"),
+    )
+    summary = models.CharField(_("summary"), max_length=255, blank=True)
+    snapshot = models.JSONField(_("snapshot"))
+
+    class Meta:
+        verbose_name = _("rule set version")
+        verbose_name_plural = _("rule set versions")
+        ordering = ("-epoch", "-number")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["epoch", "number"], name="ratelimiter_version_number"),
+        ]
+
+    def __str__(self) -> str:
+        return _("version %(number)s") % {"number": self.number}
