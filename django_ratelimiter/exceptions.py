@@ -24,3 +24,7 @@ class StaleRules(RateLimiterError):
 
 class EngineUnavailable(RateLimiterError):
     """The engine gave no answer: out of reach, too slow, or it refused the command. The cause is chained."""
+
+
+class RulesUnavailable(RateLimiterError):
+    """The rules are known to be stale and the database cannot be read: nothing may be decided by them."""

@@ -52,6 +52,11 @@ class Verdict:
     spent: int = 0
     spent_at_us: int = 0
 
+    def mark_refunded(self) -> None:
+        """Note that what it spent was given back."""
+        self.remaining = min(self.remaining + self.spent, self.charge.limit.capacity)
+        self.spent = 0
+
 
 class Version(NamedTuple):
     """The version of a rule set. `epoch` (Unix milliseconds) tells when its count began: the later one wins."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from math import gcd
+from math import gcd, isfinite
 from struct import pack
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,9 @@ TICKS_US: Final = (1, 1_000, 1_000_000)
 
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 MAX_WINDOW_SECONDS: Final = 366 * 86_400
+
+#: The longest that a bucket may take to fill up: added to today's time in microseconds it still is exact.
+MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
 
 class Algorithm(StrEnum):
@@ -86,6 +89,8 @@ class Limit:
             _check_units(name, getattr(self, name), optional=name != "quota")
         if self.burst is not None and "burst" not in self.algorithm.options:
             raise ValueError(f"burst: {self.algorithm} has no burst; leave it out or choose a bucket.")
+        if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
+            raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
         if self.soft_quota is not None and self.soft_quota >= self.capacity:
             raise ValueError(f"soft_quota: must be below {self.capacity}, at which requests are refused anyway.")
         self.terms  # noqa: B018  computed now, so that a limit which cannot be exact is refused here
@@ -144,11 +149,13 @@ class Limit:
         """What tells the counters of this limit from others under the same key: a change of it starts anew."""
         return f":{self.algorithm}:{self.window_us}"
 
-    def scaled(self, share: float) -> Limit:
-        """This limit with `share` of its quota and burst, at least 1 unit of each, without its soft quota."""
+    def scaled(self, share: float, least: int = 1) -> Limit:
+        """This limit with `share` of its quota and burst, but a capacity of `least`, without its soft quota."""
         exact = Fraction(str(share))
-        burst = None if self.burst is None else max(1, int(self.burst * exact))
-        return Limit(max(1, int(self.quota * exact)), self.window, self.algorithm, burst)
+        quota, burst = max(1, int(self.quota * exact)), self.burst
+        if burst is not None:
+            return Limit(quota, self.window, self.algorithm, burst=max(1, least, int(burst * exact)))
+        return Limit(max(quota, least), self.window, self.algorithm)
 
 
 def _algorithm(value: str) -> Algorithm:
@@ -168,9 +175,9 @@ def _check_units(name: str, value: object, *, optional: bool) -> None:
 def _window_us(window: object) -> int:
     if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
         raise ValueError(f"window: must be a number of seconds, not {window!r}.")
-    if not 0 < window <= MAX_WINDOW_SECONDS:  # NaN fails here too
+    if not isfinite(window) or not 0 < window <= MAX_WINDOW_SECONDS:
         raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window!r}.")
-    microseconds = Decimal(str(window)) * 1_000_000
-    if microseconds != int(microseconds):
+    microseconds = Fraction(str(window)) * 1_000_000
+    if microseconds.denominator != 1:
         raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
     return int(microseconds)

@@ -184,7 +184,7 @@ class MemoryEngine:
                 state = STEPS[limit.algorithm].refund(counter.state, verdict.spent, verdict.spent_at_us, limit.terms)
                 if state:
                     self._counters[name] = counter._replace(state=state)
-            verdict.spent = 0
+            verdict.mark_refunded()
 
     def _count(self, labels: str, verdicts: Sequence[Verdict], now: int) -> None:
         outcomes = "".join(

@@ -180,7 +180,7 @@ def _read(reply: list[int], charges: Sequence[Charge], *, spending: bool) -> lis
 
 def _mark_refunded(receipts: Iterable[Verdict]) -> None:
     for receipt in receipts:
-        receipt.spent = 0
+        receipt.mark_refunded()
 
 
 def _text(name: str | bytes) -> str:

@@ -1,0 +1,46 @@
+"""While the engine is out of reach: the same limits in this process's memory, at a share of their quota."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from .base import Charge, Verdict
+from .limits import Limit
+from .memory import MemoryEngine
+
+
+logger = logging.getLogger("django_ratelimiter")
+
+LOG_INTERVAL_SECONDS: Final = 10.0
+
+
+class LocalEngine:
+    """Decides for this process alone; nothing of it reaches Redis later.
+
+    clock: as for MemoryEngine.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._memory = MemoryEngine(clock)
+        self._logged_at = float("-inf")
+
+    def check(self, charges: Sequence[Charge], share: float) -> list[Verdict]:
+        """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
+        scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
+        return self._memory.check(scaled)
+
+    def log_outage(self, error: Exception) -> None:
+        """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_INTERVAL_SECONDS:
+            self._logged_at = now
+            logger.error("Deciding without the engine, by each rule's failure policy: %s", error)
+
+
+@lru_cache(maxsize=10_000)
+def _scaled(limit: Limit, share: float, cost: int) -> Limit:
+    return limit.scaled(share, least=min(cost, limit.capacity))

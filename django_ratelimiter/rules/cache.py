@@ -1,0 +1,158 @@
+"""The rule set that this process decides by: loaded once, kept, and renewed when the engine calls it stale."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Final
+
+from django.db import DatabaseError
+from django.db.models.signals import post_delete, post_save
+
+from ..conf import settings
+from ..connection import get_engine
+from ..engine.base import Version
+from ..exceptions import RulesUnavailable, StaleRules
+from ..models import Rule, RuleLimit, Tier
+from ..signals import rules_changed
+from . import versions
+from .ruleset import NO_VERSION, RuleSet
+from .tiers import tier_for
+from .versions import editing, invalidate, last_publish_failed, republish
+
+__all__ = [
+    "confirm",
+    "connect",
+    "current_rules",
+    "editing",
+    "invalidate",
+    "is_time_to_ask",
+    "last_publish_failed",
+    "reload",
+    "renewed_by_age",
+    "republish",
+    "tier_for",
+]
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: Seconds to wait before the database is asked again after it failed.
+RETRY_SECONDS: Final = 1.0
+
+
+class _Kept:
+    """What this process keeps; times are monotonic seconds.
+
+    confirmed_at: when the rules were last found to be in force. asked_at: when that was last asked.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # one reload in flight
+        self.rules = RuleSet(NO_VERSION)
+        self.outdated = True
+        self.confirmed_at = float("-inf")
+        self.asked_at = float("-inf")
+        self.failed_at = float("-inf")
+
+
+_kept = _Kept()
+
+
+def current_rules() -> RuleSet:
+    """The rules to decide by. No query when warm; the last good ones where the database cannot be read."""
+    uncommitted = versions.uncommitted_rules()
+    if uncommitted is not None:
+        return uncommitted
+    if _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS:
+        with _kept.lock:
+            if _kept.outdated:
+                _load_or_keep()
+    return _kept.rules
+
+
+def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
+    """Answer the engine's `stale` to the rules `seen`: the committed rules, put in force where none were.
+
+    Raises RulesUnavailable where the database cannot be read: these rules must not decide.
+    """
+    behind = None if stale.number is None else Version(stale.number, stale.epoch)
+    with _kept.lock:
+        kept = _kept.rules
+        shared = versions.uncommitted_rules() is None
+        if shared and kept is not seen and not _kept.outdated and _reaches(kept, behind):
+            return kept  # another thread has just done it
+        try:
+            rules = versions.load()
+            if not _reaches(rules, behind):
+                versions.begin_epoch(behind)
+                rules = versions.load()
+        except DatabaseError as error:
+            raise RulesUnavailable("The rules are stale and the database cannot be read.") from error
+        if versions.uncommitted_rules() is None:
+            _keep(rules)
+        if behind is None:
+            get_engine().publish(rules.version)
+        return rules
+
+
+def confirm() -> None:
+    """Note that the rules of this process have just been found to be in force."""
+    _kept.confirmed_at = _kept.asked_at = time.monotonic()
+
+
+def is_time_to_ask() -> bool:
+    """Whether a request that meets no rule should ask the engine for the version; one asks, the others go on."""
+    now = time.monotonic()
+    if now - _kept.asked_at < settings.VERSION_CHECK_INTERVAL:
+        return False
+    _kept.asked_at = now
+    return True
+
+
+def renewed_by_age() -> RuleSet:
+    """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old."""
+    if time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE:
+        with _kept.lock:
+            if time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE:
+                _load_or_keep()
+                confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
+    return current_rules()
+
+
+def connect() -> None:
+    """Number what is saved outside `editing`, and note what this process itself commits."""
+    for model in (Tier, Rule, RuleLimit):
+        for signal in (post_save, post_delete):
+            signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
+    rules_changed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
+
+
+def _number_edit(sender: type, instance: Any, **kwargs: Any) -> None:
+    if not versions.is_editing():
+        done = "saved" if "created" in kwargs else "deleted"
+        invalidate(summary=f"{sender._meta.verbose_name} {instance} {done}")  # type: ignore[attr-defined]
+
+
+def _mark_outdated(**kwargs: Any) -> None:
+    _kept.outdated = True
+    _kept.failed_at = float("-inf")
+
+
+def _reaches(rules: RuleSet, version: Version | None) -> bool:
+    return version is None or rules.version.order >= version.order
+
+
+def _load_or_keep() -> None:
+    try:
+        _keep(versions.load())
+    except DatabaseError:
+        _kept.failed_at = time.monotonic()
+        logger.exception("The rules cannot be read; deciding by version %s.", _kept.rules.version)
+
+
+def _keep(rules: RuleSet) -> None:
+    for rule, reason in rules.left_out:
+        logger.error("Rule %s is not in force: %s", rule, reason)
+    _kept.rules, _kept.outdated = rules, False
+    confirm()

@@ -1,0 +1,244 @@
+"""The rule set: frozen records built from one snapshot, and the rules that a request meets. No ORM, no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from ..engine.base import Version
+from ..engine.limits import Limit
+
+Snapshot = Mapping[str, Any]
+
+#: What a database holds before its first version.
+NO_VERSION: Final = Version(0)
+
+MODES: Final = ("off", "shadow", "enforce")
+PATH_KINDS: Final = ("any", "exact", "prefix", "route")
+IDENTITIES: Final = ("user", "ip", "api_key")
+MISSING_PARTITION: Final = ("skip", "ip", "deny")
+FAILURE_POLICIES: Final = ("local", "open", "closed")
+DEFAULT_FOR: Final = ("none", "anonymous", "authenticated")
+
+
+class Facts(NamedTuple):
+    """What rules match on. `route` is the URL pattern's text, `scope` what the calling door named; empty = none."""
+
+    method: str
+    path: str
+    route: str = ""
+    view_name: str = ""
+    scope: str = ""
+
+
+class LeftOut(NamedTuple):
+    """A rule that is not in force, and why."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    """A tier. default_for: who has it without an assignment: none, anonymous or authenticated."""
+
+    slug: str
+    name: str
+    rank: int
+    default_for: str
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRecord:
+    """A rule with its limits by tier slug; under `None` those of every other tier; an empty tuple = unlimited.
+
+    methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
+    that one request spends.
+    """
+
+    slug: str
+    name: str
+    mode: str
+    methods: frozenset[str]
+    path: str
+    path_kind: str
+    view_name: str
+    scope: str
+    partition_by: tuple[str, ...]
+    missing_partition: str
+    failure_policy: str
+    cost: int
+    priority: int
+    message: str
+    limits: Mapping[str | None, tuple[Limit, ...]] = field(hash=False)
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def depends_on_tier(self) -> bool:
+        """Whether some tier has limits of its own here."""
+        return any(tier is not None for tier in self.limits)
+
+    def limits_for(self, tier: TierRecord | None) -> tuple[Limit, ...]:
+        """The limits of this tier, else those of every other tier, else none: the rule does not apply to it."""
+        slug = tier.slug if tier else None
+        return self.limits[slug] if slug in self.limits else self.limits.get(None, ())
+
+    def matches(self, facts: Facts) -> bool:
+        """Whether a request of these facts meets this rule."""
+        return (
+            (not self.methods or facts.method in self.methods)
+            and (not self.scope or self.scope == facts.scope)
+            and (not self.view_name or self.view_name == facts.view_name)
+            and self._matches_path(facts)
+        )
+
+    def _matches_path(self, facts: Facts) -> bool:
+        if self.path_kind == "exact":
+            return facts.path == self.path
+        if self.path_kind == "prefix":
+            return facts.path.startswith(self.path)
+        if self.path_kind == "route":
+            return facts.route == self.path
+        return True
+
+
+class RuleSet:
+    """All rules in force at one version, indexed so that a request's cost does not grow with those it never meets."""
+
+    def __init__(
+        self,
+        version: Version,
+        tiers: Iterable[TierRecord] = (),
+        rules: Iterable[RuleRecord] = (),
+        left_out: Iterable[LeftOut] = (),
+    ) -> None:
+        self.version = version
+        self.tiers = {tier.slug: tier for tier in tiers}
+        self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
+        self.left_out = tuple(left_out)
+        self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
+        self._order = {rule.slug: position for position, rule in enumerate(self.rules)}
+        self._index: dict[tuple[str, str], list[RuleRecord]] = {}
+        for rule in self.rules:
+            if rule.mode != "off":
+                self._index.setdefault(_index_key(rule), []).append(rule)
+        self._prefix_lengths = sorted({len(value) for kind, value in self._index if kind == "prefix"})
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, version: Version = NO_VERSION) -> RuleSet:
+        """Build from what the compiler wrote. A rule that this code cannot enforce is left out with its reason."""
+        tiers = [
+            TierRecord(tier["slug"], tier["name"], tier["rank"], tier["default_for"]) for tier in snapshot["tiers"]
+        ]
+        left_out = [LeftOut(entry["rule"], entry["reason"]) for entry in snapshot["left_out"]]
+        rules = []
+        for data in snapshot["rules"]:
+            try:
+                rules.append(rule_from(data))
+            except (ValueError, KeyError, TypeError) as error:
+                left_out.append(LeftOut(str(data.get("slug")), str(error)))
+        return cls(version, tiers, rules, left_out)
+
+    def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
+        """The rules that a request meets, in ascending priority, then slug."""
+        index, path = self._index, facts.path
+        keys = [("any", ""), ("exact", path), ("route", facts.route), ("view", facts.view_name), ("scope", facts.scope)]
+        for length in self._prefix_lengths:
+            if length > len(path):
+                break
+            keys.append(("prefix", path[:length]))
+        found = [rule for key in keys if key in index for rule in index[key] if rule.matches(facts)]
+        if len(found) > 1:
+            order = self._order
+            found.sort(key=lambda rule: order[rule.slug])
+        return tuple(found)
+
+    def default_tier(self, kind: str) -> TierRecord | None:
+        """The tier that `anonymous` or `authenticated` requests have without an assignment."""
+        return self._default_tiers.get(kind)
+
+
+def rule_from(data: Mapping[str, Any]) -> RuleRecord:
+    """One rule of a snapshot. Raises ValueError saying what cannot be enforced."""
+    _choice(data, "mode", MODES)
+    _choice(data, "path_kind", PATH_KINDS)
+    _choice(data, "missing_partition", MISSING_PARTITION)
+    _choice(data, "failure_policy", FAILURE_POLICIES)
+    methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
+    for name in partition_by:
+        if name not in IDENTITIES:
+            raise ValueError(f"partition_by: {name!r} is unknown; choose from {', '.join(IDENTITIES)}.")
+    cost = data["cost"]
+    if type(cost) is not int or cost < 1:
+        raise ValueError(f"cost: must be a whole number from 1, not {cost!r}.")
+    limits: dict[str | None, tuple[Limit, ...]] = {}
+    unlimited = {entry["tier"] for entry in data["limits"] if entry["unlimited"]}
+    for entry in data["limits"]:
+        tier = entry["tier"]
+        limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
+    tags = [(tier, limit.tag) for tier, several in limits.items() for limit in several]
+    if len(set(tags)) != len(tags):
+        raise ValueError("limits: a tier has two limits of the same algorithm and window; keep the lower one.")
+    return RuleRecord(
+        slug=data["slug"],
+        name=data["name"],
+        mode=data["mode"],
+        methods=frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
+        path=data["path"],
+        path_kind=data["path_kind"],
+        view_name=data["view_name"],
+        scope=data["scope"],
+        partition_by=tuple(partition_by),
+        missing_partition=data["missing_partition"],
+        failure_policy=data["failure_policy"],
+        cost=cost,
+        priority=data["priority"],
+        message=data["message"],
+        limits=limits,
+    )
+
+
+def limit_from(entry: Mapping[str, Any]) -> Limit:
+    """One limit of a snapshot. Raises ValueError saying what cannot be enforced."""
+    try:
+        window = Decimal(entry["window_seconds"])
+        whole = int(window)
+    except (ArithmeticError, TypeError, ValueError):
+        raise ValueError(f"window: must be a number of seconds, not {entry['window_seconds']!r}.") from None
+    return Limit(
+        entry["quota"],
+        whole if whole == window else window,
+        entry["algorithm"],
+        burst=entry["burst"],
+        soft_quota=entry["soft_quota"],
+    )
+
+
+def _index_key(rule: RuleRecord) -> tuple[str, str]:
+    """The one condition of a rule under which it is looked up: the one that fewest requests meet."""
+    if rule.path_kind in ("exact", "route"):
+        return rule.path_kind, rule.path
+    if rule.view_name:
+        return "view", rule.view_name
+    if rule.scope:
+        return "scope", rule.scope
+    return ("prefix", rule.path) if rule.path_kind == "prefix" else ("any", "")
+
+
+def _choice(data: Mapping[str, Any], name: str, choices: Sequence[str]) -> None:
+    if data[name] not in choices:
+        raise ValueError(f"{name}: {data[name]!r} is unknown; choose one of {', '.join(choices)}.")
+
+
+def _texts(data: Mapping[str, Any], name: str) -> list[str]:
+    texts = data[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{name}: must be a list of texts, not {texts!r}.")
+    return texts
