@@ -12,7 +12,6 @@ from .base import Charge, Verdict
 from .limits import Limit
 from .memory import MemoryEngine
 
-
 logger = logging.getLogger("django_ratelimiter")
 
 LOG_INTERVAL_SECONDS: Final = 10.0
