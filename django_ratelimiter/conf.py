@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,7 +21,8 @@ logger = logging.getLogger("django_ratelimiter")
 HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
 
 
-class TrustedProxies(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
+class TrustedProxies:
     """Whose word about the client's address is taken.
 
     hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
