@@ -133,9 +133,9 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server and return once it answers. ServerError if it does not."""
-        if self._watched is not None and self._watched.running:
+        if self._watched is not None and _process_behind(self.port) == self._watched.pid:
             return
-        self.stop()  # what a server that ended by itself has left
+        self.stop()  # one that was killed, or does not answer
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="redis-server-")
         for attempt in range(5):  # another process may take a free port before the server does

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -42,13 +43,13 @@ def _ends(pid: int) -> bool:
 def program() -> Iterator[subprocess.Popen[str]]:
     """A program that has started a server, in a thread that has ended; it prints the server's pids and folder."""
     code = (
-        "import threading\n"
+        "import sys, threading\n"
         "from example_project.redis_server import RedisServer\n"
         "server = RedisServer()\n"
         "thread = threading.Thread(target=server.start)\n"
         "thread.start(); thread.join()\n"
         "print(server.pid, server._watched._watcher.pid, server._folder.name, flush=True)\n"
-        "input()\n"
+        "sys.stdin.read()  # until it is killed, or our end is closed\n"
     )
     root = Path(module.__file__).parent.parent
     process = subprocess.Popen(
@@ -56,7 +57,6 @@ def program() -> Iterator[subprocess.Popen[str]]:
     )
     with process:
         yield process
-        process.kill()
 
 
 def test_it_answers_on_an_address_of_its_own(redis_server: Start) -> None:
@@ -104,9 +104,16 @@ def test_a_paused_server_can_be_stopped(redis_server: Start) -> None:
 
 
 def test_nothing_is_left_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), RedisServer() as server:
-        pid, folder = server.pid, Path(server._folder.name)  # type: ignore[union-attr]
-        1 / 0  # noqa: B018
+    def fail() -> None:
+        with RedisServer() as server:
+            assert server._folder
+            seen.extend((server, server.pid, Path(server._folder.name)))
+            raise ZeroDivisionError
+
+    seen: list[Any] = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    server, pid, folder = seen
     assert _ends(pid)
     assert not folder.exists()
     with pytest.raises(ServerError, match="stopped"):
@@ -164,7 +171,8 @@ class TestWhichServer:
 
     @pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
     def test_one_on_path(self, tmp_path: Path, name: str) -> None:
-        assert find_binary() == self._install(tmp_path / name)
+        installed = self._install(tmp_path / name)
+        assert find_binary() == installed
 
     def test_the_wheel_comes_before_path(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self._install(tmp_path / "redis-server")
