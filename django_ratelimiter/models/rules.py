@@ -217,13 +217,16 @@ class RuleLimit(models.Model):
                     burst__isnull=True,
                     soft_quota__isnull=True,
                 )
-                | Q(unlimited=False, quota__gte=1, window_seconds__isnull=False),
+                | Q(unlimited=False, quota__isnull=False, quota__gte=1, window_seconds__isnull=False),
                 name="ratelimiter_limit_numbers",
             ),
         ]
 
     def __str__(self) -> str:
-        tier = self.tier.slug if self.tier else gettext("every other tier")
+        try:
+            tier = self.tier.slug if self.tier else gettext("every other tier")
+        except Tier.DoesNotExist:  # while both are being deleted
+            tier = f"#{self.tier_id}"
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
         return f"{tier}: {self.quota} / {self.window_seconds} s"

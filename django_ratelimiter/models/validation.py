@@ -34,11 +34,11 @@ def validate_path(path: str, kind: str) -> None:
     """Refuse a path that its kind could never match. An unknown kind is the field's own error."""
     if kind == "any" and path:
         raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
-    if kind != "any" and not path:
+    if kind in ("exact", "prefix", "route") and not path:
         raise ValidationError(_("Give the path that is to be matched."), code="required")
-    if kind in ("exact", "prefix") and not path.startswith("/"):
+    elif kind in ("exact", "prefix") and not path.startswith("/"):
         raise ValidationError(_("Must start with “/”."), code="relative")
-    if kind == "route":
+    elif kind == "route":
         validate_route(path)
 
 

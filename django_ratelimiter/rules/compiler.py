@@ -1,0 +1,122 @@
+"""Rows to snapshot. A row that cannot be enforced costs its own rule, with the reason, and no other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from copy import copy
+from decimal import Decimal
+from typing import Any
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import router
+from django.db.models import CharField, Model
+from django.db.models.functions import Cast
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from ..models import Rule, RuleLimit, Tier
+from .ruleset import rule_from
+
+#: What a rule can be enforced without: a fault in these is for the form alone.
+_TEXTS = {"name", "message", "description"}
+
+
+def snapshot_of_rows() -> dict[str, Any]:
+    """All tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
+
+    `left_out` is a list of {"rule": slug, "reason": text}. Reads the database that rules are written to.
+    """
+    db = router.db_for_write(Rule)
+    tiers, faulty_tiers = _split(Tier.objects.using(db))
+    limits = defaultdict(list)
+    for limit in _limits(db):
+        limits[limit.rule_id].append(limit)
+    rules, left_out = [], []
+    for rule in Rule.objects.using(db):
+        data, reasons = _compile(rule, limits[rule.pk], faulty_tiers)
+        if reasons:
+            left_out.append({"rule": rule.slug, "reason": " ".join(reasons)})
+        else:
+            rules.append(data)
+    return {"tiers": [_tier_data(tier) for tier in tiers], "rules": rules, "left_out": left_out}
+
+
+def reasons_against(rule: Rule) -> list[str]:
+    """Why this saved rule, with its saved limits and tiers, cannot be enforced; empty = it can."""
+    db = router.db_for_write(Rule)
+    limits = list(_limits(db, rule=rule.pk))
+    faulty_tiers = _split({limit.tier for limit in limits if limit.tier})[1]
+    return _compile(copy(rule), limits, faulty_tiers)[1]
+
+
+def _limits(db: str, **only: Any) -> Iterable[RuleLimit]:
+    # As text, for SQLite would hold any text in a decimal column, and reading it as a decimal would fail for all.
+    rows = RuleLimit.objects.using(db).filter(**only).select_related("tier").defer("window_seconds")
+    for limit in rows.annotate(window_text=Cast("window_seconds", CharField())):
+        limit.window_seconds = limit.window_text
+        yield limit
+
+
+def _split(tiers: Iterable[Tier]) -> tuple[list[Tier], dict[int, list[str]]]:
+    """The tiers that can be used, and the faults of the others by primary key."""
+    faults = {tier: _faults(tier, exclude={"name"}) for tier in tiers}
+    usable = [tier for tier, found in faults.items() if not found]
+    return usable, {tier.pk: found for tier, found in faults.items() if found}
+
+
+def _compile(
+    rule: Rule, limits: Collection[RuleLimit], faulty_tiers: dict[int, list[str]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The rule as it stands in a snapshot, and what speaks against it."""
+    reasons = _faults(rule, exclude=_TEXTS)
+    for limit in limits:
+        limit.rule = rule
+        faults = _faults(limit, exclude={"rule", "tier"}) + faulty_tiers.get(limit.tier_id or 0, [])
+        if limit.tier_id and not limit.tier:  # else it would count as a limit for every other tier
+            faults.append(_("Its tier is gone."))
+        reasons += [f"{capfirst(limit._meta.verbose_name)} “{limit}”: {fault}" for fault in faults]
+    if reasons:
+        return {}, reasons
+    data = _rule_data(rule, limits)
+    try:
+        rule_from(data)
+    except ValueError as error:
+        return {}, [str(error)]
+    return data, []
+
+
+def _faults(row: Model, exclude: set[str]) -> list[str]:
+    """What the form would say against this row."""
+    try:
+        row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        return [_sentence(row, *fault) for fault in error.message_dict.items()]
+    return []
+
+
+def _sentence(row: Model, field: str, messages: list[str]) -> str:
+    text = " ".join(messages)
+    return text if field == NON_FIELD_ERRORS else f"{capfirst(row._meta.get_field(field).verbose_name)}: {text}"
+
+
+def _tier_data(tier: Tier) -> dict[str, Any]:
+    return {name: getattr(tier, name) for name in ("slug", "name", "rank", "default_for")}
+
+
+def _rule_data(rule: Rule, limits: Iterable[RuleLimit]) -> dict[str, Any]:
+    names = [field.name for field in rule._meta.concrete_fields if field.name not in ("id", "description")]
+    return {name: getattr(rule, name) for name in names} | {"limits": [_limit_data(limit) for limit in limits]}
+
+
+def _limit_data(limit: RuleLimit) -> dict[str, Any]:
+    window: Decimal | None = limit.window_seconds
+    return {
+        "tier": limit.tier.slug if limit.tier else None,
+        "algorithm": limit.algorithm,
+        "quota": limit.quota,
+        "window_seconds": None if window is None else f"{window:.6f}",
+        "burst": limit.burst,
+        "soft_quota": limit.soft_quota,
+        "unlimited": limit.unlimited,
+    }
