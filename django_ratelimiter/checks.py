@@ -1,0 +1,311 @@
+"""The system checks: what in this project would keep rules from being obeyed as their author expects.
+
+Those that need the rules read them from the database, and say nothing where it is absent or not migrated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from django.core import checks
+from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
+from django.utils.module_loading import import_string
+
+from .conf import django_setting, problems, settings
+from .models import RuleLimit, RuleSetVersion
+from .rules import versions
+from .rules.compiler import snapshot_of_rows
+from .rules.ruleset import Facts, RuleRecord
+
+TAG: Final = "django_ratelimiter"
+
+Found = TypeVar("Found")
+
+_MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
+_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_TIMEOUTS: Final = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
+
+
+def register() -> None:
+    """Bind every check of this module to `manage.py check`."""
+    for check in CHECKS:
+        checks.register(check, TAG)
+
+
+def check_settings(**_kwargs: object) -> list[CheckMessage]:
+    """E001: an entry of RATELIMITER is unknown or wrong."""
+    return [
+        checks.Error(
+            f"RATELIMITER: {problem.entry} {problem.wrong}.",
+            hint=f"It must be {problem.right}.",
+            id=f"{TAG}.E001",
+        )
+        for problem in problems()
+    ]
+
+
+def check_engine(**_kwargs: object) -> list[CheckMessage]:
+    """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be had, or not as it should be."""
+    wrong = {problem.entry for problem in problems()}
+    if wrong & {"RATELIMITER", "ENGINE", "CACHE_ALIAS"}:
+        return []
+    if settings.ENGINE is not None:
+        return list(_custom_engine(settings.ENGINE))
+    if settings.CACHE_ALIAS is not None:
+        return list(_redis_alias(settings.CACHE_ALIAS))
+    if django_setting("DEBUG"):
+        return []
+    return [
+        checks.Warning(
+            "Requests are counted in the memory of each process, so that every limit is granted once per process.",
+            hint="Name a django-redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
+            id=f"{TAG}.W002",
+        )
+    ]
+
+
+def check_middleware(**_kwargs: object) -> list[CheckMessage]:
+    """W001: the middleware is missing. E005: it runs before the one that tells who the user is."""
+    middleware = [_imported(path) for path in django_setting("MIDDLEWARE", ())]
+    own = _position(middleware, _MIDDLEWARE)
+    if own is None:
+        return [
+            checks.Warning(
+                "RateLimitMiddleware is not in MIDDLEWARE: only views with RuleThrottle are limited.",
+                hint=f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware.',
+                id=f"{TAG}.W001",
+            )
+        ]
+    if (_position(middleware, _AUTHENTICATION) or 0) < own:
+        return []
+    return [
+        checks.Error(
+            "RateLimitMiddleware stands before AuthenticationMiddleware in MIDDLEWARE: it knows no user.",
+            hint="Move RateLimitMiddleware below AuthenticationMiddleware.",
+            id=f"{TAG}.E005",
+        )
+    ]
+
+
+def check_views(**_kwargs: object) -> list[CheckMessage]:
+    """W004: views of the REST framework whose rules by user are never met."""
+    rules = [rule for rule in _rules_in_force() if "user" in rule.partition_by]
+    if not rules or not django_setting("ROOT_URLCONF"):
+        return []
+    unmet: dict[Any, set[str]] = {}
+    for match in _all_views(get_resolver()):
+        if _knows_user_too_late(match.func):
+            met = {rule.slug for rule in rules if _may_meet(rule, match)}
+            if met:
+                unmet.setdefault(match.func.cls, set()).update(met)
+    return [
+        checks.Warning(
+            f"{view.__module__}.{view.__qualname__} authenticates its user after the middleware has decided, "
+            f"so that it never meets rules by user: {', '.join(sorted(slugs))}.",
+            hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
+            "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
+            id=f"{TAG}.W004",
+        )
+        for view, slugs in unmet.items()
+    ]
+
+
+def check_proxies(**_kwargs: object) -> list[CheckMessage]:
+    """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
+    signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
+    if not signs or any(problem.entry in ("RATELIMITER", "TRUSTED_PROXIES") for problem in problems()):
+        return []
+    trusted = settings.TRUSTED_PROXIES
+    if trusted.hops or trusted.networks or trusted.unix:
+        return []
+    slugs = [rule.slug for rule in _rules_in_force() if _asks_for_address(rule)]
+    if not slugs:
+        return []
+    return [
+        checks.Warning(
+            f"{signs[0]} says that a proxy stands in front, and RATELIMITER['TRUSTED_PROXIES'] trusts none: "
+            f"all clients share the proxy's address in rules by IP address: {', '.join(slugs)}.",
+            hint='Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
+            "or give their number.",
+            id=f"{TAG}.W005",
+        )
+    ]
+
+
+def check_rules(**_kwargs: object) -> list[CheckMessage]:
+    """W006: rules that cannot be enforced, each with the reason."""
+    return [
+        checks.Warning(
+            f"Rule {slug} is not in force: {reason}",
+            hint="Correct the rule in the admin and save it; `manage.py shell` and SQL can write what forms refuse.",
+            id=f"{TAG}.W006",
+        )
+        for slug, reason in _left_out().items()
+    ]
+
+
+CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
+    check_settings,
+    check_engine,
+    check_middleware,
+    check_views,
+    check_proxies,
+    check_rules,
+)
+
+
+def _custom_engine(path: str) -> Iterator[CheckMessage]:
+    if not callable(_imported(path)):
+        yield checks.Error(
+            f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
+            hint="Name a callable without arguments that returns an Engine.",
+            id=f"{TAG}.E004",
+        )
+
+
+def _redis_alias(alias: str) -> Iterator[CheckMessage]:
+    caches = django_setting("CACHES", {})
+    if alias not in caches:
+        yield checks.Error(
+            f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {alias!r}.",
+            hint=f"Name one of: {', '.join(caches)}.",
+            id=f"{TAG}.E002",
+        )
+        return
+    cache = caches[alias]
+    if not _is_subclass(_imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+        yield checks.Error(
+            f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a django-redis cache.",
+            hint='Its BACKEND must be "django_redis.cache.RedisCache".',
+            id=f"{TAG}.E003",
+        )
+        return
+    missing = [name for name in _TIMEOUTS if not _has_timeout(cache, name)]
+    if missing:
+        yield checks.Warning(
+            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a Redis that does not answer holds up requests.",
+            hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], to half a second, say.',
+            id=f"{TAG}.W003",
+        )
+
+
+def _has_timeout(cache: dict[str, Any], name: str) -> bool:
+    """Whether django-redis finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
+    options = cache.get("OPTIONS") or {}
+    if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
+        return True
+    addresses = cache.get("LOCATION") or ""
+    each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    return all(name.lower() in parse_qs(urlsplit(address).query) for address in each)
+
+
+def _imported(path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError:
+        return None  # Django says so itself when it needs it
+
+
+def _position(classes: Sequence[Any], path: str) -> int | None:
+    return next((index for index, cls in enumerate(classes) if _is_subclass(cls, path)), None)
+
+
+def _is_subclass(cls: Any, path: str) -> bool:
+    """Whether `cls` is the class of this path or derived from it. Imports nothing."""
+    return isinstance(cls, type) and any(
+        f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__
+    )
+
+
+def _rules_in_force() -> Iterable[RuleRecord]:
+    rules = _from_database(versions.load)
+    return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
+
+
+def _left_out() -> dict[str, str]:
+    """Reasons by slug: of the rows as they are now, and of the rules as they were numbered last."""
+    rules = _from_database(versions.load)
+    reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
+    snapshot = _from_database(snapshot_of_rows) or {}
+    return reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}
+
+
+def _from_database(read: Callable[[], Found]) -> Found | None:
+    """What `read` finds; `None` where there is no database, or none with our tables."""
+    try:
+        tables = connections[versions.primary()].introspection.table_names()
+        if RuleSetVersion._meta.db_table not in tables or RuleLimit._meta.db_table not in tables:
+            return None
+        return read()
+    except (DatabaseError, ImproperlyConfigured):
+        return None
+    except (AssertionError, RuntimeError):  # how Django's and pytest's test cases forbid the database
+        return None
+
+
+def _asks_for_address(rule: RuleRecord) -> bool:
+    return "ip" in rule.partition_by or (bool(rule.partition_by) and rule.missing_partition == "ip")
+
+
+def _all_views(resolver: URLResolver, above: ResolverMatch | None = None) -> Iterator[ResolverMatch]:
+    """Every view of the URL conf, as the match that a request for it would have."""
+    for pattern in resolver.url_patterns:
+        names = [*(above.namespaces if above else ()), getattr(pattern, "namespace", None)]
+        route = _joined(above.route or "" if above else "", str(pattern.pattern))
+        if isinstance(pattern, URLResolver):
+            yield from _all_views(pattern, ResolverMatch(pattern, (), {}, namespaces=names, route=route))
+        else:
+            yield ResolverMatch(
+                pattern.callback, (), {}, url_name=pattern.name, namespaces=names, route=route
+            )
+
+
+def _joined(route: str, further: str) -> str:
+    return route + further.removeprefix("^") if route else further
+
+
+def _knows_user_too_late(view: Any) -> bool:
+    """Whether a view of the REST framework finds its user by itself, and no throttle of ours asks for it then."""
+    cls = getattr(view, "cls", None)
+    if not hasattr(cls, "throttle_classes"):
+        return False
+    for method in ("get_throttles", "get_authenticators"):  # a view that chooses by request: nobody can tell
+        if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
+            return False
+    chosen = {name: getattr(cls, name) for name in ("throttle_classes", "authentication_classes")}
+    chosen |= getattr(view, "initkwargs", {})
+    if any(getattr(throttle, "decides_rules", False) for throttle in chosen["throttle_classes"]):
+        return False
+    by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
+    return any(
+        not _is_subclass(authentication, by_session) for authentication in chosen["authentication_classes"]
+    )
+
+
+def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
+    """Whether requests for this view surely meet the rule; a prefix inside a captured part is let go."""
+    scope = getattr(match.func.cls, "throttle_scope", None) or ""
+    methods = rule.methods or ("GET",)
+    path = (
+        get_script_prefix() + re.split(r"[<(\[\\$.*+?]", (match.route or "").removeprefix("^"), maxsplit=1)[0]
+    )
+    if rule.path_kind == "exact":
+        if not _leads_to(rule.path, match.func):
+            return False
+        path = rule.path
+    return any(
+        rule.matches(Facts(method, path, match.route or "", match.view_name, scope)) for method in methods
+    )
+
+
+def _leads_to(path: str, view: Any) -> bool:
+    try:
+        return resolve("/" + path.removeprefix(get_script_prefix())).func is view
+    except Resolver404:
+        return False
