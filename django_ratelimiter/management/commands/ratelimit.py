@@ -1,0 +1,63 @@
+"""`manage.py ratelimit`: what an operator does from a shell."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...connection import get_engine
+from ...engine.memory import MemoryEngine
+from ...exceptions import EngineUnavailable
+from ...usage.collect import Collected, collect
+
+
+class Command(BaseCommand):
+    """Subcommands; each is a method of the same name."""
+
+    help = "Work with the rate limits."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+        commands.add_parser("collect", help="Move the usage that Redis counted to the database. Run it each minute.")
+
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        """Exit code 1, with the reason, if it could not be done."""
+        getattr(self, subcommand)()
+
+    def collect(self) -> None:
+        """Collect the usage, and say what came."""
+        try:
+            collected = collect()
+        except EngineUnavailable as error:
+            raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
+        except OperationalError as error:
+            raise CommandError(_("Nothing is lost, but the database cannot be written now: %s") % error) from error
+        if isinstance(get_engine(), MemoryEngine):
+            unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
+            self.stderr.write(self.style.WARNING(unseen))
+        self.stdout.write(_told(collected))
+        if collected.failed:
+            raise CommandError(
+                ngettext(
+                    "%d batch could not be collected and waits; the reason is in the log.",
+                    "%d batches could not be collected and wait; the reasons are in the log.",
+                    collected.failed,
+                )
+                % collected.failed
+            )
+
+
+def _told(collected: Collected) -> str:
+    if not collected.batches:
+        return _("Nothing to collect: no minute with usage has ended since the last collection.")
+    batches = ngettext("%d batch", "%d batches", collected.batches) % collected.batches
+    requests = ngettext("%d request", "%d requests", collected.requests) % collected.requests
+    return _("Collected %(batches)s: %(requests)s, each counted once for every rule that it met.") % {
+        "batches": batches,
+        "requests": requests,
+    }

@@ -1,0 +1,1 @@
+"""From what the engine counted to what people read."""

@@ -1,0 +1,136 @@
+"""A series as the places of bars in an SVG. Places are texts in per cent, so that no locale writes a decimal comma."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from .reports import Point
+
+#: Minutes between two marks on the time axis; the first that gives no more marks than MARKS is taken.
+SPACINGS: Final = (5, 10, 15, 30, 60, 180, 360, 720, 1_440, 2_880, 10_080, 20_160, 43_200, 86_400)
+MARKS: Final = 8
+LINES: Final = 4
+
+
+class Segment(NamedTuple):
+    """One part of a bar. kind: "allowed", "denied" or "shadow"."""
+
+    kind: str
+    y: str
+    height: str
+
+
+class Bar(NamedTuple):
+    """One bucket. slot: what answers to the pointer, the gap included. told: its figures in words."""
+
+    slot_x: str
+    slot_width: str
+    x: str
+    width: str
+    segments: list[Segment]
+    told: str
+
+
+class Mark(NamedTuple):
+    """A label on an axis. minor: it is left out where there is little room."""
+
+    at: str
+    label: str
+    minor: bool = False
+
+
+class Chart(NamedTuple):
+    """What the template draws: y runs from the top, as it does in SVG. busiest: the highest bar in words."""
+
+    bars: list[Bar]
+    busiest: str
+    lines: list[Mark]
+    marks: list[Mark]
+
+
+def draw(points: Sequence[Point]) -> Chart:
+    """Place one bar for each point: admitted below, refused on it, and what would be refused on top."""
+    top = _top(max((point.figures.requests for point in points), default=0))
+    slot = 100 / max(len(points), 1)
+    gap = slot * 0.2 if len(points) <= 100 else 0
+    bars = [
+        Bar(_percent(i * slot), _percent(slot), _percent(i * slot + gap / 2), _percent(slot - gap), *_parts(point, top))
+        for i, point in enumerate(points)
+    ]
+    lines = [Mark(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+    busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
+    return Chart(bars, busiest[1].told if busiest else "", lines, _marks(points, slot))
+
+
+def number(value: int) -> str:
+    """A number as the reader's language groups its digits."""
+    return number_format(value, use_l10n=True, force_grouping=True)
+
+
+def span(point: Point) -> str:
+    """The time of a point in words, by the clock of the current time zone."""
+    start, end = timezone.localtime(point.start), timezone.localtime(point.end)
+    day = date_format(start, _day_format())
+    if start.date() != end.date() and _is_midnight(start) and _is_midnight(end):
+        return day
+    return f"{day}, {date_format(start, 'H:i')}\u2013{date_format(end, 'H:i')}"
+
+
+def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
+    figures = point.figures
+    segments, base = [], 100.0
+    for kind, amount in (("allowed", figures.allowed), ("denied", figures.denied), ("shadow", figures.shadow_denied)):
+        if amount:
+            height = 100 * amount / top
+            base -= height
+            segments.append(Segment(kind, _percent(base), _percent(height)))
+    told = [_("%s admitted") % number(figures.allowed), _("%s refused") % number(figures.denied)]
+    if figures.shadow_denied:
+        told.append(_("%s would be refused") % number(figures.shadow_denied))
+    return segments, f"{span(point)}: {', '.join(told)}"
+
+
+def _top(highest: int) -> int:
+    """The end of the value axis: the next 4, 8, 12 or 20 times a power of ten, so that its quarters are round."""
+    power = 1
+    while True:
+        for quarter in (1, 2, 3, 5):
+            if LINES * quarter * power >= highest:
+                return LINES * quarter * power
+        power *= 10
+
+
+def _marks(points: Sequence[Point], slot: float) -> list[Mark]:
+    places: list[tuple[float, datetime]] = []
+    for spacing in SPACINGS:
+        places = [
+            (i * slot, local)
+            for i, local in enumerate(timezone.localtime(point.start) for point in points)
+            if (local.toordinal() * 1_440 + local.hour * 60 + local.minute) % spacing == 0
+        ]
+        if len(places) <= MARKS:
+            break
+    days = all(_is_midnight(local) for _place, local in places)
+    return [
+        Mark(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
+        for i, (place, local) in enumerate(places)
+    ]
+
+
+def _is_midnight(local: datetime) -> bool:
+    return local.hour == local.minute == 0
+
+
+def _day_format() -> str:
+    return pgettext("date format of a chart's axis: the day and the month's short name", "j M")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.4f}%"

@@ -1,0 +1,61 @@
+"""Moments as the database keeps them, and the buckets that a time series is cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+
+from django.utils import timezone
+
+
+class Step(StrEnum):
+    """How wide one bucket of a series is."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+
+
+def aware(moment: datetime) -> datetime:
+    """A moment of this project as UTC. With USE_TZ off its moments are naive, in the current time zone."""
+    return (moment if timezone.is_aware(moment) else timezone.make_aware(moment)).astimezone(UTC)
+
+
+def stored(moment: datetime) -> datetime:
+    """An aware moment as this project's models keep it: naive where USE_TZ is off."""
+    return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment)
+
+
+def now() -> datetime:
+    """This moment in UTC, whatever USE_TZ says."""
+    return aware(timezone.now())
+
+
+def start_of(minute: int) -> datetime:
+    """The start of a minute that is counted from the Unix epoch."""
+    return datetime.fromtimestamp(minute * 60, UTC)
+
+
+def floor(moment: datetime, step: Step, zone: tzinfo) -> datetime:
+    """The start, in UTC, of the step of this time zone's clock that the moment lies in."""
+    local = moment.astimezone(zone)
+    if step is Step.DAY:
+        local = datetime.combine(local.date(), time.min, zone)
+    elif step is Step.HOUR:
+        local = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two
+    else:
+        local = local.replace(second=0, microsecond=0)
+    return local.astimezone(UTC)
+
+
+def buckets(start: datetime, end: datetime, step: Step, zone: tzinfo) -> Iterator[datetime]:
+    """The starts, in UTC, of all steps that [start, end) touches. A day has 23 to 25 hours where clocks change."""
+    width = {Step.MINUTE: timedelta(minutes=1), Step.HOUR: timedelta(hours=1), Step.DAY: timedelta(hours=36)}[step]
+    at = floor(start, step, zone)
+    while at < end:
+        yield at
+        following = floor(at + width, step, zone)
+        if following == at:  # a clock that is put back by half an hour makes an hour of 90 minutes
+            following = floor(at + 2 * width, step, zone)
+        at = following
