@@ -41,19 +41,14 @@ def register() -> None:
 def check_settings(**_kwargs: object) -> list[CheckMessage]:
     """E001: an entry of RATELIMITER is unknown or wrong."""
     return [
-        checks.Error(
-            f"RATELIMITER: {problem.entry} {problem.wrong}.",
-            hint=f"It must be {problem.right}.",
-            id=f"{TAG}.E001",
-        )
-        for problem in problems()
+        checks.Error(f"RATELIMITER: {entry} {wrong}.", hint=f"It must be {right}.", id=f"{TAG}.E001")
+        for entry, wrong, right in problems()
     ]
 
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:
     """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be had, or not as it should be."""
-    wrong = {problem.entry for problem in problems()}
-    if wrong & {"RATELIMITER", "ENGINE", "CACHE_ALIAS"}:
+    if _are_wrong("ENGINE", "CACHE_ALIAS"):
         return []
     if settings.ENGINE is not None:
         return list(_custom_engine(settings.ENGINE))
@@ -63,7 +58,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            "Requests are counted in the memory of each process, so that every limit is granted once per process.",
+            "Each process counts requests in its own memory, and grants every limit anew.",
             hint="Name a django-redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
             id=f"{TAG}.W002",
         )
@@ -100,26 +95,27 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
         return []
     unmet: dict[Any, set[str]] = {}
     for match in _all_views(get_resolver()):
-        if _knows_user_too_late(match.func):
-            met = {rule.slug for rule in rules if _may_meet(rule, match)}
-            if met:
-                unmet.setdefault(match.func.cls, set()).update(met)
+        view: Any = match.func
+        if _knows_user_too_late(view):
+            slugs = {rule.slug for rule in rules if _may_meet(rule, match)}
+            if slugs:
+                unmet.setdefault(view.cls, set()).update(slugs)
     return [
         checks.Warning(
-            f"{view.__module__}.{view.__qualname__} authenticates its user after the middleware has decided, "
+            f"{cls.__module__}.{cls.__qualname__} authenticates its user after the middleware has decided, "
             f"so that it never meets rules by user: {', '.join(sorted(slugs))}.",
             hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
             "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
             id=f"{TAG}.W004",
         )
-        for view, slugs in unmet.items()
+        for cls, slugs in unmet.items()
     ]
 
 
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
-    if not signs or any(problem.entry in ("RATELIMITER", "TRUSTED_PROXIES") for problem in problems()):
+    if not signs or _are_wrong("TRUSTED_PROXIES"):
         return []
     trusted = settings.TRUSTED_PROXIES
     if trusted.hops or trusted.networks or trusted.unix:
@@ -143,7 +139,7 @@ def check_rules(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             f"Rule {slug} is not in force: {reason}",
-            hint="Correct the rule in the admin and save it; `manage.py shell` and SQL can write what forms refuse.",
+            hint="Correct the rule in the admin and save it; SQL can write what forms refuse.",
             id=f"{TAG}.W006",
         )
         for slug, reason in _left_out().items()
@@ -158,6 +154,10 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_proxies,
     check_rules,
 )
+
+
+def _are_wrong(*entries: str) -> bool:
+    return any(problem.entry in ("RATELIMITER", *entries) for problem in problems())
 
 
 def _custom_engine(path: str) -> Iterator[CheckMessage]:
@@ -189,7 +189,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
     missing = [name for name in _TIMEOUTS if not _has_timeout(cache, name)]
     if missing:
         yield checks.Warning(
-            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a Redis that does not answer holds up requests.",
+            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a silent Redis holds up requests.",
             hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], to half a second, say.',
             id=f"{TAG}.W003",
         )
@@ -218,9 +218,7 @@ def _position(classes: Sequence[Any], path: str) -> int | None:
 
 def _is_subclass(cls: Any, path: str) -> bool:
     """Whether `cls` is the class of this path or derived from it. Imports nothing."""
-    return isinstance(cls, type) and any(
-        f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__
-    )
+    return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
 def _rules_in_force() -> Iterable[RuleRecord]:
@@ -245,7 +243,7 @@ def _from_database(read: Callable[[], Found]) -> Found | None:
         return read()
     except (DatabaseError, ImproperlyConfigured):
         return None
-    except (AssertionError, RuntimeError):  # how Django's and pytest's test cases forbid the database
+    except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database
         return None
 
 
@@ -253,25 +251,18 @@ def _asks_for_address(rule: RuleRecord) -> bool:
     return "ip" in rule.partition_by or (bool(rule.partition_by) and rule.missing_partition == "ip")
 
 
-def _all_views(resolver: URLResolver, above: ResolverMatch | None = None) -> Iterator[ResolverMatch]:
+def _all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:
     """Every view of the URL conf, as the match that a request for it would have."""
     for pattern in resolver.url_patterns:
-        names = [*(above.namespaces if above else ()), getattr(pattern, "namespace", None)]
-        route = _joined(above.route or "" if above else "", str(pattern.pattern))
+        joined = route + str(pattern.pattern).removeprefix("^" if route else "")
         if isinstance(pattern, URLResolver):
-            yield from _all_views(pattern, ResolverMatch(pattern, (), {}, namespaces=names, route=route))
+            yield from _all_views(pattern, joined, (*names, pattern.namespace or ""))
         else:
-            yield ResolverMatch(
-                pattern.callback, (), {}, url_name=pattern.name, namespaces=names, route=route
-            )
-
-
-def _joined(route: str, further: str) -> str:
-    return route + further.removeprefix("^") if route else further
+            yield ResolverMatch(pattern.callback, (), {}, pattern.name, namespaces=list(names), route=joined)
 
 
 def _knows_user_too_late(view: Any) -> bool:
-    """Whether a view of the REST framework finds its user by itself, and no throttle of ours asks for it then."""
+    """Whether a view of the REST framework finds its user by itself, and no throttle of ours then asks for it."""
     cls = getattr(view, "cls", None)
     if not hasattr(cls, "throttle_classes"):
         return False
@@ -283,25 +274,21 @@ def _knows_user_too_late(view: Any) -> bool:
     if any(getattr(throttle, "decides_rules", False) for throttle in chosen["throttle_classes"]):
         return False
     by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
-    return any(
-        not _is_subclass(authentication, by_session) for authentication in chosen["authentication_classes"]
-    )
+    return any(not _is_subclass(authentication, by_session) for authentication in chosen["authentication_classes"])
 
 
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
     """Whether requests for this view surely meet the rule; a prefix inside a captured part is let go."""
-    scope = getattr(match.func.cls, "throttle_scope", None) or ""
-    methods = rule.methods or ("GET",)
-    path = (
-        get_script_prefix() + re.split(r"[<(\[\\$.*+?]", (match.route or "").removeprefix("^"), maxsplit=1)[0]
-    )
+    view: Any = match.func
+    scope = getattr(view.cls, "throttle_scope", None) or ""
+    route = match.route or ""
+    path = get_script_prefix() + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
     if rule.path_kind == "exact":
-        if not _leads_to(rule.path, match.func):
+        if not _leads_to(rule.path, view):
             return False
         path = rule.path
-    return any(
-        rule.matches(Facts(method, path, match.route or "", match.view_name, scope)) for method in methods
-    )
+    methods = rule.methods or ("GET",)
+    return any(rule.matches(Facts(method, path, route, match.view_name, scope)) for method in methods)
 
 
 def _leads_to(path: str, view: Any) -> bool:

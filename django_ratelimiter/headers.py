@@ -135,7 +135,8 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     else:
         problem = json.dumps(problem_details(decision, status, title, detail))
         response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
-    response.headers.update(response_fields(decision))
+    for name, value in response_fields(decision).items():
+        response.headers[name] = value
     response.headers["Cache-Control"] = "no-store"  # RFC 6585: a cache must not keep a 429
     patch_vary_headers(response, ["Accept"])
     return response
