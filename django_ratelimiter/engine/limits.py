@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from math import gcd, isfinite
+from math import gcd
 from struct import pack
 from typing import Any, Final, NamedTuple
 
@@ -150,12 +151,19 @@ class Limit:
         return f":{self.algorithm}:{self.window_us}"
 
     def scaled(self, share: float, least: int = 1) -> Limit:
-        """This limit with `share` of its quota and burst, but a capacity of `least`, without its soft quota."""
+        """This limit with `share` of its quota and burst, but a capacity of `least`, without its soft quota.
+
+        In the rare case that the smaller numbers cannot be reckoned exactly, quota and burst stay whole.
+        """
         exact = Fraction(str(share))
         quota, burst = max(1, int(self.quota * exact)), self.burst
-        if burst is not None:
-            return Limit(quota, self.window, self.algorithm, burst=max(1, least, int(burst * exact)))
-        return Limit(max(quota, least), self.window, self.algorithm)
+        if burst is None:
+            quota = max(quota, least)
+        else:
+            burst = max(1, least, int(burst * exact))
+        with suppress(ValueError):
+            return Limit(quota, self.window, self.algorithm, burst)
+        return replace(self, soft_quota=None)
 
 
 def _algorithm(value: str) -> Algorithm:
@@ -175,9 +183,13 @@ def _check_units(name: str, value: object, *, optional: bool) -> None:
 def _window_us(window: object) -> int:
     if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
         raise ValueError(f"window: must be a number of seconds, not {window!r}.")
-    if not isfinite(window) or not 0 < window <= MAX_WINDOW_SECONDS:
+    try:
+        seconds = Fraction(str(window))
+    except ValueError:  # NaN and infinity
+        seconds = Fraction(0)
+    if not 0 < seconds <= MAX_WINDOW_SECONDS:
         raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window!r}.")
-    microseconds = Fraction(str(window)) * 1_000_000
+    microseconds = seconds * 1_000_000
     if microseconds.denominator != 1:
         raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
     return int(microseconds)

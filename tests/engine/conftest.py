@@ -1,0 +1,28 @@
+"""What the engine's tests share.
+
+HYPOTHESIS_PROFILE=long searches much longer than the default does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from hypothesis import settings
+
+from django_ratelimiter.engine.redis import RedisEngine
+from tests.engine.trio import Trio
+
+settings.register_profile("short", deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+
+@pytest.fixture(scope="session")
+def trio(redis_url: str) -> Iterator[Callable[[], Trio]]:
+    """Makes trios with keys of their own, for one example each."""
+    with redis.Redis.from_url(redis_url) as client:
+        engine = RedisEngine(client, namespace="trio")
+        yield lambda: Trio(engine)

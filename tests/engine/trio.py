@@ -1,0 +1,84 @@
+"""Both engines and the reference, asked the same and compared answer by answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine.redis import RedisEngine
+from tests.reference import Answer, Reference, due, seen
+
+#: A whole hour, at which the examples begin.
+HOUR = 500_000 * 3_600_000_000
+
+_numbers = count()
+
+
+class Receipt(NamedTuple):
+    """The three equal answers to one charge."""
+
+    memory: Verdict
+    redis: Verdict
+    reference: Answer
+
+
+class Trio:
+    """A MemoryEngine, a RedisEngine and the Reference, over keys that nobody else has used.
+
+    now: the time of the next call, in microseconds since the Unix epoch.
+    """
+
+    def __init__(self, redis: RedisEngine) -> None:
+        self.now = HOUR
+        self.memory = MemoryEngine()
+        self.redis = redis
+        self.reference = Reference()
+        self._mark = f"{next(_numbers)}/"
+
+    def check(self, charges: Sequence[Charge], refund_if_denied: Sequence[Receipt] = ()) -> list[Receipt]:
+        """Check on all three; the equal answers to each charge."""
+        charges = self._own(charges)
+        memory, redis, reference = zip(*refund_if_denied, strict=True) if refund_if_denied else ((), (), ())
+        receipts = self._compared(
+            self.memory.check(charges, now_us=self.now, refund_if_denied=memory),
+            self.redis.check(charges, now_us=self.now, refund_if_denied=redis),
+            self.reference.check(charges, self.now, reference),
+        )
+        self._compare_spent(refund_if_denied)
+        return receipts
+
+    def peek(self, charges: Sequence[Charge]) -> list[Receipt]:
+        """Peek on all three; the equal answers to each charge."""
+        charges = self._own(charges)
+        return self._compared(
+            self.memory.peek(charges, self.now),
+            self.redis.peek(charges, self.now),
+            self.reference.peek(charges, self.now),
+        )
+
+    def refund(self, receipts: Sequence[Receipt]) -> None:
+        """Give the receipts back to all three."""
+        self.memory.refund([receipt.memory for receipt in receipts])
+        self.redis.refund([receipt.redis for receipt in receipts])
+        self.reference.refund([receipt.reference for receipt in receipts])
+        self._compare_spent(receipts)
+
+    def one(self, limit: Limit, cost: int = 1, *, key: str = "key") -> Answer:
+        """Check a single charge; its answer."""
+        return self.check([Charge(key, limit, cost)])[0].reference
+
+    def _own(self, charges: Sequence[Charge]) -> list[Charge]:
+        return [charge._replace(key=self._mark + charge.key) for charge in charges]
+
+    def _compared(self, memory: list[Verdict], redis: list[Verdict], reference: list[Answer]) -> list[Receipt]:
+        expected = [due(answer) for answer in reference]
+        assert [seen(verdict) for verdict in memory] == expected, "MemoryEngine differs from the reference"
+        assert [seen(verdict) for verdict in redis] == expected, "RedisEngine differs from the reference"
+        assert {verdict.at_us for verdict in (*memory, *redis)} <= {self.now}
+        return [Receipt(*three) for three in zip(memory, redis, reference, strict=True)]
+
+    def _compare_spent(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            assert receipt.memory.spent == receipt.redis.spent == receipt.reference.spent
