@@ -9,7 +9,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from . import limiter
-from .headers import UNAVAILABLE_RETRY_SECONDS
+from .headers import UNAVAILABLE_RETRY_SECONDS, retry_after
 
 
 class LimiterUnavailable(APIException):
@@ -37,7 +37,6 @@ class RuleThrottle(BaseThrottle):
             return True
         if decision.unavailable:
             raise LimiterUnavailable
-        waits = [result.verdict.retry_after for result in decision.refused_by if result.verdict]
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
-        view.throttled(request, None if None in waits else max(wait for wait in waits if wait is not None))
+        view.throttled(request, retry_after(decision))
         return False

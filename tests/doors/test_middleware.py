@@ -1,0 +1,152 @@
+"""The middleware and the throttle together, as a client sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import Tier, TierAssignment
+from django_ratelimiter.rules import tiers
+
+from .conftest import MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+
+
+@pytest.fixture(autouse=True)
+def _forget_tiers() -> None:
+    tiers.forget()
+
+
+def statuses(client: Client, *paths: str, **options: Any) -> list[int]:
+    return [client.get(path, **options).status_code for path in paths]
+
+
+def test_a_refusal_says_why_and_when_to_come_back(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1, algorithm="token_bucket")
+    admitted = client.get("/plain/")
+    assert (admitted.status_code, admitted["X-RateLimit-Remaining"]) == (200, "0")
+    refused = client.get("/plain/")
+    assert refused.status_code == 429
+    assert refused["RateLimit-Policy"] == '"all";q=1;w=86400'
+    assert refused["RateLimit"].startswith('"all";r=0;t=')
+    assert 86_390 < int(refused["Retry-After"]) <= 86_400
+    assert refused["Content-Type"] == "application/problem+json"
+    assert refused.json()["violated-policies"] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "paths", "expected"),
+    [
+        ({"path_kind": "route", "path": "items/<int:pk>/"}, ["/items/1/", "/items/2/", "/plain/"], [200, 429, 200]),
+        ({"view_name": "plain"}, ["/plain/", "/plain/", "/items/1/"], [200, 429, 200]),
+        ({"path_kind": "prefix", "path": "/items/"}, ["/items/1/", "/items/2/", "/plain/"], [200, 429, 200]),
+        ({"path_kind": "exact", "path": "/no/such/"}, ["/no/such/", "/no/such/"], [404, 429]),
+        ({"methods": ["POST"]}, ["/plain/", "/plain/"], [200, 200]),
+    ],
+)
+def test_rules_match_routes_views_paths_and_what_no_view_answers(
+    client: Client, make_rule: MakeRule, fields: dict[str, Any], paths: list[str], expected: list[int]
+) -> None:
+    make_rule("rule", quota=1, **fields)
+    assert statuses(client, *paths) == expected
+
+
+def test_the_admin_assets_and_preflights_are_exempt(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    assert statuses(client, "/admin/login/", "/admin/login/", "/static/x.css", "/static/x.css") == [200, 200, 404, 404]
+    preflight = {"Origin": "https://example.org", "Access-Control-Request-Method": "GET"}
+    assert client.options("/plain/", headers=preflight).status_code != 429
+    assert statuses(client, "/plain/", "/plain/") == [200, 429]
+    assert client.options("/plain/", headers={"Origin": "https://example.org"}).status_code == 429
+
+
+@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "EXEMPT_PATHS": ["/plain/"]})
+def test_exempt_paths_replace_the_usual_ones(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    assert statuses(client, "/plain/", "/plain/", "/admin/login/", "/admin/login/") == [200, 200, 200, 429]
+
+
+def test_a_view_may_ask_for_a_scope_and_a_cost(client: Client, make_rule: MakeRule) -> None:
+    make_rule("mail", quota=5, scope="mail")
+    answers = [client.get("/scoped/").json() for _ in range(2)]
+    assert answers == [{"allowed": True, "rules": ["mail"]}, {"allowed": False, "rules": ["mail"]}]
+
+
+def test_user_rules_wait_for_the_frameworks_authentication(client: Client, make_rule: MakeRule) -> None:
+    make_rule("per-user", quota=1, partition_by=["user"])
+    User.objects.create(username="ann")
+    User.objects.create(username="bob")
+    ann, bob = {"headers": {"X-Name": "ann"}}, {"headers": {"X-Name": "bob"}}
+    assert statuses(client, "/throttled/", "/throttled/", **ann) == [200, 429]
+    assert statuses(client, "/throttled/", **bob) == [200]
+
+
+def test_bad_credentials_are_refused_before_authentication_by_the_address_rule(
+    client: Client, make_rule: MakeRule
+) -> None:
+    make_rule("per-ip", quota=2, partition_by=["ip"])
+    make_rule("per-user", quota=100, partition_by=["user"])
+    wrong = {"headers": {"X-Name": "nobody"}}
+    assert statuses(client, *["/throttled/"] * 4, **wrong) == [401, 401, 429, 429]
+
+
+def test_a_refusal_by_the_user_rule_gives_the_address_rule_its_unit_back(client: Client, make_rule: MakeRule) -> None:
+    make_rule("per-ip", quota=5, partition_by=["ip"])
+    make_rule("per-user", quota=1, partition_by=["user"])
+    User.objects.create(username="ann")
+    ann = {"headers": {"X-Name": "ann"}}
+    assert statuses(client, *["/throttled/"] * 9, **ann) == [200] + [429] * 8
+    refused = client.get("/throttled/", **ann)
+    assert refused["RateLimit"].startswith('"per-ip";r=4;')
+    assert statuses(client, *["/plain/"] * 5) == [200] * 4 + [429]
+
+
+def test_a_known_api_key_is_decided_before_authentication(client: Client, make_rule: MakeRule) -> None:
+    tier = Tier.objects.create(slug="pro", name="Pro")
+    TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("key"))
+    make_rule("per-key", quota=1, tier=tier, partition_by=["api_key"])
+    wrong = {"headers": {"X-Name": "nobody", "X-API-Key": "key"}}
+    assert statuses(client, "/throttled/", "/throttled/", **wrong) == [401, 429]
+
+
+def test_each_rule_is_charged_once_though_two_doors_stand_in_the_way(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=10)
+    make_rule("per-user", quota=10, partition_by=["user"])
+    User.objects.create(username="ann")
+    answer = client.get("/throttled/", headers={"X-Name": "ann"})
+    assert [part.split(";")[1] for part in answer["RateLimit"].split(",")] == ["r=9", "r=9"]
+
+
+def test_a_throttle_scope_meets_its_rules(client: Client, make_rule: MakeRule) -> None:
+    make_rule("uploads", quota=1, scope="uploads")
+    assert statuses(client, "/throttled/scoped/", "/throttled/scoped/", "/throttled/") == [200, 429, 200]
+
+
+def test_the_frameworks_429_and_503_bear_our_fields(
+    client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("uploads", quota=1, scope="uploads", failure_policy="closed")
+    client.get("/throttled/scoped/")
+    refused = client.get("/throttled/scoped/")
+    assert refused["RateLimit-Policy"] == '"uploads";q=1;w=86400'
+    assert int(refused["Retry-After"]) > 86_000
+    assert "detail" in refused.json()
+    from .test_limiter import Broken
+
+    monkeypatch.setattr("django_ratelimiter.limiter.get_engine", Broken)
+    closed = client.get("/throttled/scoped/")
+    assert (closed.status_code, closed["Retry-After"]) == (503, "1")
+    assert "RateLimit" not in closed
+
+
+def test_a_saved_rule_is_in_force_for_the_next_request(client: Client, make_rule: MakeRule) -> None:
+    assert statuses(client, "/plain/") == [200]
+    make_rule("all", quota=1)
+    assert statuses(client, "/plain/", "/plain/") == [200, 429]
+    assert get_engine().peek([]) == []

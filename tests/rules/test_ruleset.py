@@ -1,0 +1,137 @@
+"""Matching, and the building of a rule set from a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Limit
+from django_ratelimiter.rules.ruleset import Facts, RuleSet, TierRecord
+
+from .build import limit_data, rule_data, snapshot
+
+
+def matched(facts: Facts, *rules: dict[str, Any]) -> list[str]:
+    return [rule.slug for rule in RuleSet.from_snapshot(snapshot(*rules)).match(facts)]
+
+
+REQUEST = Facts("GET", "/api/items/7/", "api/items/<int:pk>/", "api:item", "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "meets"),
+    [
+        ({}, True),
+        ({"methods": ["GET"]}, True),
+        ({"methods": ["POST"]}, False),
+        ({"path_kind": "exact", "path": "/api/items/7/"}, True),
+        ({"path_kind": "exact", "path": "/api/items/"}, False),
+        ({"path_kind": "prefix", "path": "/api/"}, True),
+        ({"path_kind": "prefix", "path": "/apis/"}, False),
+        ({"path_kind": "prefix", "path": "/api/items/7/and/more/"}, False),
+        ({"path_kind": "route", "path": "api/items/<int:pk>/"}, True),
+        ({"path_kind": "route", "path": "api/items/"}, False),
+        ({"view_name": "api:item"}, True),
+        ({"view_name": "item"}, False),
+        ({"scope": "uploads"}, False),
+        ({"path_kind": "prefix", "path": "/api/", "view_name": "other"}, False),
+        ({"mode": "shadow"}, True),
+        ({"mode": "off"}, False),
+    ],
+)
+def test_a_rule_meets_a_request_when_all_its_conditions_hold(fields: dict[str, Any], meets: bool) -> None:
+    assert matched(REQUEST, rule_data(**fields)) == (["rule"] if meets else [])
+
+
+def test_a_scope_is_met_only_where_it_is_named() -> None:
+    rules = rule_data("everywhere"), rule_data("uploads", scope="uploads"), rule_data("mail", scope="mail")
+    assert matched(REQUEST._replace(scope="uploads"), *rules) == ["everywhere", "uploads"]
+
+
+def test_a_rule_for_get_covers_head() -> None:
+    assert matched(REQUEST._replace(method="HEAD"), rule_data(methods=["GET"])) == ["rule"]
+
+
+def test_matches_come_by_priority_then_slug() -> None:
+    rules = (
+        rule_data("c"),
+        rule_data("b", path_kind="prefix", path="/"),
+        rule_data("a", priority=200),
+        rule_data("z", priority=-5, view_name="api:item"),
+    )
+    assert matched(REQUEST, *rules) == ["z", "b", "c", "a"]
+
+
+words = st.sampled_from(["", "/", "/a", "/a/", "/a/b", "/b/"])
+
+
+@given(
+    facts=st.builds(
+        Facts, st.sampled_from(["GET", "POST", "HEAD"]), words, words, words, st.sampled_from(["", "s", "t"])
+    ),
+    conditions=st.lists(
+        st.fixed_dictionaries(
+            {
+                "methods": st.lists(st.sampled_from(["GET", "POST"]), unique=True),
+                "path_kind": st.sampled_from(["any", "exact", "prefix", "route"]),
+                "path": words,
+                "view_name": words,
+                "scope": st.sampled_from(["", "s"]),
+                "priority": st.integers(0, 3),
+            }
+        ),
+        max_size=12,
+    ),
+)
+def test_the_index_finds_what_a_look_at_every_rule_finds(facts: Facts, conditions: list[dict[str, Any]]) -> None:
+    rules = RuleSet.from_snapshot(snapshot(*(rule_data(f"r{i}", **fields) for i, fields in enumerate(conditions))))
+    assert rules.match(facts) == tuple(rule for rule in rules.rules if rule.matches(facts))
+
+
+def test_a_tier_has_its_own_limits_else_those_of_every_other_tier() -> None:
+    limits = [
+        limit_data(tier="free", quota=10),
+        limit_data(tier="free", quota=50, window_seconds="3600"),
+        limit_data(tier="staff", unlimited=True, quota=None, window_seconds=None),
+        limit_data(quota=3),
+    ]
+    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=limits))).rules[0]
+
+    def tier(slug: str) -> TierRecord:
+        return TierRecord(slug, slug, 0, "none")
+
+    assert rule.limits_for(tier("free")) == (Limit(10, 60, "fixed_window"), Limit(50, 3600, "fixed_window"))
+    assert rule.limits_for(tier("staff")) == ()
+    assert rule.limits_for(tier("other")) == rule.limits_for(None) == (Limit(3, 60, "fixed_window"),)
+
+
+def test_a_tier_that_no_limit_names_does_not_meet_the_rule() -> None:
+    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=[limit_data(tier="free")]))).rules[0]
+    assert rule.limits_for(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"mode": "maybe"}, "mode"),
+        ({"path_kind": "regex"}, "path_kind"),
+        ({"partition_by": ["shoe size"]}, "partition_by"),
+        ({"partition_by": "user"}, "partition_by"),
+        ({"methods": None}, "methods"),
+        ({"cost": 0}, "cost"),
+        ({"limits": [limit_data(algorithm="magic")]}, "algorithm"),
+        ({"limits": [limit_data(window_seconds="0")]}, "window"),
+        ({"limits": [limit_data(window_seconds="NaN")]}, "window"),
+        ({"limits": [limit_data(window_seconds=None)]}, "window"),
+        ({"limits": [limit_data(quota=-1)]}, "quota"),
+        ({"limits": [limit_data(), limit_data(quota=5)]}, "limits"),
+    ],
+)
+def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reason: str) -> None:
+    rules = RuleSet.from_snapshot(snapshot(rule_data("good"), rule_data("bad", **fields)))
+    assert [rule.slug for rule in rules.rules] == ["good"]
+    assert [left.rule for left in rules.left_out] == ["bad"]
+    assert rules.left_out[0].reason.startswith(reason)

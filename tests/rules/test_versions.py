@@ -1,0 +1,238 @@
+"""The version protocol between the database, the engine and the processes' caches."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connection, transaction
+
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine import EngineUnavailable, StaleRules, Version
+from django_ratelimiter.exceptions import RulesUnavailable
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
+from django_ratelimiter.rules import cache, versions
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def make_rule(slug: str = "rule", quota: int = 5) -> Rule:
+    rule = Rule.objects.create(slug=slug, name=slug)
+    RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=quota, window_seconds=86_400)
+    return rule
+
+
+def quota_in_force(slug: str = "rule") -> int | None:
+    """The quota by which this process decides, after asking the engine."""
+    rules = cache.current_rules()
+    try:
+        get_engine().check([], version=rules.version)
+    except StaleRules as stale:
+        rules = cache.reload(stale, rules)
+    found = [rule for rule in rules.rules if rule.slug == slug]
+    return found[0].limits[None][0].quota if found and found[0].limits else None
+
+
+def held() -> Version | None:
+    """The version that the engine holds."""
+    try:
+        get_engine().check([], version=0)
+    except StaleRules as stale:
+        return None if stale.number is None else Version(stale.number, stale.epoch)
+    return Version(0)
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> list[Version]:
+    """Publishing fails as often as this list is long."""
+    failures: list[Version] = []
+    engine = get_engine()
+    publish = engine.publish
+
+    def failing(version: Any) -> None:
+        if failures:
+            failures.pop()
+            raise EngineUnavailable("made to fail")
+        publish(version)
+
+    monkeypatch.setattr(engine, "publish", failing)
+    return failures
+
+
+def test_every_save_and_delete_is_a_version_in_force() -> None:
+    rule = make_rule()
+    first = versions.committed_version()
+    assert held() == first
+    assert quota_in_force() == 5
+    rule.limits.get().delete()
+    assert versions.committed_version().number == first.number + 1
+    assert held() == versions.committed_version()
+    rule.delete()
+    assert quota_in_force() is None
+
+
+def test_editing_numbers_all_edits_within_as_one_version() -> None:
+    before = versions.committed_version().number
+    with cache.editing(summary="two rules"):
+        make_rule("a")
+        make_rule("b")
+    stored = RuleSetVersion.objects.order_by("-epoch", "-number").first()
+    assert stored is not None
+    assert (stored.number, stored.summary) == (before + 1, "two rules")
+    assert {rule["slug"] for rule in stored.snapshot["rules"]} == {"a", "b"}
+
+
+def test_an_edit_that_fails_leaves_no_version() -> None:
+    before = versions.committed_version()
+
+    @cache.editing()
+    def edit() -> None:
+        make_rule()
+        make_rule()  # the same slug
+
+    with pytest.raises(IntegrityError):
+        edit()
+    assert versions.committed_version() == before
+    assert RuleSetState.objects.filter(number__gt=before.number).count() == 0
+    assert quota_in_force() is None
+
+
+def test_update_is_in_force_after_invalidate() -> None:
+    make_rule(quota=5)
+    assert quota_in_force() == 5
+    RuleLimit.objects.update(quota=9)
+    number = cache.invalidate(summary="by hand")
+    assert (quota_in_force(), versions.committed_version().number) == (9, number)
+
+
+def test_a_flushed_engine_is_told_the_version_again() -> None:
+    make_rule()
+    assert quota_in_force() == 5
+    get_engine()._client.flushdb()  # type: ignore[attr-defined]
+    assert held() is None
+    assert quota_in_force() == 5
+    assert held() == versions.committed_version()
+
+
+def test_publishing_is_tried_again_and_succeeds(unreachable: list[Version]) -> None:
+    unreachable.append(Version(0))
+    make_rule()
+    assert held() == versions.committed_version()
+    assert not cache.last_publish_failed()
+
+
+def test_when_publishing_fails_the_save_stands_and_is_repaired_later(unreachable: list[Version]) -> None:
+    rule = make_rule()
+    assert quota_in_force() == 5
+    before = held()
+    unreachable.extend([Version(0)] * versions.PUBLISH_ATTEMPTS)
+    rule.limits.get().delete()
+    assert cache.last_publish_failed()
+    assert held() == before
+    assert versions.committed_version() != before
+    assert cache.republish()
+    assert held() == versions.committed_version()
+    assert not cache.last_publish_failed()
+
+
+def test_the_process_that_saved_raises_the_version_where_publishing_failed(unreachable: list[Version]) -> None:
+    make_rule()
+    unreachable.extend([Version(0)] * versions.PUBLISH_ATTEMPTS)
+    RuleLimit.objects.get().delete()
+    cache.current_rules()
+    get_engine().check([], version=cache.current_rules().version)
+    assert held() == versions.committed_version()
+
+
+def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rules() -> None:
+    make_rule(quota=5)
+    assert quota_in_force() == 5
+    committed = versions.committed_version()
+    get_engine().publish(Version(committed.number + 40, committed.epoch))  # as if 40 edits were lost
+    cache.rules_changed.send(sender=None)
+    assert quota_in_force() == 5
+    renewed = versions.committed_version()
+    assert renewed.epoch > committed.epoch
+    assert held() == renewed
+    assert quota_in_force() == 5
+    assert versions.committed_version() == renewed  # once, not at each request
+
+
+def test_a_number_seen_while_its_edit_commits_begins_no_epoch() -> None:
+    make_rule()
+    committed = versions.committed_version()
+    versions.begin_epoch(committed)
+    assert versions.committed_version() == committed
+    assert RuleSetState.objects.get().number == committed.number
+
+
+def test_stale_rules_do_not_decide_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule()
+    rules = cache.current_rules()
+
+    def away() -> None:
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(versions, "load", away)
+    with pytest.raises(RulesUnavailable):
+        cache.reload(StaleRules(rules.version.number + 1, rules.version.epoch), rules)
+    assert cache.current_rules() is rules
+
+
+def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule()
+    seen = cache.current_rules()
+    RuleLimit.objects.update(quota=7)
+    loads, load = [], versions.load
+    monkeypatch.setattr(versions, "publish", lambda version: True)
+    with cache.editing():
+        pass
+    stale = StaleRules(versions.committed_version().number, versions.committed_version().epoch)
+    cache._kept.outdated = False
+
+    def counted() -> Any:
+        loads.append(1)
+        return load()
+
+    monkeypatch.setattr(versions, "load", counted)
+
+    def reload() -> None:
+        cache.reload(stale, seen)
+        connection.close()
+
+    threads = [threading.Thread(target=reload) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1
+
+
+def test_warm_rules_cost_no_query(django_assert_num_queries: Any) -> None:
+    make_rule()
+    cache.current_rules()
+    with django_assert_num_queries(0):
+        cache.current_rules()
+
+
+def test_an_open_transaction_sees_its_own_edits_and_a_rollback_undoes_them(django_assert_num_queries: Any) -> None:
+    make_rule(quota=5)
+    assert quota_in_force() == 5
+    with transaction.atomic():
+        RuleLimit.objects.get().delete()
+        assert cache.current_rules().rules[0].limits == {}
+        with django_assert_num_queries(0):
+            cache.current_rules()
+        transaction.set_rollback(True)
+    assert cache.current_rules().rules[0].limits[None][0].quota == 5
+
+
+@pytest.mark.django_db(transaction=False)
+@pytest.mark.parametrize("round_", [1, 2])
+def test_rules_made_in_a_test_case_transaction_are_obeyed_and_gone_after_it(round_: int) -> None:
+    assert cache.current_rules().rules == ()
+    make_rule(quota=round_)
+    assert quota_in_force() == round_
+    Tier.objects.create(slug="pro", name="Pro")
+    assert "pro" in cache.current_rules().tiers
