@@ -64,7 +64,7 @@ def _usually_exempt(urlconf: Any, assets: tuple[str, ...]) -> tuple[str, ...]:
 
 def _decides_later(view: Any) -> bool:
     """Whether the view is one of the REST framework's with a throttle class that decides rules."""
-    throttles = getattr(view, "initkwargs", {}).get("throttle_classes")
+    throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes")
     if throttles is None:
-        throttles = getattr(getattr(view, "cls", None), "throttle_classes", ())
-    return any(getattr(throttle, "decides_rules", False) for throttle in throttles)
+        throttles = getattr(getattr(view, "cls", None), "throttle_classes", None)
+    return any(getattr(throttle, "decides_rules", False) for throttle in throttles or ())

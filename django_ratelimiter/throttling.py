@@ -38,5 +38,4 @@ class RuleThrottle(BaseThrottle):
         if decision.unavailable:
             raise LimiterUnavailable
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
-        view.throttled(request, retry_after(decision))
-        return False
+        view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework

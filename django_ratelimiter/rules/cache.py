@@ -84,7 +84,7 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
             return kept  # another thread has just done it
         try:
             rules = versions.load()
-            if not _reaches(rules, behind):
+            if behind is not None and not _reaches(rules, behind):
                 versions.begin_epoch(behind)
                 rules = versions.load()
         except DatabaseError as error:

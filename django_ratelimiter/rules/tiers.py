@@ -33,7 +33,8 @@ def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRe
     """
     if user_id is None and api_key is None:
         return rules.default_tier("anonymous")
-    slugs = _remembered(("tier", user_id, api_key), lambda: _assigned(user_id, api_key), ())
+    nothing: tuple[str, ...] = ()
+    slugs = _remembered(("tier", user_id, api_key), lambda: _assigned(user_id, api_key), nothing)
     tiers = [rules.tiers[slug] for slug in slugs if slug in rules.tiers]
     if tiers:
         return max(tiers, key=lambda tier: tier.rank)
