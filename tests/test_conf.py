@@ -1,0 +1,255 @@
+"""The settings: what is read, what is refused, and that tests may override them."""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_ratelimiter.conf import ENTRIES, Settings, asset_paths, problems, settings
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine.memory import MemoryEngine
+from django_ratelimiter.engine.redis import RedisEngine
+
+
+def ratelimiter(**entries: Any) -> Any:
+    return override_settings(RATELIMITER=entries)
+
+
+@ratelimiter()
+def test_defaults_need_no_entry() -> None:
+    assert settings.ENABLED is True
+    assert settings.CACHE_ALIAS is None
+    assert settings.NAMESPACE == "rl"
+    assert (settings.VERSION_CHECK_INTERVAL, settings.RULES_MAX_AGE, settings.TIER_CACHE_SECONDS) == (1.0, 10.0, 5.0)
+    assert (settings.IPV4_PREFIX, settings.IPV6_PREFIX, settings.LOCAL_SHARE) == (32, 64, 0.5)
+    assert settings.EXEMPT_PATHS is None
+    assert settings.HEADERS == ("ratelimit", "x-ratelimit")
+    assert not settings.TRUSTED_PROXIES.networks
+    assert problems() == []
+
+
+def test_no_ratelimiter_at_all_is_right() -> None:
+    with override_settings():
+        from django.conf import settings as django_settings
+
+        del django_settings.RATELIMITER
+        settings.forget()
+        assert settings.NAMESPACE == "rl"
+        assert problems() == []
+    settings.forget()
+
+
+def test_every_entry_has_a_typed_attribute() -> None:
+    assert set(Settings.__annotations__) == set(ENTRIES)
+
+
+def test_an_override_is_obeyed_and_undone() -> None:
+    original = settings.NAMESPACE
+    assert original != "other"
+    with ratelimiter(NAMESPACE="other"):
+        assert settings.NAMESPACE == "other"
+    assert original == settings.NAMESPACE
+
+
+def test_a_second_access_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ratelimiter(NAMESPACE="once"):
+        assert settings.NAMESPACE == "once"
+        monkeypatch.setattr("django_ratelimiter.conf._read", None)
+        assert settings.NAMESPACE == "once"
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="NAMSPACE"):
+        _ = settings.NAMSPACE  # type: ignore[attr-defined]
+
+
+RIGHT = [
+    ("ENABLED", False, False),
+    ("VERSION_CHECK_INTERVAL", 0, 0.0),
+    ("RULES_MAX_AGE", 60, 60.0),
+    ("LOCAL_SHARE", 1, 1.0),
+    ("IPV6_PREFIX", 128, 128),
+    ("EXEMPT_PATHS", ["/health/"], ("/health/",)),
+    ("EXEMPT_PATHS", (), ()),
+    ("HEADERS", ["ratelimit"], ("ratelimit",)),
+    ("HEADERS", (), ()),
+    ("API_KEY_HEADER", "X-Client-Key", "X-Client-Key"),
+]
+
+
+@pytest.mark.parametrize(("name", "written", "value"), RIGHT)
+def test_a_right_value_is_read(name: str, written: object, value: object) -> None:
+    with ratelimiter(**{name: written}):
+        assert getattr(settings, name) == value
+        assert problems() == []
+
+
+LOGGED = [
+    ("ENABLED", "false"),
+    ("ENABLED", 1),
+    ("VERSION_CHECK_INTERVAL", -1),
+    ("VERSION_CHECK_INTERVAL", "1"),
+    ("VERSION_CHECK_INTERVAL", True),
+    ("VERSION_CHECK_INTERVAL", float("nan")),
+    ("RULES_MAX_AGE", 0),
+    ("RULES_MAX_AGE", float("inf")),
+    ("TIER_CACHE_SECONDS", None),
+    ("API_KEY_HEADER", "X-Ключ"),
+    ("API_KEY_HEADER", "X Key"),
+    ("IPV4_PREFIX", 0),
+    ("IPV4_PREFIX", 33),
+    ("IPV6_PREFIX", 64.0),
+    ("LOCAL_SHARE", 0),
+    ("LOCAL_SHARE", 1.1),
+    ("EXEMPT_PATHS", "/health/"),
+    ("EXEMPT_PATHS", ["health/"]),
+    ("HEADERS", "ratelimit"),
+    ("HEADERS", ["x-rate-limit"]),
+]
+
+
+@pytest.mark.parametrize(("name", "written"), LOGGED)
+def test_a_wrong_value_is_logged_and_its_default_used(
+    name: str, written: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ratelimiter():
+        default = getattr(settings, name)
+    with ratelimiter(**{name: written}), caplog.at_level(logging.ERROR):
+        assert getattr(settings, name) == default
+        [problem] = problems()
+    assert problem.entry == name
+    assert f"RATELIMITER[{name!r}] is {written!r}; it must be {problem.right}." in caplog.text
+
+
+RAISED = [
+    ("ENGINE", "engine"),
+    ("ENGINE", object),
+    ("CACHE_ALIAS", ""),
+    ("CACHE_ALIAS", 1),
+    ("NAMESPACE", "{rl}"),
+    ("NAMESPACE", ""),
+    ("HASH_KEY", ""),
+    ("HASH_KEY", 5),
+    ("TRUSTED_PROXIES", "10.0.0.0/8"),
+    ("TRUSTED_PROXIES", ["10.0.0.1/8"]),
+    ("TRUSTED_PROXIES", ["proxy.example.com"]),
+    ("TRUSTED_PROXIES", ["0.0.0.0/0"]),
+    ("TRUSTED_PROXIES", [10]),
+    ("TRUSTED_PROXIES", -1),
+    ("TRUSTED_PROXIES", True),
+]
+
+
+@pytest.mark.parametrize(("name", "written"), RAISED)
+def test_what_no_default_can_stand_in_for_is_raised(name: str, written: object) -> None:
+    with ratelimiter(**{name: written}):
+        with pytest.raises(ImproperlyConfigured, match=rf"RATELIMITER\['{name}'\] is .*; it must be "):
+            getattr(settings, name)
+        assert [problem.entry for problem in problems()] == [name]
+
+
+def test_an_unknown_entry_is_a_problem() -> None:
+    with ratelimiter(NAMSPACE="rl", SHARDS=64):
+        assert [problem.entry for problem in problems()] == ["NAMSPACE", "SHARDS"]
+        assert "NAMESPACE" in problems()[0].right
+
+
+def test_what_is_no_dict_is_a_problem_and_raised() -> None:
+    with override_settings(RATELIMITER=["rl"]):
+        assert [tuple(problem) for problem in problems()] == [("RATELIMITER", "is a list", "a dict of entries")]
+        with pytest.raises(ImproperlyConfigured, match="must be a dict, not a list"):
+            _ = settings.ENABLED
+
+
+def test_a_wrong_hash_key_is_not_shown() -> None:
+    with ratelimiter(HASH_KEY=["top secret"]), pytest.raises(ImproperlyConfigured) as raised:
+        _ = settings.HASH_KEY
+    assert "top secret" not in str(raised.value)
+
+
+def test_the_hash_key_follows_the_secret_key_unless_given() -> None:
+    with override_settings(SECRET_KEY="one", RATELIMITER={}):
+        one = settings.HASH_KEY
+    with override_settings(SECRET_KEY="two", RATELIMITER={}):
+        two = settings.HASH_KEY
+    with override_settings(SECRET_KEY="two", RATELIMITER={"HASH_KEY": "long " * 50}):
+        given = settings.HASH_KEY
+    with override_settings(SECRET_KEY="three", RATELIMITER={"HASH_KEY": b"long " * 50}):
+        assert given == settings.HASH_KEY
+    assert len({one, two, given}) == 3
+    assert {len(one), len(two), len(given)} == {64}
+
+
+def test_trusted_proxies_are_networks_or_a_number() -> None:
+    with ratelimiter(TRUSTED_PROXIES=["10.0.0.0/8", "unix", "::1", "::ffff:192.0.2.0/120"]):
+        trusted = settings.TRUSTED_PROXIES
+    assert trusted.networks == (ip_network("10.0.0.0/8"), ip_network("::1/128"), ip_network("192.0.2.0/24"))
+    assert trusted.unix is True
+    assert trusted.hops == 0
+    with ratelimiter(TRUSTED_PROXIES=2):
+        assert settings.TRUSTED_PROXIES.hops == 2
+
+
+@pytest.mark.parametrize(
+    ("static", "media", "paths"),
+    [
+        ("/static/", "/media/", ("/static/", "/media/")),
+        ("https://cdn.example.com/", "//cdn.example.com/media/", ()),
+        (None, "", ()),
+        ("/", "/", ()),
+    ],
+)
+def test_asset_paths_are_paths_of_this_site(static: str | None, media: str, paths: tuple[str, ...]) -> None:
+    with override_settings(STATIC_URL=static, MEDIA_URL=media):
+        assert asset_paths() == paths
+
+
+def test_the_engine_is_in_memory_without_an_alias() -> None:
+    with ratelimiter():
+        assert isinstance(get_engine(), MemoryEngine)
+        assert get_engine() is get_engine()
+
+
+def test_the_engine_is_on_redis_by_alias() -> None:
+    with ratelimiter(CACHE_ALIAS="ratelimit"):
+        assert isinstance(get_engine(), RedisEngine)
+        assert get_engine() is get_engine()
+
+
+def test_the_engine_is_forgotten_when_its_settings_change() -> None:
+    with ratelimiter():
+        first = get_engine()
+        with override_settings(DEBUG=True):
+            assert get_engine() is first
+        with ratelimiter(NAMESPACE="other"):
+            assert get_engine() is not first
+
+
+def own_engine() -> MemoryEngine:
+    return OWN
+
+
+OWN = MemoryEngine()
+
+
+def test_an_engine_of_ones_own_wins() -> None:
+    with ratelimiter(ENGINE="tests.test_conf.own_engine", CACHE_ALIAS="ratelimit"):
+        assert get_engine() is OWN
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "says"),
+    [
+        ("ENGINE", "tests.test_conf.no_engine", "no_engine"),
+        ("CACHE_ALIAS", "elsewhere", "elsewhere"),
+        ("CACHE_ALIAS", "default", "not a django-redis cache"),
+    ],
+)
+def test_an_engine_that_cannot_be_had_is_raised(entry: str, value: str, says: str) -> None:
+    with ratelimiter(**{entry: value}), pytest.raises(ImproperlyConfigured, match=says):
+        get_engine()

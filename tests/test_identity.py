@@ -1,0 +1,290 @@
+"""Who asks: that parts are found, that none is invented, and that nobody can choose an address."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.test import RequestFactory, override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter import identity
+from django_ratelimiter.identity import digest, hash_api_key, identify, partition
+
+
+def ip_of(peer: str | None, forwarded: str | None = None, **entries: Any) -> str | None:
+    """The address found for a peer and what X-Forwarded-For says, under these settings."""
+    meta = {
+        name: value for name, value in (("REMOTE_ADDR", peer), ("HTTP_X_FORWARDED_FOR", forwarded)) if value is not None
+    }
+    with override_settings(RATELIMITER=entries):
+        return identify(SimpleNamespace(META=meta)).ip  # type: ignore[arg-type]
+
+
+NETWORKS = ["10.0.0.0/8", "fd00::/8", "unix"]
+
+#: peer, X-Forwarded-For, TRUSTED_PROXIES, the client
+WALKS = [
+    # Nobody is trusted by default.
+    ("203.0.113.9", None, (), "203.0.113.9"),
+    ("203.0.113.9", "198.51.100.1", (), "203.0.113.9"),
+    ("203.0.113.9", "198.51.100.1", 0, "203.0.113.9"),
+    ("203.0.113.9", "198.51.100.1", NETWORKS, "203.0.113.9"),
+    # A trusted peer is believed, as far as trusted hops go.
+    ("10.0.0.1", "198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", "6.6.6.6, 198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2,10.0.0.3", NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", "10.9.9.9, 198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("fd00::1", "2001:db8::1", NETWORKS, "2001:db8::/64"),
+    ("::ffff:10.0.0.1", "198.51.100.1", NETWORKS, "198.51.100.1"),
+    # All hops are trusted: the farthest one asks.
+    ("10.0.0.1", None, NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "10.0.0.9, 10.0.0.2", NETWORKS, "10.0.0.9"),
+    # A hop that is no address: the trusted hop that reported it.
+    ("10.0.0.1", "unknown", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1, unknown, 10.0.0.2", NETWORKS, "10.0.0.2"),
+    ("10.0.0.1", "198.51.100.1,", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1, , 10.0.0.2", NETWORKS, "10.0.0.2"),
+    ("10.0.0.1", ",", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", " ", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1, \xff\x00'\"", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1, 10.0.0.2" + "2" * 5000, NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", ", ".join(["198.51.100.1"] * 500), NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", ", ".join(["10.1.1.1"] * 500), NETWORKS, "10.1.1.1"),
+    # A number of hops, whoever they are.
+    ("203.0.113.9", "198.51.100.1", 1, "198.51.100.1"),
+    ("203.0.113.9", "6.6.6.6, 198.51.100.1", 1, "198.51.100.1"),
+    ("203.0.113.9", "6.6.6.6, 198.51.100.1, 192.0.2.7", 2, "198.51.100.1"),
+    ("203.0.113.9", None, 1, "203.0.113.9"),
+    ("203.0.113.9", "198.51.100.1", 5, "198.51.100.1"),
+    ("203.0.113.9", "198.51.100.1, unknown", 2, "203.0.113.9"),
+    # A Unix socket has no address. A counted hop may be one.
+    ("", None, NETWORKS, None),
+    ("", "198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("", "6.6.6.6, 198.51.100.1, 10.0.0.2", NETWORKS, "198.51.100.1"),
+    ("", "unknown", NETWORKS, None),
+    ("unix:", "198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("", "198.51.100.1", ["10.0.0.0/8"], None),
+    ("", "198.51.100.1", (), None),
+    ("", "6.6.6.6, 198.51.100.1", 1, "198.51.100.1"),
+    (None, None, (), None),
+    (None, "198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", "", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1, unix:", NETWORKS, "10.0.0.1"),
+    ("a socket", "198.51.100.1", NETWORKS, None),
+    # Ways to write a hop.
+    ("10.0.0.1:4711", "198.51.100.1:80", NETWORKS, "198.51.100.1"),
+    ("[fd00::1]:4711", "[2001:db8::1]:80", NETWORKS, "2001:db8::/64"),
+    ("10.0.0.1", "[2001:db8::1]", NETWORKS, "2001:db8::/64"),
+    ("10.0.0.1", "fe80::1%eth0", NETWORKS, "fe80::/64"),
+    ("10.0.0.1", "[fe80::1%25eth0]:80", NETWORKS, "fe80::/64"),
+    ("10.0.0.1", "\t198.51.100.1 ", NETWORKS, "198.51.100.1"),
+    ("10.0.0.1", "198.51.100.1%eth0", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.01", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "198.51.100.1:port", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "fe80::1%", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "3325256705", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "\uff1198.51.100.1", NETWORKS, "10.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("peer", "forwarded", "trusted", "client"), WALKS)
+def test_the_client_is_the_first_hop_that_is_not_trusted(
+    peer: str | None, forwarded: str | None, trusted: Any, client: str | None
+) -> None:
+    assert ip_of(peer, forwarded, TRUSTED_PROXIES=trusted) == client
+
+
+def test_addresses_are_cut_to_their_prefix() -> None:
+    assert ip_of("203.0.113.77", IPV4_PREFIX=24) == "203.0.113.0/24"
+    assert ip_of("203.0.113.77", IPV4_PREFIX=32) == "203.0.113.77"
+    assert ip_of("2001:db8:1:2:3:4:5:6") == ip_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+    assert ip_of("2001:db8:1:2::9") != ip_of("2001:db8:1:3::9")
+    assert ip_of("2001:db8:1:2:3:4:5:6", IPV6_PREFIX=48) == "2001:db8:1::/48"
+    assert ip_of("2001:db8::6", IPV6_PREFIX=128) == "2001:db8::6"
+
+
+def test_an_ipv4_address_inside_ipv6_is_that_address() -> None:
+    assert ip_of("::ffff:203.0.113.77") == ip_of("::ffff:cb00:714d") == ip_of("203.0.113.77") == "203.0.113.77"
+
+
+#: All that a client can write into the header itself: any text that a header can carry, and some worse.
+scribbles = st.one_of(
+    st.text(max_size=200),
+    st.lists(
+        st.sampled_from(
+            ["10.0.0.5", "6.6.6.6", "::1", "fd00::1", "", " ", "unknown", "unix:", "[::1]:1", "a" * 90, "\x00"]
+        )
+    ).map(",".join),
+)
+addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).filter(
+    lambda ip: not str(ip).startswith(("10.", "fd"))
+)
+untrusted = addresses.map(str)
+proxies = st.integers(1, 250).flatmap(lambda n: st.sampled_from([f"10.0.0.{n}", f"fd00::{n}", f"10.7.7.{n}:80"]))
+
+
+@given(scribbles, untrusted, st.lists(proxies, max_size=4), st.booleans())
+def test_nothing_left_of_the_client_changes_anything(
+    scribble: str, client: str, hops: list[str], on_socket: bool
+) -> None:
+    peer = "" if on_socket else "10.0.0.1"
+    honest = ip_of(peer, ", ".join([client, *hops]), TRUSTED_PROXIES=NETWORKS)
+    spoofed = ip_of(peer, ", ".join([scribble, client, *hops]), TRUSTED_PROXIES=NETWORKS)
+    assert honest is not None
+    assert spoofed == honest == ip_of(client)
+
+
+@given(scribbles, untrusted, st.lists(untrusted, max_size=3))
+def test_nothing_left_of_the_counted_hops_changes_anything(scribble: str, client: str, hops: list[str]) -> None:
+    trusted = len(hops) + 1
+    spoofed = ip_of("192.0.2.1", ",".join([scribble, client, *hops]), TRUSTED_PROXIES=trusted)
+    assert spoofed == ip_of(client)
+
+
+@given(st.one_of(st.none(), scribbles), st.one_of(st.none(), scribbles), st.sampled_from([(), NETWORKS, 1, 3]))
+def test_any_header_has_an_answer(peer: str | None, forwarded: str | None, trusted: Any) -> None:
+    answer = ip_of(peer, forwarded, TRUSTED_PROXIES=trusted)
+    assert answer is None or ip_of(answer.partition("/")[0], TRUSTED_PROXIES=trusted) == answer
+
+
+@given(scribbles, untrusted)
+def test_an_untrusted_peer_is_never_believed(scribble: str, peer: str) -> None:
+    assert ip_of(peer, scribble, TRUSTED_PROXIES=NETWORKS) == ip_of(peer)
+
+
+def test_a_long_header_costs_little() -> None:
+    forwarded = ", ".join(f"10.{n >> 8}.{n & 255}.1" for n in range(5000))
+    started = time.perf_counter()
+    assert ip_of("10.0.0.1", forwarded, TRUSTED_PROXIES=["10.0.0.0/8"]) == "10.0.0.1"
+    assert time.perf_counter() - started < 1
+
+
+class User:
+    def __init__(self, pk: Any, is_authenticated: bool = True) -> None:
+        self.pk, self.is_authenticated = pk, is_authenticated
+
+
+@pytest.mark.parametrize(
+    ("user", "user_id"),
+    [
+        (User(42), "42"),
+        (User(UUID(int=1)), "00000000-0000-0000-0000-000000000001"),
+        (User("ann|b%"), "ann|b%"),
+        (User(42, is_authenticated=False), None),
+        (User(None), None),
+        (AnonymousUser(), None),
+        (None, None),
+    ],
+)
+def test_the_user_counts_once_authenticated(user: Any, user_id: str | None) -> None:
+    assert identify(SimpleNamespace(META={}, user=user)).user_id == user_id  # type: ignore[arg-type]
+
+
+def test_a_request_without_authentication_has_no_user() -> None:
+    assert identify(RequestFactory().get("/")).user_id is None
+
+
+class Untouchable:
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+def test_nothing_is_worked_out_that_no_rule_asks_for() -> None:
+    found = identify(Untouchable())  # type: ignore[arg-type]
+    assert partition(found, ()) == ""
+
+
+def test_parts_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(identity, "api_key_known", lambda hashed: asked.append(hashed) or True)
+    request = RequestFactory().get("/", headers={"X-API-Key": "k1"})
+    found = identify(request)
+    assert found.api_key == found.api_key == hash_api_key("k1")
+    assert asked == [hash_api_key("k1")]
+    assert found.ip == "127.0.0.1"
+    request.META["REMOTE_ADDR"] = "203.0.113.7"
+    assert found.ip == "127.0.0.1"
+
+
+@pytest.fixture
+def known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assignments know these keys, whatever the database says."""
+    hashes = {hash_api_key(key) for key in ("k1", "a" * 256, "b" * 257, "schlüssel")}
+    monkeypatch.setattr(identity, "api_key_known", hashes.__contains__)
+
+
+@pytest.mark.usefixtures("known_keys")
+@pytest.mark.parametrize(
+    ("header", "counts_as"),
+    [
+        ("k1", "k1"),
+        (" k1 ", "k1"),
+        ("k2", None),
+        ("", None),
+        ("   ", None),
+        ("a" * 256, "a" * 256),
+        ("b" * 257, None),
+        ("schlüssel", None),
+    ],
+)
+def test_only_a_known_api_key_is_an_identity(header: str, counts_as: str | None) -> None:
+    found = identify(RequestFactory().get("/", headers={"X-API-Key": header}))
+    assert found.api_key == (hash_api_key(counts_as) if counts_as else None)
+
+
+@pytest.mark.usefixtures("known_keys")
+def test_the_api_key_header_is_a_setting() -> None:
+    with override_settings(RATELIMITER={"API_KEY_HEADER": "X-Client-Key"}):
+        assert identify(RequestFactory().get("/", headers={"X-Client-Key": "k1"})).api_key == hash_api_key("k1")
+        assert identify(RequestFactory().get("/", headers={"X-API-Key": "k1"})).api_key is None
+
+
+def test_the_hash_of_an_api_key_is_plain_sha256() -> None:
+    assert hash_api_key("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def who(**parts: str | None) -> Any:
+    return SimpleNamespace(**{"user_id": None, "ip": None, "api_key": None} | parts)
+
+
+def test_a_partition_names_its_parts() -> None:
+    assert partition(who(user_id="42", ip="203.0.113.7"), ["user", "ip"]) == "user:42|ip:203.0.113.7"
+    assert partition(who(api_key="ab"), ["api_key"]) == "api_key:ab"
+
+
+def test_a_partition_with_a_missing_part_is_missing() -> None:
+    assert partition(who(user_id="42"), ["user", "ip"]) is None
+    assert partition(who(), ["api_key"]) is None
+
+
+def test_a_user_named_like_an_address_is_not_that_address() -> None:
+    assert partition(who(user_id="203.0.113.7"), ["user"]) != partition(who(ip="203.0.113.7"), ["ip"])
+
+
+@given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
+def test_two_identities_never_share_a_partition(one: tuple[str, str], other: tuple[str, str]) -> None:
+    values = [partition(who(user_id=user, api_key=key), ["user", "api_key"]) for user, key in (one, other)]
+    assert (values[0] == values[1]) == (one == other)
+
+
+@given(st.text(alphabet=st.characters()))
+def test_a_digest_fits_into_a_key_and_is_steady(value: str) -> None:
+    found = digest(value)
+    assert len(found) == 22
+    assert found.isascii()
+    assert not set(found) & set("{}|: ")
+    assert digest(value) == found
+
+
+def test_digests_differ_by_value_and_by_key() -> None:
+    seen = set()
+    for key in ("one", "two"):
+        with override_settings(RATELIMITER={"HASH_KEY": key}):
+            seen |= {digest("user:1"), digest("user:2")}
+    assert len(seen) == 4
