@@ -279,4 +279,4 @@ def _by_field(message: str) -> dict[str, str]:
     field = {"window": "window_seconds"}.get(name, name)
     if not colon or field not in {"quota", "window_seconds", "algorithm", "burst", "soft_quota"}:
         return {NON_FIELD_ERRORS: message}
-    return {field: str(capfirst(text))}
+    return {field: text if text.startswith(tuple(Algorithm)) else str(capfirst(text))}
