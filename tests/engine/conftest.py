@@ -15,7 +15,7 @@ from hypothesis import settings
 from django_ratelimiter.engine.redis import RedisEngine
 from tests.engine.trio import Trio
 
-settings.register_profile("short", deadline=None, max_examples=100)
+settings.register_profile("short", deadline=None, max_examples=60)
 settings.register_profile("long", deadline=None, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 

@@ -11,10 +11,13 @@ from django_ratelimiter.engine import Algorithm, Charge, Limit
 from tests.engine.strategies import changed, costs, limits, pauses, short_windows
 from tests.engine.trio import Receipt, Trio
 
+EXAMPLES = settings().max_examples
+
 MakeTrio = Callable[[], Trio]
 
 
 @given(data=st.data())
+@settings(max_examples=2 * EXAMPLES)
 def test_one_key(trio: MakeTrio, data: st.DataObject) -> None:
     limit = data.draw(limits())
     asked = trio()
@@ -45,7 +48,7 @@ def charges(draw: st.DrawFn, limits_of_keys: dict[str, Limit]) -> list[Charge]:
 
 
 @given(data=st.data())
-@settings(max_examples=settings().max_examples * 3 // 2)
+@settings(max_examples=3 * EXAMPLES)
 def test_calls_of_several_charges(trio: MakeTrio, data: st.DataObject) -> None:
     """Mixed algorithms, shadow charges, counted refusals, receipts given back in every way, quotas changed."""
     asked = trio()
@@ -91,7 +94,6 @@ def test_small_numbers(trio: MakeTrio, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=settings().max_examples // 2)
 def test_a_changed_bucket_is_within_a_part_of_a_token(trio: MakeTrio, data: st.DataObject) -> None:
     """However long the window: both engines round alike, and tell a wait that is off by a tick at most."""
     buckets = st.just(Algorithm.TOKEN_BUCKET)
