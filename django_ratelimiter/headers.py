@@ -8,6 +8,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Final, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.templatetags.static import static
@@ -206,7 +207,7 @@ def _stylesheet() -> str | None:
         return None
     try:
         return static("django_ratelimiter/refused.css")
-    except ValueError:  # a storage with a manifest that collectstatic has not written yet
+    except (ValueError, ImproperlyConfigured):  # a manifest, say, that collectstatic has not written yet
         return None
 
 

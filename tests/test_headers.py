@@ -1,0 +1,365 @@
+"""What a client is told: fields and bodies, from decisions made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import RequestFactory, override_settings
+from django.utils import translation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.decision import Decision, Result, decide
+from django_ratelimiter.engine.base import Charge, Verdict, Version
+from django_ratelimiter.headers import PROBLEM_JSON, Policy, ratelimit_fields, refusal, response_fields
+from django_ratelimiter.rules.ruleset import rule_from
+
+from .rules.build import limit_data, rule_data
+
+AT_US = 1_700_000_000_000_000
+
+
+def limit(window: str = "60.000000", quota: int = 100, **fields: Any) -> dict[str, Any]:
+    return limit_data(window_seconds=window, quota=quota, **fields)
+
+
+def results(*answers: tuple[bool, int, float | None, float] | None, limits: Any = None, **fields: Any) -> list[Result]:
+    """One result per limit of a rule: (allowed, remaining, retry_after, reset_after); None = not counted."""
+    rule = rule_from(rule_data(**{"slug": "api", "limits": limits or [limit()], **fields}))
+    return [
+        Result(rule, None, one, answer and verdict(one, *answer), rule.mode)
+        for one, answer in zip(rule.limits[None], answers, strict=True)
+    ]
+
+
+def verdict(one: Any, allowed: bool, remaining: int, retry_after: float | None, reset_after: float) -> Verdict:
+    return Verdict(allowed, remaining, retry_after, reset_after, 0.0, False, AT_US, Charge("key", one))
+
+
+def decision(*several: list[Result], degraded: bool = False) -> Decision:
+    return decide([result for some in several for result in some], Version(1), degraded=degraded)
+
+
+ALLOWED = (True, 99, 0.0, 12.5)
+DENIED = (False, 0, 7.2, 30.0)
+NEVER = (False, 3, None, 30.0)
+
+
+def get(accept: str | None = None) -> HttpRequest:
+    return RequestFactory().get("/", headers={"Accept": accept} if accept is not None else None)
+
+
+def test_an_allowed_response_tells_what_is_left() -> None:
+    assert response_fields(decision(results(ALLOWED))) == {
+        "RateLimit-Policy": '"api";q=100;w=60',
+        "RateLimit": '"api";r=99;t=13',
+        "X-RateLimit-Limit": "100",
+        "X-RateLimit-Remaining": "99",
+        "X-RateLimit-Reset": "1700000013",
+    }
+
+
+def test_a_refused_response_tells_when_to_come_back() -> None:
+    fields = response_fields(decision(results(DENIED)))
+    assert fields["RateLimit"] == '"api";r=0;t=8'
+    assert fields["Retry-After"] == "8"
+    assert fields["X-RateLimit-Reset"] == "1700000030"
+
+
+def test_nothing_decided_says_nothing() -> None:
+    assert response_fields(decision()) == {}
+
+
+def test_reset_is_rounded_up_from_the_engines_microseconds() -> None:
+    one = results((True, 99, 0.0, 0.25))
+    assert one[0].verdict is not None
+    one[0].verdict.at_us = AT_US + 750_000
+    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000001"
+    one[0].verdict.at_us = AT_US + 750_001
+    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000002"
+
+
+def test_all_policies_are_shown_and_the_binding_one_in_the_legacy_fields() -> None:
+    fields = response_fields(
+        decision(
+            results(DENIED, ALLOWED, limits=[limit("1.000000", 10), limit("86400.000000", 1000)]),
+            results((True, 4, 0.0, 9.0), slug="login"),
+        )
+    )
+    assert fields["RateLimit-Policy"] == '"api-1";q=10;w=1,"api-86400";q=1000;w=86400,"login";q=100;w=60'
+    assert fields["RateLimit"] == '"api-1";r=0;t=8,"api-86400";r=99;t=13,"login";r=4;t=9'
+    assert fields["X-RateLimit-Limit"] == "10"
+
+
+def test_the_name_of_a_policy_does_not_hang_on_what_else_was_decided() -> None:
+    several = results(ALLOWED, ALLOWED, limits=[limit("1.000000"), limit("60.000000")])
+    assert response_fields(decision(several[:1]))["RateLimit"].startswith('"api-1";')
+
+
+@pytest.mark.parametrize(
+    ("window", "policy"),
+    [
+        ("0.500000", '"api-0.5";q=100'),
+        ("1.500000", '"api-1.5";q=100'),
+        ("1.000000", '"api-1";q=100;w=1'),
+        ("3600.000000", '"api-3600";q=100;w=3600'),
+    ],
+)
+def test_a_window_is_told_in_whole_seconds_or_not_at_all(window: str, policy: str) -> None:
+    several = results(ALLOWED, ALLOWED, limits=[limit(window), limit("7200.000000")])
+    assert response_fields(decision(several))["RateLimit-Policy"].split(",")[0] == policy
+
+
+def test_limits_of_one_window_have_names_of_their_own() -> None:
+    limits = [limit(), limit(algorithm="token_bucket", burst=5)]
+    fields = response_fields(decision(results(ALLOWED, ALLOWED, limits=limits)))
+    assert fields["RateLimit-Policy"] == '"api-60-fixed_window";q=100;w=60,"api-60-token_bucket";q=100;w=60'
+
+
+def test_what_never_passes_has_no_time() -> None:
+    fields = response_fields(decision(results(NEVER)))
+    assert fields["RateLimit"] == '"api";r=3'
+    assert "Retry-After" not in fields
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([DENIED, (False, 0, 61.0, 90.0)], "61"),
+        ([(False, 0, 61.0, 90.0), DENIED], "61"),
+        ([DENIED, ALLOWED], "8"),
+        ([DENIED, NEVER], None),
+        ([NEVER, DENIED], None),
+        ([(False, 0, 0.000001, 1.0)], "1"),
+        ([(False, 0, 0.0, 1.0)], "1"),
+        ([(False, 0, 8.0, 9.0)], "8"),
+        ([(False, 0, 8.000001, 9.0)], "9"),
+    ],
+)
+def test_retry_after_waits_for_every_refusal(answers: list[Any], expected: str | None) -> None:
+    several = [results(answer, slug=f"rule{index}") for index, answer in enumerate(answers)]
+    assert response_fields(decision(*several)).get("Retry-After") == expected
+
+
+def test_a_shadow_rule_is_not_shown() -> None:
+    fields = response_fields(decision(results(NEVER, slug="trial", mode="shadow"), results(ALLOWED)))
+    assert "trial" not in str(fields)
+    assert "Retry-After" not in fields
+    assert response_fields(decision(results(DENIED, mode="shadow"))) == {}
+
+
+def test_a_shadow_rule_does_not_delay_a_refused_client() -> None:
+    shadow = results((False, 0, 500.0, 500.0), slug="trial", mode="shadow")
+    assert response_fields(decision(results(DENIED), shadow))["Retry-After"] == "8"
+
+
+def test_a_degraded_decision_invents_nothing() -> None:
+    assert response_fields(decision(results(ALLOWED), degraded=True)) == {}
+    assert response_fields(decision(results(DENIED), degraded=True)) == {"Retry-After": "8"}
+    assert response_fields(decision(results(None, failure_policy="open"), degraded=True)) == {}
+
+
+def test_an_outage_asks_to_come_back_soon() -> None:
+    closed = decision(results(None, failure_policy="closed"), degraded=True)
+    assert response_fields(closed) == {"Retry-After": "1"}
+
+
+@pytest.mark.parametrize(
+    ("families", "names"),
+    [
+        (["ratelimit"], {"RateLimit", "RateLimit-Policy", "Retry-After"}),
+        (["x-ratelimit"], {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"}),
+        ([], {"Retry-After"}),
+    ],
+)
+def test_families_can_be_switched_off(families: list[str], names: set[str]) -> None:
+    with override_settings(RATELIMITER={"HEADERS": families}):
+        assert set(response_fields(decision(results(DENIED)))) == names
+
+
+MEMBER = re.compile(
+    r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"((?:;[a-z]+=[0-9]{1,15})+)(?:,|$)'  # of RFC 9651
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Policy,
+            name=st.text(max_size=20),
+            quota=st.integers(1, 2**53),
+            window=st.sampled_from([0.5, 1, 60, 90.25, 86400]),
+            remaining=st.integers(0, 2**53),
+            seconds=st.none() | st.integers(0, 10**9),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_policy_makes_well_formed_fields(policies: list[Policy]) -> None:
+    for value, needed in zip(ratelimit_fields(policies).values(), ("q", "r"), strict=True):
+        members = list(MEMBER.finditer(value))
+        assert "".join(member[0] for member in members) == value
+        assert len(members) == len(policies)
+        for member in members:
+            parameters = dict(pair.split("=") for pair in member[2][1:].split(";"))
+            assert needed in parameters
+            assert parameters.get("w") != "0"
+
+
+def test_a_name_is_escaped() -> None:
+    [policy, state] = ratelimit_fields([Policy('a"b\\ü\n', 1, 1, 1, 1)]).values()
+    assert policy == r'"a\"b\\??";q=1;w=1'
+    assert state == r'"a\"b\\??";r=1;t=1'
+
+
+JSON, HTML, TEXT = PROBLEM_JSON, "text/html; charset=utf-8", "text/plain; charset=utf-8"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, JSON),
+        ("*/*", JSON),
+        ("", JSON),
+        ("application/json", JSON),
+        ("application/problem+json", JSON),
+        ("application/json, text/plain, */*", JSON),
+        ("image/png", JSON),
+        (BROWSER, HTML),
+        ("text/html", HTML),
+        ("application/xhtml+xml", HTML),
+        ("text/html;q=0.5, application/json;q=0.4", HTML),
+        ("text/html;q=0.4, application/json", JSON),
+        ("text/plain", TEXT),
+        ("text/html; q*=bogus''x", JSON),
+        (BROWSER + ",text/html;level=1" * 1000, JSON),
+    ],
+)
+def test_the_body_is_what_the_client_prefers(accept: str | None, content_type: str) -> None:
+    response = refusal(get(accept), decision(results(DENIED)))
+    assert response.status_code == 429
+    assert response["Content-Type"] == content_type
+
+
+@given(st.text(alphabet=st.sampled_from("texhmlapcionjs/*;,=q*0.5'\"% \xff\\"), max_size=60))
+def test_any_accept_field_has_an_answer(accept: str) -> None:
+    assert refusal(get(accept), decision(results(DENIED))).status_code == 429
+
+
+def test_problem_details_of_a_refusal() -> None:
+    response = refusal(get(), decision(results(DENIED), results(ALLOWED, slug="login")))
+    assert json.loads(response.content) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Too many requests",
+        "status": 429,
+        "detail": "You have sent more requests than allowed. Please try again in 8 seconds.",
+        "violated-policies": ["api"],
+    }
+    assert response["Retry-After"] == "8"
+    assert response["RateLimit"]
+    assert response["Cache-Control"] == "no-store"
+    assert response["Vary"] == "Accept"
+
+
+def test_violated_policies_bear_the_names_of_the_fields() -> None:
+    refused = decision(results(DENIED, DENIED, limits=[limit("1.000000"), limit("60.000000")]))
+    response = refusal(get(), refused)
+    names = json.loads(response.content)["violated-policies"]
+    assert names == ["api-1", "api-60"]
+    assert all(f'"{name}";' in response["RateLimit"] for name in names)
+
+
+def test_problem_details_of_an_outage() -> None:
+    closed = decision(results(None, failure_policy="closed", message="Slow down."), degraded=True)
+    response = refusal(get(), closed)
+    assert response.status_code == 503
+    assert response["Retry-After"] == "1"
+    assert "RateLimit" not in response
+    problem = json.loads(response.content)
+    assert problem["type"].endswith("#temporary-reduced-capacity")
+    assert problem["status"] == 503
+    assert problem["violated-policies"] == ["api"]
+    assert "Slow down." not in problem["detail"]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/html", "text/plain"])
+def test_the_rules_own_message_is_shown(accept: str) -> None:
+    quiet = results((False, 0, 1.0, 1.0), slug="quiet", message="Not this one.")
+    refused = decision(quiet, results(DENIED, message="Ask <sales> for more."))
+    content = refusal(get(accept), refused).content.decode()
+    assert ("Ask &lt;sales&gt; for more." if accept == "text/html" else "Ask <sales> for more.") in content
+    assert "Not this one." not in content
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"),
+    [
+        (0.2, "in 1 second."),
+        (119.0, "in 119 seconds."),
+        (121.0, "in 3 minutes."),
+        (3600.0, "in 60 minutes."),
+        (7201.0, "in 3 hours."),
+        (86400.0, "in 24 hours."),
+        (200_000.0, "in 3 days."),
+        (None, "Trying again will not help."),
+    ],
+)
+def test_a_wait_is_told_in_the_unit_of_people(wait: float | None, says: str) -> None:
+    content = refusal(get("text/plain"), decision(results((False, 0, wait, 1.0)))).content.decode()
+    assert content.startswith("Too many requests\n")
+    assert says in content
+
+
+def test_the_page_needs_no_inline_style_or_script() -> None:
+    content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+    assert '<link rel="stylesheet" href="/static/django_ratelimiter/refused.css">' in content
+    assert '<meta name="color-scheme" content="light dark">' in content
+    assert '<html lang="en-us" dir="ltr">' in content
+    assert "<style" not in content
+    assert "<script" not in content
+    assert " style=" not in content
+
+
+MANIFEST = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
+
+
+@pytest.mark.parametrize(
+    "without",
+    [{"STATIC_URL": None}, {"STORAGES": MANIFEST, "STATIC_ROOT": "/nowhere"}, {"STORAGES": MANIFEST}],
+    ids=["no URL", "no manifest", "no root"],
+)
+def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None:
+    with override_settings(**without):
+        content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+    assert "<h1>Too many requests</h1>" in content
+    assert "stylesheet" not in content
+
+
+def test_the_page_can_be_replaced() -> None:
+    loaders = [("django.template.loaders.locmem.Loader", {"django_ratelimiter/refused.html": PAGE})]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    with override_settings(TEMPLATES=[engine]):
+        response = refusal(get("text/html"), decision(results(DENIED)))
+    assert response.content == b"429 Too many requests 8"
+    assert response["Retry-After"] == "8"
+
+
+PAGE = "{{ status }} {{ title }} {{ retry_after }}"
+
+
+def test_the_page_names_the_language_and_its_direction() -> None:
+    with translation.override("ar"):
+        content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+    assert '<html lang="ar" dir="rtl">' in content
+
+
+def test_head_has_the_same_fields() -> None:
+    refused = decision(results(DENIED))
+    head = refusal(RequestFactory().head("/"), refused)
+    assert dict(head.headers) == dict(refusal(get(), refused).headers)
