@@ -1,11 +1,9 @@
-# ruff: noqa: E501, RUF012
-# fmt: off
 import django.core.validators
 import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-import django_ratelimiter.models.rules
+import django_ratelimiter.models.limits
 
 
 class Migration(migrations.Migration):
@@ -35,7 +33,7 @@ class Migration(migrations.Migration):
             name='Rule',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(help_text='Its name in responses, reports and fixtures. Callers see it.', unique=True, verbose_name='slug')),
+                ('slug', models.SlugField(help_text='Its name in responses, reports and fixtures. A new one starts its counters anew.', unique=True, verbose_name='slug')),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
                 ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='enforce', help_text='A rule in shadow counts whom it would refuse and refuses nobody.', max_length=16, verbose_name='mode')),
                 ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', verbose_name='methods')),
@@ -130,12 +128,12 @@ class Migration(migrations.Migration):
             name='RuleLimit',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('algorithm', models.CharField(choices=django_ratelimiter.models.rules.algorithm_choices, default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
-                ('quota', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='quota')),
-                ('window_seconds', models.DecimalField(blank=True, decimal_places=6, max_digits=16, null=True, verbose_name='window in seconds')),
-                ('burst', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='burst')),
-                ('soft_quota', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='soft quota')),
-                ('unlimited', models.BooleanField(default=False, verbose_name='unlimited')),
+                ('algorithm', models.CharField(choices=django_ratelimiter.models.limits.algorithm_choices, default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
+                ('quota', models.PositiveBigIntegerField(blank=True, help_text='Units per window.', null=True, verbose_name='quota')),
+                ('window_seconds', models.DecimalField(blank=True, decimal_places=6, help_text='60 = a minute, 3600 = an hour, 86400 = a day.', max_digits=16, null=True, verbose_name='window in seconds')),
+                ('burst', models.PositiveBigIntegerField(blank=True, help_text='What a full token bucket holds. Empty = the quota. Other algorithms have none.', null=True, verbose_name='burst')),
+                ('soft_quota', models.PositiveBigIntegerField(blank=True, help_text='Requests beyond it still pass, and are counted and marked as such. Empty = none.', null=True, verbose_name='soft quota')),
+                ('unlimited', models.BooleanField(default=False, help_text='The tier is not limited by this rule; no numbers then.', verbose_name='unlimited')),
                 ('rule', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='limits', to='django_ratelimiter.rule', verbose_name='rule')),
                 ('tier', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='limits', to='django_ratelimiter.tier', verbose_name='tier')),
             ],

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012
 import time
 
 from django.db import migrations

@@ -6,7 +6,8 @@ and by `rules.compiler` for rows that came another way: a row that this program 
 version of it, say, must cost one rule and not the site.
 """
 
-from .rules import Rule, RuleLimit
+from .limits import RuleLimit
+from .rules import Rule
 from .tiers import Tier, TierAssignment
 from .usage import UsageBatch, UsageBucket
 from .versions import RuleSetState, RuleSetVersion

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
+
+from ..conf import django_setting
+
+USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
 
 class TierQuerySet(models.QuerySet["Tier"]):
@@ -79,7 +82,7 @@ class TierAssignment(models.Model):
 
     tier = models.ForeignKey(Tier, models.CASCADE, related_name="assignments", verbose_name=_("tier"))
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
+        USER_MODEL,
         models.CASCADE,
         null=True,
         blank=True,
@@ -104,7 +107,7 @@ class TierAssignment(models.Model):
     )
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
+        USER_MODEL,
         models.SET_NULL,
         null=True,
         blank=True,
@@ -165,6 +168,6 @@ class TierAssignment(models.Model):
 
     natural_key.dependencies = (  # type: ignore[attr-defined]
         "django_ratelimiter.tier",
-        settings.AUTH_USER_MODEL,
+        USER_MODEL,
         "auth.group",
     )

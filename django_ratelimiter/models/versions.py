@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
+
+from ..conf import django_setting
+
+USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
 
 class RuleSetState(models.Model):
@@ -43,7 +46,7 @@ class RuleSetVersion(models.Model):
     epoch = models.BigIntegerField(_("epoch"))
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     author = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
+        USER_MODEL,
         models.SET_NULL,
         null=True,
         blank=True,

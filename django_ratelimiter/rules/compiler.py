@@ -53,7 +53,8 @@ def reasons_against(rule: Rule) -> list[str]:
 def _limits(db: str, **only: Any) -> Iterable[RuleLimit]:
     # As text, for SQLite would hold any text in a decimal column, and reading it as a decimal would fail for all.
     rows = RuleLimit.objects.using(db).filter(**only).select_related("tier").defer("window_seconds")
-    for limit in rows.annotate(window_text=Cast("window_seconds", CharField())):
+    found: Any = rows.annotate(window_text=Cast("window_seconds", CharField()))
+    for limit in found:
         limit.window_seconds = limit.window_text
         yield limit
 
@@ -97,7 +98,9 @@ def _faults(row: Model, exclude: set[str]) -> list[str]:
 
 def _sentence(row: Model, field: str, messages: list[str]) -> str:
     text = " ".join(messages)
-    return text if field == NON_FIELD_ERRORS else f"{capfirst(row._meta.get_field(field).verbose_name)}: {text}"
+    if field == NON_FIELD_ERRORS:
+        return text
+    return f"{capfirst(getattr(row._meta.get_field(field), 'verbose_name', field))}: {text}"
 
 
 def _tier_data(tier: Tier) -> dict[str, Any]:
