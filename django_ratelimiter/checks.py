@@ -77,7 +77,8 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
                 id=f"{TAG}.W001",
             )
         ]
-    if (_position(middleware, _AUTHENTICATION) or 0) < own:
+    authentication = _position(middleware, _AUTHENTICATION)
+    if authentication is None or authentication < own:
         return []
     return [
         checks.Error(

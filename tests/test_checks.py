@@ -1,0 +1,398 @@
+"""The system checks: each one is bound, fires for its fault, has a hint, and is silent without the fault."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import checks as django_checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError, connection
+from django.test import override_settings
+from django.urls import include, path, re_path
+from rest_framework.authentication import SessionAuthentication, TokenAuthentication
+from rest_framework.decorators import action
+from rest_framework.routers import SimpleRouter
+from rest_framework.throttling import AnonRateThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_ratelimiter import checks
+from django_ratelimiter.middleware import RateLimitMiddleware
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.throttling import RuleThrottle
+
+from .urls import say_hello
+
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
+SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
+
+
+def ids(messages: list[Any]) -> list[str]:
+    """The ids that fired, without the common prefix; each must have a hint."""
+    assert all(message.hint for message in messages)
+    return [message.id.removeprefix("django_ratelimiter.") for message in messages]
+
+
+def test_every_check_is_bound_and_the_tests_project_passes() -> None:
+    bound = django_checks.registry.registry.get_checks()
+    assert [check for check in checks.CHECKS if check not in bound] == []
+    assert django_checks.run_checks(tags=[checks.TAG]) == []
+
+
+def test_every_id_is_told_in_a_docstring_and_fires_in_this_module() -> None:
+    source, here = Path(checks.__file__).read_text(), Path(__file__).read_text()
+    told = " ".join(check.__doc__ or "" for check in checks.CHECKS).replace("E002 to E004", "E002 E003 E004")
+    for number in [f"E00{n}" for n in range(1, 6)] + [f"W00{n}" for n in range(1, 7)]:
+        assert f"{{TAG}}.{number}" in source
+        assert number in told
+        assert f'["{number}"]' in here
+
+
+def test_wrong_settings() -> None:
+    with override_settings(RATELIMITER={"NAMSPACE": "x", "IPV4_PREFIX": 99, "HEADERS": ()}):
+        unknown, wrong = checks.check_settings()
+    assert ids([unknown]) == ids([wrong]) == ["E001"]
+    assert "NAMSPACE is no entry" in unknown.msg
+    assert "NAMESPACE" in unknown.hint
+    assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
+    assert wrong.hint == "It must be a whole number from 1 to 32."
+
+
+def test_right_settings() -> None:
+    with override_settings(RATELIMITER={"IPV4_PREFIX": 24}):
+        assert checks.check_settings() == []
+
+
+@pytest.mark.parametrize("wrong", [["rl"], {"CACHE_ALIAS": 5}, {"ENGINE": 5}, {"TRUSTED_PROXIES": "10.0.0.0/8"}])
+def test_a_wrong_entry_is_told_once_and_breaks_no_other_check(wrong: Any) -> None:
+    with override_settings(RATELIMITER=wrong, USE_X_FORWARDED_HOST=True, DEBUG=True):
+        assert ids(django_checks.run_checks(tags=[checks.TAG])) == ["E001"]
+
+
+def test_the_memory_engine_with_debug_off() -> None:
+    with override_settings(RATELIMITER={}, DEBUG=False):
+        assert ids(checks.check_engine()) == ["W002"]
+
+
+def test_the_memory_engine_with_debug_on() -> None:
+    with override_settings(RATELIMITER={}, DEBUG=True):
+        assert checks.check_engine() == []
+
+
+def cache(**fields: Any) -> Any:
+    """Settings whose only cache is `counters`, on django-redis but for `fields`."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0", **fields}
+    return override_settings(CACHES={"counters": entry}, RATELIMITER={"CACHE_ALIAS": "counters"})
+
+
+def test_an_unknown_alias() -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "elsewhere"}):
+        messages = checks.check_engine()
+    assert ids(messages) == ["E002"]
+    assert messages[0].hint == "Name one of: default, ratelimit."
+
+
+@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "no.such.Cache", ""])
+def test_an_alias_that_is_not_django_redis(backend: str) -> None:
+    with cache(BACKEND=backend):
+        assert ids(checks.check_engine()) == ["E003"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"OPTIONS": {}},
+        {"OPTIONS": {"SOCKET_TIMEOUT": 1}},
+        {"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1}},
+        {"OPTIONS": {"SOCKET_TIMEOUT": None, "SOCKET_CONNECT_TIMEOUT": 0}},
+        {"LOCATION": "redis://a/0?socket_timeout=1&socket_connect_timeout=1,redis://b/0"},
+    ],
+)
+def test_an_alias_without_timeouts(fields: dict[str, Any]) -> None:
+    with cache(**fields):
+        assert ids(checks.check_engine()) == ["W003"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"OPTIONS": {"SOCKET_TIMEOUT": 1, "SOCKET_CONNECT_TIMEOUT": 0.5}},
+        {"OPTIONS": {"CONNECTION_POOL_KWARGS": {"socket_timeout": 1, "socket_connect_timeout": 1}}},
+        {"LOCATION": ["redis://a/0?socket_timeout=1&socket_connect_timeout=1"]},
+        {"BACKEND": "tests.test_checks.OwnCache", "OPTIONS": {"SOCKET_TIMEOUT": 1, "SOCKET_CONNECT_TIMEOUT": 1}},
+    ],
+)
+def test_an_alias_with_timeouts(fields: dict[str, Any]) -> None:
+    with cache(**fields):
+        assert checks.check_engine() == []
+
+
+def _own_cache() -> type:
+    from django_redis.cache import RedisCache
+
+    return type("OwnCache", (RedisCache,), {})
+
+
+OwnCache = _own_cache()
+
+
+@pytest.mark.parametrize("engine", ["tests.test_checks.nothing", "no.such.engine", "tests.test_checks.SESSIONS"])
+def test_an_engine_that_cannot_be_built(engine: str) -> None:
+    with override_settings(RATELIMITER={"ENGINE": engine}):
+        assert ids(checks.check_engine()) == ["E004"]
+
+
+def test_an_engine_of_ones_own_needs_no_alias() -> None:
+    with override_settings(RATELIMITER={"ENGINE": "tests.test_conf.own_engine", "CACHE_ALIAS": "elsewhere"}):
+        assert checks.check_engine() == []
+
+
+class OwnMiddleware(RateLimitMiddleware):
+    """A project's own subclass."""
+
+
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        [SESSIONS, AUTHENTICATION, MIDDLEWARE],
+        [SESSIONS, AUTHENTICATION, "tests.test_checks.OwnMiddleware"],
+        [MIDDLEWARE],
+        [AUTHENTICATION, "no.such.Middleware", MIDDLEWARE],
+    ],
+)
+def test_the_middleware_in_its_place(middleware: list[str]) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        assert checks.check_middleware() == []
+
+
+def test_a_missing_middleware() -> None:
+    with override_settings(MIDDLEWARE=[SESSIONS, AUTHENTICATION]):
+        assert ids(checks.check_middleware()) == ["W001"]
+
+
+@pytest.mark.parametrize("own", [MIDDLEWARE, "tests.test_checks.OwnMiddleware"])
+def test_a_middleware_before_authentication(own: str) -> None:
+    with override_settings(MIDDLEWARE=[SESSIONS, own, AUTHENTICATION]):
+        assert ids(checks.check_middleware()) == ["E005"]
+    with override_settings(MIDDLEWARE=[own, SESSIONS, AUTHENTICATION]):
+        assert ids(checks.check_middleware()) == ["E005"]
+
+
+def make_rule(slug: str, **fields: Any) -> Rule:
+    rule = Rule.objects.create(slug=slug, name=slug, **fields)
+    RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60)
+    return rule
+
+
+class Plain(APIView):
+    """Finds its user by token, after the middleware."""
+
+    authentication_classes = (TokenAuthentication, SessionAuthentication)
+    throttle_classes = (AnonRateThrottle,)
+
+
+class Throttled(Plain):
+    throttle_classes = (RuleThrottle,)
+
+
+class BySession(Plain):
+    authentication_classes = (SessionAuthentication,)
+
+
+class Open(Plain):
+    authentication_classes = ()
+
+
+class Choosing(Plain):
+    def get_throttles(self) -> list[Any]:
+        return [RuleThrottle()]
+
+
+class Scoped(Plain):
+    throttle_scope = "export"
+
+
+class Set(ViewSet):
+    authentication_classes = (TokenAuthentication,)
+    throttle_classes = (RuleThrottle,)
+
+    def list(self, request: Any) -> None: ...
+
+    @action(detail=False, throttle_classes=())
+    def bare(self, request: Any) -> None: ...
+
+
+router = SimpleRouter()
+router.register("set", Set, basename="set")
+
+urlpatterns = [
+    path("plain/<int:pk>/", Plain.as_view(), name="plain"),
+    path("throttled/", Throttled.as_view(), name="throttled"),
+    path("given/", Plain.as_view(throttle_classes=[RuleThrottle]), name="given"),
+    path("session/", BySession.as_view()),
+    path("open/", Open.as_view()),
+    path("choosing/", Choosing.as_view()),
+    path("ordinary/", say_hello),
+    path("scoped/", Scoped.as_view()),
+    path("api/", include(([path("", include(router.urls)), re_path(r"^old/(\d+)/$", Plain.as_view())], "api"), "api")),
+]
+
+
+def unmet_views() -> dict[str, str]:
+    """For each view that the check names: the rules it says are never met."""
+    with override_settings(ROOT_URLCONF=__name__):
+        messages = checks.check_views()
+    assert set(ids(messages)) <= {"W004"}
+    return {m.msg.split(" ")[0].removeprefix(f"{__name__}."): m.msg.rpartition(": ")[2].rstrip(".") for m in messages}
+
+
+@pytest.mark.django_db
+def test_views_whose_user_rules_are_never_met() -> None:
+    assert unmet_views() == {}
+    make_rule("everybody", partition_by=["ip"])
+    assert unmet_views() == {}
+    make_rule("users", partition_by=["user"])
+    assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users"}
+    with override_settings(ROOT_URLCONF=__name__):
+        assert ids(checks.check_views()[:1]) == ["W004"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "views"),
+    [
+        ({"path_kind": "prefix", "path": "/plain/"}, {"Plain"}),
+        ({"path_kind": "prefix", "path": "/api/"}, {"Plain", "Set"}),
+        ({"path_kind": "prefix", "path": "/api/old/"}, {"Plain"}),
+        ({"path_kind": "prefix", "path": "/elsewhere/"}, set()),
+        ({"path_kind": "exact", "path": "/plain/5/"}, {"Plain"}),
+        ({"path_kind": "exact", "path": "/plain/"}, set()),
+        ({"path_kind": "exact", "path": "/scoped/"}, {"Scoped"}),
+        ({"path_kind": "exact", "path": "/throttled/"}, set()),
+        ({"path_kind": "route", "path": "plain/<int:pk>/"}, {"Plain"}),
+        ({"path_kind": "route", "path": r"api/old/(\d+)/$"}, {"Plain"}),
+        ({"view_name": "plain"}, {"Plain"}),
+        ({"view_name": "api:set-bare"}, {"Set"}),
+        ({"view_name": "api:set-list"}, set()),
+        ({"view_name": "given"}, set()),
+        ({"scope": "export"}, {"Scoped"}),
+        ({"scope": "import"}, set()),
+        ({"methods": ["POST"], "view_name": "plain"}, {"Plain"}),
+        ({"mode": "shadow", "view_name": "plain"}, {"Plain"}),
+        ({"mode": "off"}, set()),
+    ],
+)
+def test_views_are_named_only_for_rules_that_they_would_meet(fields: dict[str, Any], views: set[str]) -> None:
+    make_rule("users", partition_by=["ip", "user"], **fields)
+    assert set(unmet_views()) == views
+
+
+@pytest.mark.django_db
+def test_the_route_that_the_check_works_out_is_the_one_of_a_request() -> None:
+    from django.urls import get_resolver, resolve
+
+    found = {match.route for match in checks._all_views(get_resolver(__name__))}
+    for address in ("/plain/5/", "/api/set/", "/api/set/bare/", "/api/old/7/", "/scoped/"):
+        match = resolve(address, __name__)
+        assert match.route in found
+        assert any(
+            (own.route, own.view_name) == (match.route, match.view_name)
+            for own in checks._all_views(get_resolver(__name__))
+        )
+
+
+PROXIED = [{"USE_X_FORWARDED_HOST": True}, {"SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https")}]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("signs", PROXIED)
+@pytest.mark.parametrize("fields", [{"partition_by": ["ip"]}, {"partition_by": ["user"], "missing_partition": "ip"}])
+def test_an_address_asked_for_behind_an_untrusted_proxy(signs: dict[str, Any], fields: dict[str, Any]) -> None:
+    make_rule("addresses", **fields)
+    with override_settings(**signs):
+        messages = checks.check_proxies()
+    assert ids(messages) == ["W005"]
+    assert "addresses" in messages[0].msg
+    assert next(iter(signs)) in messages[0].msg
+
+
+@pytest.mark.django_db
+def test_no_address_asked_for_behind_a_proxy() -> None:
+    make_rule("users", partition_by=["user"])
+    make_rule("everybody", missing_partition="ip")
+    make_rule("sleeping", partition_by=["ip"], mode="off")
+    with override_settings(USE_X_FORWARDED_HOST=True):
+        assert checks.check_proxies() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("trusted", [1, ["10.0.0.0/8"], ["unix"]])
+def test_a_trusted_proxy(trusted: Any) -> None:
+    make_rule("addresses", partition_by=["ip"])
+    assert checks.check_proxies() == []
+    with override_settings(USE_X_FORWARDED_HOST=True, RATELIMITER={"TRUSTED_PROXIES": trusted}):
+        assert checks.check_proxies() == []
+
+
+@pytest.mark.django_db
+def test_bad_rows_are_told_with_their_reasons() -> None:
+    make_rule("good")
+    assert checks.check_rules() == []
+    bad = make_rule("bad")
+    RuleLimit.objects.filter(rule=bad).update(algorithm="magic")
+    messages = checks.check_rules()
+    assert ids(messages) == ["W006"]
+    assert messages[0].msg.startswith("Rule bad is not in force: ")
+    assert "magic" in messages[0].msg
+
+
+def test_without_a_database_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (OperationalError("no such host"), ImproperlyConfigured("no ENGINE"), RuntimeError("not allowed")):
+
+        def fail(*args: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(connection.introspection, "table_names", fail)
+        with override_settings(USE_X_FORWARDED_HOST=True):
+            assert (checks.check_views(), checks.check_proxies(), checks.check_rules()) == ([], [], [])
+
+
+@pytest.mark.django_db
+def test_before_the_migration_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule("addresses", partition_by=["ip"])
+    RuleLimit.objects.update(algorithm="magic")
+    monkeypatch.setattr(connection.introspection, "table_names", lambda *args: ["auth_user"])
+    with override_settings(USE_X_FORWARDED_HOST=True):
+        assert (checks.check_proxies(), checks.check_rules()) == ([], [])
+
+
+def test_plain_manage_py_check_tells_of_bad_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "project.sqlite3"
+    monkeypatch.setenv("TEST_DATABASE_URL", f"sqlite://{database}")
+    assert "no issues" in manage("check")  # nothing is migrated yet
+    manage("migrate", "--verbosity=0")
+    with sqlite3.connect(database) as sql:
+        columns = "slug, name, mode, methods, path, path_kind, view_name, scope, partition_by, missing_partition"
+        sql.execute(
+            f"INSERT INTO django_ratelimiter_rule ({columns}, failure_policy, cost, priority, message, description)"
+            " VALUES ('odd', 'Odd', 'enforce', '[]', '(', 'riddle', '', '', '[]', 'skip', 'local', 1, 100, '', '')"
+        )
+    sql.close()
+    told = manage("check")
+    assert "django_ratelimiter.W006" in told
+    assert "Rule odd is not in force" in told
+    assert "riddle" in told
+
+
+def manage(*arguments: str) -> str:
+    """What a management command prints in a process of its own."""
+    command = [sys.executable, "-m", "django", *arguments, "--settings=tests.settings", "--pythonpath=."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
