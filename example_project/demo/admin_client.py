@@ -1,0 +1,183 @@
+"""Uses the admin as a person does: logs in, fills in forms, reads a page. Plain HTTP with cookies."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from html.parser import HTMLParser
+from http.cookiejar import CookieJar
+from typing import Final
+
+from .servers import DemoError
+
+RULES_PATH: Final = "/admin/django_ratelimiter/rule/"
+USAGE_PATH: Final = "/admin/django_ratelimiter/usagebucket/"
+
+
+class Admin:
+    """A browser without a screen, for the admin at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+        # Never through a proxy that the environment names: the site is on this machine.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
+
+    def log_in(self, name: str, password: str) -> None:
+        """Log in through the admin's own page. DemoError if it does not let us in."""
+        path = "/admin/login/"
+        fields = Form(self._open(path), "login-form").fields | {"username": name, "password": password}
+        if 'id="login-form"' in self._open(path, {**fields, "next": "/admin/"}):
+            raise DemoError("The admin refused the demo's log-in.")
+
+    def edit_limit(self, rule: str, tier: str, quota: int) -> None:
+        """Set a tier's quota in the form of a rule (both by name) and press Save. DemoError if it is not saved."""
+        path = self._change_path(rule)
+        form = Form(self._open(path), "rule_form")
+        rows = [name for name, label in form.chosen.items() if label == tier and re.fullmatch(r"limits-\d+-tier", name)]
+        if len(rows) != 1:
+            raise DemoError(f"The form of “{rule}” has {len(rows)} limits for {tier}, and should have one.")
+        page = self._open(path, form.fields | {rows[0].replace("-tier", "-quota"): str(quota), "_save": "Save"})
+        if "errornote" in page or 'class="success"' not in page:
+            raise DemoError(f"The admin did not save “{rule}”:\n{_told(page)}")
+
+    def usage(self) -> dict[tuple[str, str], dict[str, int]]:
+        """The report of the last hour: by rule and tier, what stands under each title. Empty without any usage."""
+        table = Table(self._open(f"{USAGE_PATH}?period=1h"), "totals")
+        return {
+            (rule, tier): {title: _number(cell) for title, cell in zip(table.titles[2:], cells, strict=True)}
+            for rule, tier, *cells in table.rows
+        }
+
+    def _change_path(self, rule: str) -> str:
+        links = re.findall(rf'<a href="({RULES_PATH}\d+/change/[^"]*)">([^<]*)</a>', self._open(RULES_PATH))
+        for path, name in links:
+            if name == rule:
+                return str(path)
+        raise DemoError(f"The admin's list shows no rule “{rule}”.")
+
+    def _open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
+        """The page at a path, after any redirects; `fields` are posted as a form."""
+        url = urllib.parse.urljoin(self._url, path)
+        data = None if fields is None else urllib.parse.urlencode(fields, doseq=True).encode()
+        request = urllib.request.Request(url, data, {"Referer": url})
+        try:
+            with self._opener.open(request, timeout=20) as response:
+                return str(response.read().decode())
+        except urllib.error.URLError as error:
+            raise DemoError(f"{path} could not be opened: {error}") from error
+
+
+class Form(HTMLParser):
+    """What a browser would send of the form with this id, as it stands on the page.
+
+    fields: values by name, a list where there are several. chosen: the label of each chosen option, by name.
+    """
+
+    def __init__(self, page: str, form_id: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str | list[str]] = {}
+        self.chosen: dict[str, str] = {}
+        self._id = form_id
+        self._inside = False
+        self._select = self._textarea = ""
+        self._multiple = False
+        self._option: tuple[str, bool] | None = None
+        self._text: list[str] = []
+        self.feed(page)
+        if not self.fields:
+            raise DemoError(f"The page has no form {form_id}.")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._inside = given.get("id") == self._id
+        elif self._inside and tag == "input":
+            self._input(given, "checked" in given)
+        elif self._inside and tag == "select":
+            self._select, self._multiple = given.get("name", ""), "multiple" in given
+        elif self._inside and tag == "option":
+            self._option, self._text = (given.get("value", ""), "selected" in given), []
+        elif self._inside and tag == "textarea":
+            self._textarea, self._text = given.get("name", ""), []
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._inside = False
+        elif self._inside and tag == "option" and self._option:
+            value, selected = self._option
+            # A browser takes the first option where none is selected.
+            if selected or (not self._multiple and self._select not in self.fields):
+                self._add(self._select, value, several=self._multiple)
+                self.chosen[self._select] = "".join(self._text).strip()
+        elif self._inside and tag == "textarea":
+            self._add(self._textarea, "".join(self._text).removeprefix("\n"))
+
+    def _input(self, given: Mapping[str, str], checked: bool) -> None:
+        kind = given.get("type", "text")
+        if kind in ("submit", "button", "image", "reset", "file"):
+            return
+        if kind in ("checkbox", "radio") and not checked:
+            return
+        self._add(given.get("name", ""), given.get("value", "on" if kind == "checkbox" else ""), kind == "checkbox")
+
+    def _add(self, name: str, value: str, several: bool = False) -> None:
+        before = self.fields.get(name)
+        if not name:
+            return
+        if several and isinstance(before, list):
+            before.append(value)
+        else:
+            self.fields[name] = [value] if several else value
+
+
+class Table(HTMLParser):
+    """The text of the cells in the body of the table with this class; without such a table, nothing."""
+
+    def __init__(self, page: str, table_class: str) -> None:
+        super().__init__()
+        self.titles: list[str] = []
+        self.rows: list[list[str]] = []
+        self._class = table_class
+        self._part = ""
+        self._cell: Callable[[str], None] | None = None
+        self._text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._part = "table" if self._class in (dict(attrs).get("class") or "").split() else ""
+        elif self._part and tag in ("thead", "tbody", "tfoot"):
+            self._part = tag
+        elif self._part == "tbody" and tag == "tr":
+            self.rows.append([])
+        elif self._part in ("thead", "tbody") and tag in ("th", "td"):
+            self._cell, self._text = (self.titles if self._part == "thead" else self.rows[-1]).append, []
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self._part = ""
+        elif tag in ("th", "td") and self._cell:
+            self._cell(" ".join("".join(self._text).split()))
+            self._cell = None
+
+
+def _number(text: str) -> int:
+    """The whole number in a cell, whatever groups its digits; -1 for a cell that holds none."""
+    digits = re.sub(r"\D", "", text)
+    return int(digits) if digits else -1
+
+
+def _told(page: str) -> str:
+    """The errors that a page shows, as text."""
+    found = re.findall(r'<(?:ul class="errorlist[^"]*"|p class="errornote")[^>]*>(.*?)</(?:ul|p)>', page, re.DOTALL)
+    return "\n".join(" ".join(re.sub(r"<[^>]+>", " ", text).split()) for text in found) or "(it shows no error)"

@@ -1,0 +1,77 @@
+"""Third check: what the admin's usage report says, against what was sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from ..catalogue import ADMIN, PASSWORD, TIERS
+from .admin_client import Admin
+from .console import Progress, Table, heading, note, say
+from .results import UsageRow, usage_rows
+from .servers import COLLECT_SECONDS, Site
+from .traffic import Answer
+
+#: How long after the end of a minute its counts may take to stand in the report.
+COLLECTION_SECONDS: Final = 30.0
+
+#: The report by rule and tier, as both are called there: what stands under each title.
+Report = dict[tuple[str, str], dict[str, int]]
+
+_COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "admitted": 10, "refused": 10, "would refuse": 14}
+_TITLES: Final = ("Requests", "Admitted", "Refused", "Would be refused")
+
+
+def check_usage(site: Site, answers: list[Answer]) -> bool:
+    """Wait until the last minute is collected. True if the report holds exactly what the client sent and saw."""
+    heading("3. The usage report in the admin, against the requests sent")
+    wanted = usage_rows(answers)
+    report = _wait_for(site, wanted, max(answer.answered for answer in answers))
+    say()
+    agrees = _print(wanted, report)
+    for (rule, tier), seen in report.items():
+        say(f"  The report also has {seen.get('Requests', 0):,} requests that nobody sent: {rule}, {tier}.")
+    return agrees and not report
+
+
+def _wait_for(site: Site, wanted: Sequence[UsageRow], last: float) -> Report:
+    """The report once it holds as many requests as were sent, or what it holds when that should long be so."""
+    admin = Admin(site.url)
+    admin.log_in(ADMIN, PASSWORD)
+    began, closes = time.time(), (last // 60 + 1) * 60
+    total = sum(row.total for row in wanted)
+    note(f"A minute is collected once it has ended; the last one ends in {max(closes - began, 0):.0f} s.")
+    with Progress() as progress:
+        while True:
+            site.check_running()
+            report = admin.usage()
+            found = sum(seen.get("Requests", 0) for seen in report.values())
+            share = (time.time() - began) / (closes + COLLECT_SECONDS - began)
+            progress.show(1.0 if found == total else min(share, 0.99), f"{found:,} of {total:,} decisions reported")
+            if found == total or time.time() > closes + COLLECTION_SECONDS:
+                return report
+            time.sleep(1.0)
+
+
+def _print(wanted: Sequence[UsageRow], report: Report) -> bool:
+    """The table; takes from the report what was wanted, and leaves the rest in it."""
+    tiers = {tier.slug: tier.name for tier in TIERS}
+    table = Table(_COLUMNS)
+    all_agree = True
+    for rule, of_rule in groupby(wanted, key=lambda row: row.rule):
+        table.group(rule.slug, f"“{rule.name}”")
+        for row in of_rule:
+            # The report leaves out a column that is empty throughout.
+            seen = report.pop((rule.name, tiers[row.tier]), {})
+            figures = [seen.get(title, 0) for title in _TITLES]
+            agrees = figures == [row.total, row.allowed, row.denied, row.shadow_denied]
+            table.row(row.tier, row.total, *figures, agrees=agrees)
+            if not agrees:
+                note(f"  seen: {row.allowed:,} admitted, {row.denied:,} refused, {row.shadow_denied:,} would refuse")
+            all_agree = all_agree and agrees
+    say()
+    note("admitted: by this rule itself, also where another one refused the request.")
+    note("A tier that is unlimited under a rule is not decided by it, so not counted.")
+    return all_agree

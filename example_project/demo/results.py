@@ -1,0 +1,112 @@
+"""Compares what the client saw with what the rules promise, and the usage report with both."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..catalogue import RULES, TIERS, Limit, Rule
+from .expectation import Range, Seen, expected_of_key
+from .traffic import Answer
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule and tier. tier: `None` = all tiers together, for a rule with one counter for everybody.
+
+    sent: requests that met the rule. elsewhere: refused by other rules only. agrees: on each counter by itself.
+    """
+
+    rule: Rule
+    tier: str | None
+    limits: tuple[Limit, ...]
+    sent: int
+    admitted: int
+    refused: int
+    elsewhere: int
+    expected: Range
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """What the usage report must hold for one rule and tier, in requests."""
+
+    rule: Rule
+    tier: str
+    allowed: int
+    denied: int
+    shadow_denied: int
+
+    @property
+    def total(self) -> int:
+        """All requests that met the rule."""
+        return self.allowed + self.denied + self.shadow_denied
+
+
+def traffic_rows(answers: Sequence[Answer]) -> list[Row]:
+    """A row for each rule and tier that requests met."""
+    rows = []
+    for rule in RULES:
+        for tiers in [[tier.slug] for tier in TIERS] if rule.partition_by else [[tier.slug for tier in TIERS]]:
+            met = [one for one in answers if one.caller.tier in tiers and rule in one.stream.rules_for(one.caller)]
+            if met:
+                rows.append(_row(rule, tiers, met))
+    return rows
+
+
+def _row(rule: Rule, tiers: Sequence[str], met: Sequence[Answer]) -> Row:
+    limits = rule.limits_for(tiers[0])
+    by_key: dict[str, list[Answer]] = defaultdict(list)
+    for answer in met:
+        by_key[answer.caller.partition(rule)].append(answer)
+    ranges = {key: _expected(rule, limits, answers) for key, answers in by_key.items()}
+    admitted = sum(one.admitted for one in met)
+    refused = sum(rule.slug in one.refused_by for one in met)
+    return Row(
+        rule,
+        tiers[0] if len(tiers) == 1 else None,
+        limits,
+        sent=len(met),
+        admitted=admitted,
+        refused=refused,
+        elsewhere=len(met) - admitted - refused,
+        expected=Range(sum(each.low for each in ranges.values()), sum(each.high for each in ranges.values())),
+        agrees=all(ranges[key].holds(sum(one.admitted for one in answers)) for key, answers in by_key.items()),
+    )
+
+
+def _expected(rule: Rule, limits: Sequence[Limit], answers: Iterable[Answer]) -> Range:
+    """What one counter must have admitted; a shadow rule lets pass whatever other rules let pass."""
+    seen = [_seen(rule, one) for one in answers]
+    if rule.mode == "shadow":
+        offered = sum(one.admitted or one.refused_here for one in seen)
+        return Range(offered, offered)
+    return expected_of_key(limits, rule.cost, seen)
+
+
+def _seen(rule: Rule, answer: Answer) -> Seen:
+    return Seen(answer.sent, answer.answered, answer.admitted, rule.slug in answer.refused_by)
+
+
+def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
+    """What the usage report must say about these answers. Unlimited tiers are not counted: nothing is decided."""
+    rows = []
+    for rule in RULES:
+        for tier in (tier.slug for tier in TIERS):
+            limits = rule.limits_for(tier)
+            met = [one for one in answers if one.caller.tier == tier and rule in one.stream.rules_for(one.caller)]
+            if met and all(limit.quota for limit in limits):
+                denied = sum(rule.slug in one.refused_by for one in met)
+                would = _would_refuse(rule, limits, met) if rule.mode == "shadow" else 0
+                rows.append(UsageRow(rule, tier, len(met) - denied - would, denied, would))
+    return rows
+
+
+def _would_refuse(rule: Rule, limits: Sequence[Limit], met: Iterable[Answer]) -> int:
+    """How many a shadow rule would have refused; its traffic is chosen so that the rule fixes the number."""
+    by_key: dict[str, list[Seen]] = defaultdict(list)
+    for answer in met:
+        by_key[answer.caller.partition(rule)].append(_seen(rule, answer))
+    return sum(len(seen) - expected_of_key(limits, rule.cost, seen).high for seen in by_key.values())

@@ -1,0 +1,17 @@
+"""The pages that the demo's rules are about, and the admin."""
+
+from django.contrib import admin
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("", views.index),
+    path("prices/", views.prices),
+    path("orders/", views.orders),
+    path("sign-in/", views.sign_in),
+    path("api/search/", views.Search.as_view()),
+    path("api/export/", views.Export.as_view()),
+    path("api/reports/", views.Reports.as_view()),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,205 @@
+"""The demo's arithmetic: it must hold for every right answer, and fail for wrong ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from example_project import catalogue
+from example_project.catalogue import BUCKET, DAY, FIXED, HOUR, SLIDING
+from example_project.demo.admin_client import Form, Table
+from example_project.demo.expectation import Range, Seen, expected_of_key
+from example_project.demo.results import traffic_rows, usage_rows
+from example_project.demo.scenario import STREAMS, Caller, Stream
+from example_project.demo.traffic import Answer
+from example_project.demo.words import limits_in_words
+
+NOON = 1_800_014_400.0  # a whole hour, twelve of them after midnight UTC
+
+
+def answers(
+    limits: Sequence[catalogue.Limit], moments: Iterable[float], *, cost: int = 1, charged: int = 1
+) -> list[Seen]:
+    """What clients see of requests that the engine decides at these moments, each charged `charged` times."""
+    engine, lag = MemoryEngine(), random.Random(1)
+    given = [Limit(each.quota, each.window, each.algorithm, burst=each.burst) for each in limits]
+    charges = [Charge("k", limit, cost) for limit in given]
+    seen = []
+    for moment in moments:
+        calls = [engine.check(charges, now_us=int(moment * 1_000_000)) for _ in range(charged)]
+        passed = all(verdict.allowed for verdict in calls[0])
+        seen.append(Seen(moment - lag.random() / 50, moment + lag.random() / 50, passed, not passed))
+    return seen
+
+
+def evenly(count: int, start: float, seconds: float) -> list[float]:
+    return [start + seconds * number / count for number in range(count)]
+
+
+def admitted(seen: Sequence[Seen]) -> int:
+    return sum(one.admitted for one in seen)
+
+
+CASES = {
+    "a day's quota": ([catalogue.Limit(40, DAY, FIXED)], 1, Range(40, 40)),
+    "a request that costs five": ([catalogue.Limit(100, DAY, FIXED)], 5, Range(20, 20)),
+    "a sliding hour": ([catalogue.Limit(40, HOUR, SLIDING)], 1, Range(40, 40)),
+    "a bucket that hardly refills": ([catalogue.Limit(1, 60, BUCKET, burst=30)], 1, Range(30, 30)),
+    "two limits": ([catalogue.Limit(4, 1, BUCKET, burst=10), catalogue.Limit(40, DAY, FIXED)], 1, Range(40, 40)),
+    "no limit": ([catalogue.UNLIMITED], 1, Range(200, 200)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "no limit"])
+def test_an_exact_expectation_is_met_by_the_engine_and_missed_when_it_charges_twice(name: str) -> None:
+    limits, cost, expected = CASES[name]
+    moments = evenly(200, NOON + 60, 20)
+    right = answers(limits, moments, cost=cost)
+    wrong = answers(limits, moments, cost=cost, charged=2)
+    assert expected_of_key(limits, cost, right) == expected
+    assert admitted(right) == expected.low
+    assert not expected_of_key(limits, cost, wrong).holds(admitted(wrong))
+
+
+def test_without_a_limit_all_are_expected() -> None:
+    seen = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 200
+    assert expected_of_key([catalogue.UNLIMITED], 1, seen) == Range(200, 200)
+
+
+def test_a_limiter_that_admits_everything_is_noticed() -> None:
+    seen = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 200
+    for limits, cost, expected in CASES.values():
+        if limits != [catalogue.UNLIMITED]:
+            assert expected_of_key(limits, cost, seen).high <= expected.high < 200
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_range_holds_whatever_the_moments_are(seed: int) -> None:
+    chance = random.Random(seed)
+    limit = chance.choice(
+        [
+            catalogue.Limit(chance.randint(1, 20), chance.choice([1, 2, 60]), BUCKET, burst=chance.randint(2, 40)),
+            catalogue.Limit(chance.randint(2, 40), chance.choice([3, 7, 60]), SLIDING),
+            catalogue.Limit(chance.randint(2, 40), chance.choice([3, 7, 60]), FIXED),
+        ]
+    )
+    start = NOON + chance.random() * 100
+    moments = sorted(start + chance.random() ** 2 * 20 for _ in range(chance.randint(1, 300)))
+    cost = chance.choice([1, 1, 2])
+    seen = answers([limit], moments, cost=cost)
+    assert expected_of_key([limit], cost, seen).holds(admitted(seen))
+
+
+def test_the_range_of_a_bucket_under_steady_traffic_is_narrow() -> None:
+    limit = catalogue.Limit(10, 1, BUCKET, burst=40)
+    seen = answers([limit], evenly(400, NOON + 0.25, 20))
+    expected = expected_of_key([limit], 1, seen)
+    assert expected.holds(admitted(seen))
+    assert expected.high - expected.low <= 3
+    twice = answers([limit], evenly(400, NOON + 0.25, 20), charged=2)
+    assert not expected_of_key([limit], 1, twice).holds(admitted(twice))
+
+
+def test_midnight_between_two_requests_gives_a_second_quota() -> None:
+    limit = catalogue.Limit(40, DAY, FIXED)
+    seen = answers([limit], evenly(200, NOON + DAY / 2 - 10, 20))
+    assert admitted(seen) == 80
+    assert expected_of_key([limit], 1, seen) == Range(40, 80)
+
+
+def test_a_request_that_only_another_rule_refused_is_as_if_it_had_never_come() -> None:
+    limit = catalogue.Limit(40, DAY, FIXED)
+    elsewhere = [Seen(NOON, NOON + 0.01, admitted=False, refused_here=False)] * 100
+    few = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 30
+    assert expected_of_key([limit], 1, [*elsewhere, *few]) == Range(30, 30)
+    assert expected_of_key([limit], 1, elsewhere) == Range(0, 0)
+
+
+def whole_traffic(*, refuse_after: dict[str, int]) -> Iterator[Answer]:
+    """An answer for every request of the scenario; each rule named admits so many, the others everything."""
+    left = dict(refuse_after)
+    for stream in STREAMS:
+        for caller in stream.callers * stream.count:
+            met = [rule.slug for rule in stream.rules_for(caller) if rule.mode == "enforce"]
+            refusing = frozenset(slug for slug in met if left.get(slug) == 0)
+            for slug in met if not refusing else ():
+                left[slug] = left.get(slug, 10**9) - 1
+            yield Answer(stream, caller, NOON, NOON + 0.01, 429 if refusing else 200, refusing)
+
+
+def test_the_scenario_meets_every_rule_and_tier_of_the_catalogue() -> None:
+    rows = traffic_rows(list(whole_traffic(refuse_after={})))
+    met = {(row.rule.slug, row.tier) for row in rows}
+    assert {slug for slug, _ in met} == {rule.slug for rule in catalogue.RULES}
+    assert {tier for _, tier in met} >= {tier.slug for tier in catalogue.TIERS}
+    for rule in catalogue.RULES:
+        assert {tier for tier in rule.limits if tier} <= {tier for slug, tier in met if slug == rule.slug}
+
+
+def test_one_counter_for_the_whole_site_is_one_row_and_one_usage_row_for_each_tier() -> None:
+    seen = list(whole_traffic(refuse_after={"reports-whole-site": 100}))
+    [row] = [row for row in traffic_rows(seen) if row.rule.slug == "reports-whole-site"]
+    assert (row.tier, row.sent, row.admitted, row.refused, row.agrees) == (None, 160, 100, 60, True)
+    usage = [row for row in usage_rows(seen) if row.rule.slug == "reports-whole-site"]
+    assert [row.tier for row in usage] == [tier.slug for tier in catalogue.TIERS]
+    assert sum(row.total for row in usage) == 160
+    assert sum(row.denied for row in usage) == 60
+
+
+def test_usage_of_a_shadow_rule_follows_from_the_rule_and_an_unlimited_tier_has_none() -> None:
+    usage = {(row.rule.slug, row.tier): row for row in usage_rows(list(whole_traffic(refuse_after={})))}
+    shadow = usage["orders-trial-run", "enterprise"]
+    assert (shadow.total, shadow.allowed, shadow.denied, shadow.shadow_denied) == (150, 100, 0, 50)
+    assert ("orders-per-key", "enterprise") not in usage
+
+
+def test_two_keys_that_err_in_opposite_directions_do_not_agree() -> None:
+    one, other = (Caller("free", "192.0.2.1", api_key=key) for key in ("key-free-1", "key-free-2"))
+    stream = Stream("/orders/", (one, other), 80)
+    seen = [Answer(stream, one, NOON, NOON, 200)] * 50 + [Answer(stream, other, NOON, NOON, 200)] * 30
+    refused = frozenset({"orders-per-key"})
+    seen += [Answer(stream, caller, NOON, NOON, 429, refused) for caller in (one, other) for _ in range(30)]
+    [row] = traffic_rows(seen)
+    assert row.expected.holds(row.admitted)
+    assert not row.agrees
+
+
+def test_a_form_is_read_as_a_browser_would_send_it() -> None:
+    form = Form(
+        """<form id="other"><input name="no" value="1"></form><form id="it">
+        <input name="text" value="a&amp;b"><input type="submit" name="_save" value="Save">
+        <input type="checkbox" name="on" checked><input type="checkbox" name="off">
+        <input type="checkbox" name="several" value="x" checked><input type="checkbox" name="several" value="y" checked>
+        <select name="first"><option value="1">One</option><option value="2">Two</option></select>
+        <select name="second"><option value="1">One</option><option value="2" selected>Two</option></select>
+        <select name="none" multiple><option value="1">One</option></select>
+        <textarea name="long">\nline</textarea></form>""",
+        "it",
+    )
+    assert form.fields == {
+        "text": "a&b",
+        "on": ["on"],
+        "several": ["x", "y"],
+        "first": "1",
+        "second": "2",
+        "long": "line",
+    }
+    assert form.chosen == {"first": "One", "second": "Two"}
+
+
+def test_a_table_is_found_by_its_class_and_read_without_its_foot() -> None:
+    page = """<table><tr><td>not this</td></tr></table><table class="totals wide">
+    <thead><tr><th>Rule</th><th>Requests</th></tr></thead>
+    <tbody><tr><th><a href="/">Orders,
+      per key</a></th><td>1\u202f234</td></tr></tbody><tfoot><tr><th>Total</th><td>9</td></tr></tfoot></table>"""
+    table = Table(page, "totals")
+    assert table.titles == ["Rule", "Requests"]
+    assert table.rows == [["Orders, per key", "1 234"]]
+
+
+def test_limits_in_words() -> None:
+    limits = [catalogue.Limit(4, 1, BUCKET, burst=10), catalogue.Limit(5, 600, SLIDING), catalogue.UNLIMITED]
+    assert limits_in_words(limits) == "4/second, burst 10; 5/10 minutes; unlimited"
