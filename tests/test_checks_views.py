@@ -1,0 +1,131 @@
+"""The system check for views of the REST framework whose rules by user are never met."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from django.urls import get_resolver, include, path, re_path, resolve
+from rest_framework.authentication import SessionAuthentication, TokenAuthentication
+from rest_framework.decorators import action
+from rest_framework.routers import SimpleRouter
+from rest_framework.throttling import AnonRateThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_ratelimiter import checks
+from django_ratelimiter.throttling import RuleThrottle
+
+from .test_checks import ids, make_rule
+from .urls import say_hello
+
+
+class Plain(APIView):
+    """Finds its user by token, after the middleware."""
+
+    authentication_classes = (TokenAuthentication, SessionAuthentication)
+    throttle_classes = (AnonRateThrottle,)
+
+
+class Throttled(Plain):
+    throttle_classes = (RuleThrottle,)
+
+
+class BySession(Plain):
+    authentication_classes = (SessionAuthentication,)
+
+
+class Open(Plain):
+    authentication_classes = ()
+
+
+class Choosing(Plain):
+    def get_throttles(self) -> list[Any]:
+        return [RuleThrottle()]
+
+
+class Scoped(Plain):
+    throttle_scope = "export"
+
+
+class Set(ViewSet):
+    authentication_classes = (TokenAuthentication,)
+    throttle_classes = (RuleThrottle,)
+
+    def list(self, request: Any) -> None: ...
+
+    @action(detail=False, throttle_classes=())
+    def bare(self, request: Any) -> None: ...
+
+
+router = SimpleRouter()
+router.register("set", Set, basename="set")
+
+urlpatterns = [
+    path("plain/<int:pk>/", Plain.as_view(), name="plain"),
+    path("throttled/", Throttled.as_view(), name="throttled"),
+    path("given/", Plain.as_view(throttle_classes=[RuleThrottle]), name="given"),
+    path("session/", BySession.as_view()),
+    path("open/", Open.as_view()),
+    path("choosing/", Choosing.as_view()),
+    path("ordinary/", say_hello),
+    path("scoped/", Scoped.as_view()),
+    path("api/", include(([path("", include(router.urls)), re_path(r"^old/(\d+)/$", Plain.as_view())], "api"), "api")),
+]
+
+
+def unmet_views() -> dict[str, str]:
+    """For each view that the check names: the rules it says are never met."""
+    with override_settings(ROOT_URLCONF=__name__):
+        messages = checks.check_views()
+    assert set(ids(messages)) <= {"W004"}
+    return {m.msg.split(" ")[0].removeprefix(f"{__name__}."): m.msg.rpartition(": ")[2].rstrip(".") for m in messages}
+
+
+@pytest.mark.django_db
+def test_views_whose_user_rules_are_never_met() -> None:
+    assert unmet_views() == {}
+    make_rule("everybody", partition_by=["ip"])
+    assert unmet_views() == {}
+    make_rule("users", partition_by=["user"])
+    assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users"}
+    with override_settings(ROOT_URLCONF=__name__):
+        assert ids(checks.check_views()[:1]) == ["W004"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "views"),
+    [
+        ({"path_kind": "prefix", "path": "/plain/"}, {"Plain"}),
+        ({"path_kind": "prefix", "path": "/api/"}, {"Plain", "Set"}),
+        ({"path_kind": "prefix", "path": "/api/old/"}, {"Plain"}),
+        ({"path_kind": "prefix", "path": "/elsewhere/"}, set()),
+        ({"path_kind": "exact", "path": "/plain/5/"}, {"Plain"}),
+        ({"path_kind": "exact", "path": "/plain/"}, set()),
+        ({"path_kind": "exact", "path": "/scoped/"}, {"Scoped"}),
+        ({"path_kind": "exact", "path": "/throttled/"}, set()),
+        ({"path_kind": "route", "path": "plain/<int:pk>/"}, {"Plain"}),
+        ({"path_kind": "route", "path": r"api/old/(\d+)/$"}, {"Plain"}),
+        ({"view_name": "plain"}, {"Plain"}),
+        ({"view_name": "api:set-bare"}, {"Set"}),
+        ({"view_name": "api:set-list"}, set()),
+        ({"view_name": "given"}, set()),
+        ({"scope": "export"}, {"Scoped"}),
+        ({"scope": "import"}, set()),
+        ({"methods": ["POST"], "view_name": "plain"}, {"Plain"}),
+        ({"mode": "shadow", "view_name": "plain"}, {"Plain"}),
+        ({"mode": "off"}, set()),
+    ],
+)
+def test_views_are_named_only_for_rules_that_they_would_meet(fields: dict[str, Any], views: set[str]) -> None:
+    make_rule("users", partition_by=["ip", "user"], **fields)
+    assert set(unmet_views()) == views
+
+
+def test_the_route_that_the_check_works_out_is_the_one_of_a_request() -> None:
+    found = {(match.route, match.view_name) for match in checks._all_views(get_resolver(__name__))}
+    for address in ("/plain/5/", "/api/set/", "/api/set/bare/", "/api/old/7/", "/scoped/"):
+        match = resolve(address, __name__)
+        assert (match.route, match.view_name) in found
