@@ -6,6 +6,11 @@
 export UV_PYTHON_DOWNLOADS := manual
 unexport VIRTUAL_ENV PIP_REQUIRE_VIRTUALENV
 
+# Where the system trusts a company's own certificates, so do we.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS := true
+endif
+
 UV := .cache/uv/bin/uv
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)

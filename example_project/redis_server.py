@@ -140,7 +140,7 @@ class RedisServer:
             self._folder = tempfile.TemporaryDirectory(prefix="redis-server-")
         for attempt in range(5):  # another process may take a free port before the server does
             self._port = self._port or free_port()
-            self._watched = WatchedProcess(self._command(self._folder.name), remove=Path(self._folder.name))
+            self._watched = WatchedProcess(self._command(self._folder.name), Path(self._folder.name))
             try:
                 self._wait_until_it_answers()
                 return
@@ -185,8 +185,7 @@ class RedisServer:
 
     def _command(self, folder: str) -> list[str]:
         append = "yes" if self.keep_data else "no"
-        options = {"bind": HOST, "port": str(self._port), "dir": folder, "logfile": "server.log"}
-        options |= {"save": "", "appendonly": append, "daemonize": "no"}
+        options = {"bind": HOST, "port": str(self._port), "dir": folder, "save": "", "appendonly": append}
         return [str(self.binary), *(part for name, value in options.items() for part in (f"--{name}", value))]
 
     def _wait_until_it_answers(self) -> None:
@@ -194,15 +193,13 @@ class RedisServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if not self._watched.running:
-                raise ServerError(f"{self.binary} ended while starting on port {self.port}:\n{self._log()}")
+                raise ServerError(f"{self.binary} ended while starting on port {self.port}:\n{self._watched.output}")
             if _process_behind(self.port) == self._watched.pid:
                 return
             time.sleep(0.01)
-        raise ServerError(f"{self.binary} did not answer on port {self.port} in {START_SECONDS} s:\n{self._log()}")
-
-    def _log(self) -> str:
-        log = Path(self._folder.name if self._folder else "", "server.log")
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
+        raise ServerError(
+            f"{self.binary} did not answer on port {self.port} in {START_SECONDS} s:\n{self._watched.output}"
+        )
 
 
 def _process_behind(port: int) -> int | None:
@@ -221,12 +218,13 @@ class WatchedProcess:
     """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
 
     command: the program and its arguments. It is ended with SIGINT, and with SIGKILL if that does not help.
-    remove: a folder that the watcher removes should we end without `stop`; `None` = none.
+    folder: where its output goes; the watcher removes it should we end without `stop`.
     """
 
-    def __init__(self, command: Sequence[str], *, remove: Path | None = None) -> None:
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._log = folder / "output.log"
         self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(remove or ""), *command],
+            [sys.executable, "-I", "-S", __file__, str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us: we still need the server while we stop
@@ -244,6 +242,11 @@ class WatchedProcess:
         """Whether the process is still there."""
         return self._watcher.poll() is None
 
+    @property
+    def output(self) -> str:
+        """The end of what it printed."""
+        return self._log.read_text(errors="replace")[-2000:]
+
     def stop(self) -> None:
         """End the process and return when it has ended."""
         assert self._watcher.stdin is not None
@@ -254,21 +257,22 @@ class WatchedProcess:
         self._watcher.wait()
 
 
-def watch(remove: str, command: Sequence[str]) -> int:
+def watch(folder: Path, command: Sequence[str]) -> int:
     """Run a command until it ends or our standard input closes; then see that it has ended."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+    with (folder / "output.log").open("wb") as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent)
     print(child.pid, flush=True)
     while child.poll() is None:
         ready, _, _ = select.select([sys.stdin, woken], [], [])
         if sys.stdin in ready:
             wanted = os.read(sys.stdin.fileno(), 4) == b"stop"
             _end(child)
-            if remove and not wanted:
-                shutil.rmtree(remove, ignore_errors=True)
+            if not wanted:
+                shutil.rmtree(folder, ignore_errors=True)
         else:
             os.read(woken, 64)
     return child.wait()
@@ -292,4 +296,4 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(watch(sys.argv[1], sys.argv[2:]))
+    sys.exit(watch(Path(sys.argv[1]), sys.argv[2:]))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 import redis
 
+from django_ratelimiter import limiter
 from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.engine.resilience import LocalEngine
+from django_ratelimiter.rules import cache, tiers, versions
 from example_project.redis_server import RedisServer
 
 
@@ -35,6 +39,15 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
     """A client of the test server, whose database is empty when the test begins."""
     _redis_of_the_session.flushdb()
     return _redis_of_the_session
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
+    monkeypatch.setattr(cache, "_kept", cache._Kept())
+    monkeypatch.setattr(limiter, "_local", LocalEngine())
+    monkeypatch.setattr(versions, "_published", threading.local())
+    tiers.forget()
 
 
 @pytest.fixture

@@ -45,10 +45,9 @@ def postgres_url() -> Iterator[str]:
         port = free_port()
         options = [f"-cunix_socket_directories={folder}", f"-clisten_addresses={HOST}", f"-cport={port}"]
         options += ["-cfsync=off", "-csynchronous_commit=off", "-cfull_page_writes=off"]
-        options += ["-clogging_collector=on", "-clog_directory=."]
-        server = WatchedProcess(_unprivileged(programs / "postgres", "-D", data, *options), remove=folder)
+        server = WatchedProcess(_unprivileged(programs / "postgres", "-D", data, *options), folder)
         try:
-            _wait_until_it_answers(server, port, data)
+            _wait_until_it_answers(server, port)
             yield f"postgresql://postgres@{HOST}:{port}/postgres"
         finally:
             server.stop()
@@ -63,7 +62,7 @@ def _unprivileged(*command: object) -> list[str]:
     return [*change, "--", *words]
 
 
-def _wait_until_it_answers(server: WatchedProcess, port: int, data: Path) -> None:
+def _wait_until_it_answers(server: WatchedProcess, port: int) -> None:
     ssl_request = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"  # the cheapest question; the answer is one letter
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.running:
@@ -72,5 +71,4 @@ def _wait_until_it_answers(server: WatchedProcess, port: int, data: Path) -> Non
             if connection.recv(1) in (b"S", b"N"):
                 return
         time.sleep(0.02)
-    log = "".join(file.read_text(errors="replace") for file in data.glob("*.log"))
-    raise ServerError(f"PostgreSQL did not answer on port {port}:\n{log[-2000:]}")
+    raise ServerError(f"PostgreSQL did not answer on port {port}:\n{server.output}")
