@@ -13,10 +13,11 @@ from contextlib import suppress
 from struct import pack
 from typing import Any, Final
 from uuid import uuid4
+from weakref import finalize
 
 from redis import Redis
 from redis.connection import ConnectionInterface
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from ..exceptions import EngineUnavailable, StaleRules
 from . import usage
@@ -55,7 +56,7 @@ class RedisEngine:
         now_us: int | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
-        receipts = [verdict for verdict in refund_if_denied if verdict.spent]
+        receipts = _receipts(refund_if_denied)
         reply = self._call(CHECK_MODE, charges, receipts, version, now_us)
         verdicts = _read(reply, charges, spending=True)
         if receipts and any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
@@ -68,7 +69,7 @@ class RedisEngine:
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
-        receipts = list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
+        receipts = _receipts(verdicts)
         if receipts:
             self._call(REFUND, (), receipts, None, None)
             _mark_refunded(receipts)
@@ -147,10 +148,10 @@ class RedisEngine:
     @staticmethod
     def _record(charge: Charge) -> bytes:
         cost, flags = charge.cost, _FLAGS[charge.gating, charge.count_refusals]
-        if cost == 1:
-            return charge.limit.packed + _COST_ONE[flags]
         if type(cost) is not int or cost < 0:
             raise ValueError(f"cost: must be a whole number from 0, not {cost!r}.")
+        if cost == 1:
+            return charge.limit.packed + _COST_ONE[flags]
         return charge.limit.packed + pack("<dd", min(cost, EXACT), flags)
 
     def _ask(self, command: Callable[[], Any]) -> Any:
@@ -178,6 +179,11 @@ def _read(reply: list[int], charges: Sequence[Charge], *, spending: bool) -> lis
     return verdicts
 
 
+def _receipts(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those that spent something, each once."""
+    return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
+
+
 def _mark_refunded(receipts: Iterable[Verdict]) -> None:
     for receipt in receipts:
         receipt.mark_refunded()
@@ -188,12 +194,16 @@ def _text(name: str | bytes) -> str:
 
 
 class _Links:
-    """Connections that the engine takes from the client's pool and keeps between calls, one per thread at work."""
+    """Connections made as the client's pool makes them and kept between calls, one per thread at work.
+
+    They stand beside the pool, not in it: the pool's `max_connections` is a promise to its other users.
+    """
 
     def __init__(self, client: Redis) -> None:
         self._pool = client.connection_pool
         self._idle: deque[ConnectionInterface] = deque()
         self._pid = os.getpid()
+        finalize(self, _hang_up, self._idle)
 
     def ask(self, packed: bytes) -> list[int]:
         """Send one packed call and read its reply. A call whose reply was lost is not sent again."""
@@ -208,11 +218,12 @@ class _Links:
                     link.read_response()
                     link.send_packed_command([packed], check_health=False)
                     reply = link.read_response()
-            except ResponseError:  # an answer, though not the one asked for: the connection is sound
-                self._idle.append(link)
-                raise
-            except BaseException:
-                self._drop(link)
+            except BaseException as error:
+                # An error that Redis answers with leaves the connection sound; but a replica may be our old master.
+                if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
+                    self._idle.append(link)
+                else:
+                    link.disconnect()
                 raise
             self._idle.append(link)
             return reply
@@ -222,19 +233,28 @@ class _Links:
     def _take(self) -> ConnectionInterface:
         """An idle connection that is alive, or a new one."""
         if self._pid != os.getpid():  # after a fork the sockets belong to the parent
-            self._idle, self._pid = deque(), os.getpid()
+            _hang_up(self._idle)
+            self._pid = os.getpid()
         while True:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return self._pool.get_connection()
+                return self._new()
             try:
                 if not link.can_read():
                     return link
             except (RedisError, OSError):
                 pass
-            self._drop(link)  # closed by the server, or with something unread on it
+            link.disconnect()  # closed by the server, or with something unread on it
 
-    def _drop(self, link: ConnectionInterface) -> None:
-        link.disconnect()
-        self._pool.release(link)
+    def _new(self) -> ConnectionInterface:
+        link: ConnectionInterface = self._pool.connection_class(**self._pool.connection_kwargs)
+        link.connect()
+        return link
+
+
+def _hang_up(idle: deque[ConnectionInterface]) -> None:
+    """Close connections; where they are a parent process's, only our hold on them."""
+    with suppress(IndexError):
+        while True:
+            idle.pop().disconnect()

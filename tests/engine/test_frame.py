@@ -1,0 +1,273 @@
+"""The frame around the algorithms, alike on both engines: versions, all or nothing, receipts, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_ratelimiter.engine import Charge, Engine, Limit, StaleRules, Version
+from tests.engine.trio import HOUR
+
+FIVE = Limit(5, 60, "fixed_window")
+BUCKET = Limit(5, 60, "token_bucket")
+
+
+def left(engine: Engine, *charges: Charge) -> list[int]:
+    return [verdict.remaining for verdict in engine.peek(charges, HOUR)]
+
+
+def spend(engine: Engine, key: str, cost: int = 1, limit: Limit = FIVE) -> None:
+    assert engine.check([Charge(key, limit, cost)], now_us=HOUR)[0].allowed
+
+
+# Versions
+
+
+def stale(engine: Engine, version: int | Version) -> tuple[int | None, int]:
+    """What the engine says to a caller of this version; it must call it stale."""
+    with pytest.raises(StaleRules) as caught:
+        engine.check([Charge("versioned", FIVE, usage="rule|")], version=version, now_us=HOUR)
+    return caught.value.number, caught.value.epoch
+
+
+def admits(engine: Engine, version: int | Version) -> bool:
+    return engine.check([Charge("versioned", FIVE, cost=0)], version=version, now_us=HOUR)[0].allowed
+
+
+def test_a_missing_version_is_stale_for_everybody(engine: Engine) -> None:
+    assert stale(engine, 0) == (None, 0)
+    assert stale(engine, Version(10**9, 1_795_000_000_000)) == (None, 0)
+    engine.publish(3)
+    assert admits(engine, 3)
+
+
+def test_a_caller_behind_is_told_what_is_in_force_and_spends_nothing(engine: Engine) -> None:
+    engine.publish(7)
+    assert stale(engine, 6) == (7, 0)
+    assert left(engine, Charge("versioned", FIVE)) == [5]
+    assert engine.take_usage(now_us=HOUR + 120_000_000) == []
+    assert admits(engine, 7)
+
+
+def test_a_caller_ahead_raises_the_version(engine: Engine) -> None:
+    engine.publish(9)
+    assert admits(engine, 10)
+    assert stale(engine, 9) == (10, 0)
+
+
+def test_versions_are_numbers_not_texts(engine: Engine) -> None:
+    engine.publish(10)
+    assert stale(engine, 9) == (10, 0)
+    engine.publish(Version(2**53 - 2, 9))
+    assert stale(engine, Version(2**53 - 3, 9)) == (2**53 - 2, 9)
+    assert admits(engine, Version(2**53 - 1, 9))
+
+
+def test_publishing_never_goes_back(engine: Engine) -> None:
+    engine.publish(5)
+    engine.publish(4)
+    engine.publish(5)
+    assert stale(engine, 4) == (5, 0)
+    assert admits(engine, 5)
+
+
+def test_the_later_epoch_is_in_force_whatever_its_number(engine: Engine) -> None:
+    """A database restored from a backup counts on from an older number, in an epoch of its own."""
+    before, restored = Version(41, 1_790_000_000_000), Version(12, 1_795_000_000_000)
+    engine.publish(before)
+    engine.publish(restored)
+    assert stale(engine, before) == (12, 1_795_000_000_000)
+    assert stale(engine, Version(11, 1_795_000_000_000)) == (12, 1_795_000_000_000)
+    engine.publish(before)
+    assert admits(engine, restored)
+    assert admits(engine, Version(1, 1_796_000_000_000))
+    assert stale(engine, restored) == (1, 1_796_000_000_000)
+
+
+def test_a_bare_number_is_a_version_of_epoch_0(engine: Engine) -> None:
+    engine.publish(Version(3))
+    assert admits(engine, 3)
+    assert admits(engine, Version(4, 0))
+    assert stale(engine, 3) == (4, 0)
+
+
+def test_a_call_without_charges_asks_only_for_the_version(engine: Engine) -> None:
+    engine.publish(3)
+    assert engine.check([], version=3) == []
+    with pytest.raises(StaleRules, match="version 3"):
+        engine.check([], version=2)
+
+
+def test_a_call_without_a_version_compares_none(engine: Engine) -> None:
+    assert engine.check([Charge("key", FIVE)])[0].allowed
+    engine.publish(3)
+    assert engine.check([Charge("key", FIVE)])[0].allowed
+
+
+def test_a_stale_call_gives_no_receipt_back(engine: Engine) -> None:
+    earlier = engine.check([Charge("earlier", FIVE)], now_us=HOUR)
+    with pytest.raises(StaleRules):
+        engine.check([Charge("key", FIVE, cost=6)], version=1, refund_if_denied=earlier, now_us=HOUR)
+    assert earlier[0].spent == 1
+    assert left(engine, Charge("earlier", FIVE)) == [4]
+
+
+# All or nothing
+
+
+def test_a_call_refused_by_one_of_three_spends_nothing(engine: Engine) -> None:
+    spend(engine, "b", 5)
+    charges = [Charge("a", FIVE), Charge("b", BUCKET, cost=6), Charge("b", FIVE)]
+    verdicts = engine.check(charges, now_us=HOUR)
+    assert [verdict.allowed for verdict in verdicts] == [True, False, False]
+    assert [verdict.remaining for verdict in verdicts] == [5, 5, 0]
+    assert [verdict.spent for verdict in verdicts] == [0, 0, 0]
+    assert verdicts[0].retry_after == 0
+    assert verdicts[1].retry_after is None
+    assert verdicts[2].retry_after == 60
+    assert left(engine, *charges) == [5, 5, 0]
+
+
+def test_a_shadow_charge_stops_nobody_and_is_spent_only_if_it_passes(engine: Engine) -> None:
+    gate, shadow = Charge("gate", FIVE, cost=1), Charge("shadow", FIVE, cost=3, gating=False)
+    for expected in ([True, True, 4, 2], [True, False, 3, 2]):
+        first, second = engine.check([gate, shadow], now_us=HOUR)
+        assert [first.allowed, second.allowed, first.remaining, second.remaining] == expected
+    engine.check([gate._replace(cost=5), shadow._replace(cost=1)], now_us=HOUR)
+    assert left(engine, gate, shadow) == [3, 2], "a refused call spends no shadow charge either"
+
+
+def test_refusals_count_where_they_are_asked_to_up_to_the_capacity(engine: Engine) -> None:
+    """Retrying keeps a client out, but never for longer than a spent capacity would."""
+    charge = Charge("key", BUCKET, cost=4, count_refusals=True)
+    assert engine.check([charge], now_us=HOUR)[0].allowed
+    for _ in range(20):
+        refused = engine.check([charge], now_us=HOUR)[0]
+        assert (refused.allowed, refused.remaining, refused.retry_after, refused.spent) == (False, 0, 48.0, 0)
+        assert refused.reset_after == 60.0
+
+
+def test_counted_refusals_spend_nothing_of_other_charges(engine: Engine) -> None:
+    other = Charge("other", FIVE, count_refusals=True)
+    engine.check([other, Charge("key", FIVE, cost=6, count_refusals=True)], now_us=HOUR)
+    assert left(engine, other, Charge("key", FIVE)) == [5, 0]
+
+
+def test_a_cost_above_the_capacity_never_passes(engine: Engine) -> None:
+    for cost in (6, 2**53, 10**30):
+        refused = engine.check([Charge("key", BUCKET, cost)], now_us=HOUR)[0]
+        assert (refused.allowed, refused.retry_after, refused.remaining) == (False, None, 5)
+
+
+def test_a_cost_of_nothing_only_looks(engine: Engine) -> None:
+    spend(engine, "key", 5)
+    looked = engine.check([Charge("key", FIVE, cost=0)], now_us=HOUR)[0]
+    assert (looked.allowed, looked.remaining, looked.retry_after, looked.spent) == (True, 0, 0, 0)
+
+
+@pytest.mark.parametrize("limit", [FIVE, BUCKET, Limit(5, 60)])
+def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(engine: Engine, limit: Limit) -> None:
+    soft = Charge("key", Limit(5, 60, limit.algorithm, soft_quota=3))
+    assert [engine.check([soft], now_us=HOUR)[0].soft_exceeded for _ in range(6)] == [False] * 3 + [True] * 2 + [False]
+
+
+def test_a_refused_call_exceeds_no_soft_quota(engine: Engine) -> None:
+    soft = Charge("key", Limit(5, 60, soft_quota=1), cost=2)
+    assert not engine.check([soft, Charge("other", FIVE, cost=6)], now_us=HOUR)[0].soft_exceeded
+    assert engine.peek([soft], HOUR)[0].soft_exceeded
+    assert engine.check([soft], now_us=HOUR)[0].soft_exceeded
+
+
+# Receipts
+
+
+def test_a_refused_call_gives_its_receipts_back(engine: Engine) -> None:
+    stage_one = engine.check([Charge("ip", FIVE, 2), Charge("global", BUCKET)], now_us=HOUR)
+    engine.check([Charge("user", FIVE)], refund_if_denied=stage_one, now_us=HOUR)
+    assert left(engine, Charge("ip", FIVE), Charge("global", BUCKET)) == [3, 4]
+    engine.check([Charge("user", FIVE, 5)], refund_if_denied=iter(stage_one), now_us=HOUR)
+    assert left(engine, Charge("ip", FIVE), Charge("global", BUCKET), Charge("user", FIVE)) == [5, 5, 4]
+    assert [verdict.spent for verdict in stage_one] == [0, 0]
+
+
+def test_a_receipt_is_good_for_one_refund(engine: Engine) -> None:
+    receipts = engine.check([Charge("key", FIVE, 2)], now_us=HOUR)
+    spend(engine, "key", 3)
+    engine.refund([*receipts, *receipts])
+    engine.refund(receipts)
+    engine.check([Charge("no", FIVE, 6)], refund_if_denied=receipts, now_us=HOUR)
+    assert left(engine, Charge("key", FIVE)) == [2]
+
+
+def test_a_receipt_that_stands_twice_in_one_call_is_good_for_one_refund(engine: Engine) -> None:
+    receipts = engine.check([Charge("key", FIVE, 2)], now_us=HOUR)
+    spend(engine, "key", 3)
+    engine.check([Charge("no", FIVE, 6)], refund_if_denied=[*receipts, *receipts], now_us=HOUR)
+    assert left(engine, Charge("key", FIVE)) == [2]
+
+
+def test_what_spent_nothing_gives_nothing_back(engine: Engine) -> None:
+    spend(engine, "key", 4)
+    refused = engine.check([Charge("key", FIVE, 2), Charge("other", FIVE)], now_us=HOUR)
+    counted = engine.check([Charge("key", FIVE, 2, count_refusals=True)], now_us=HOUR)
+    engine.refund([*refused, *counted, *engine.peek([Charge("key", FIVE, 0)], HOUR)])
+    assert left(engine, Charge("key", FIVE), Charge("other", FIVE)) == [0, 5]
+
+
+@pytest.mark.parametrize("limit", [FIVE, Limit(5, 60)])
+def test_a_window_gets_back_only_what_it_holds_still(engine: Engine, limit: Limit) -> None:
+    old = engine.check([Charge("key", limit, 2)], now_us=HOUR)
+    engine.check([Charge("key", limit, 1)], now_us=HOUR + 60_000_000)
+    before = engine.peek([Charge("key", limit)], HOUR + 119_000_000)[0].remaining
+    engine.refund(old)
+    assert engine.peek([Charge("key", limit)], HOUR + 119_000_000)[0].remaining == before
+
+
+def test_a_bucket_never_gets_back_more_than_it_holds(engine: Engine) -> None:
+    old = engine.check([Charge("key", BUCKET, 5)], now_us=HOUR)
+    engine.check([Charge("key", BUCKET, 1)], now_us=HOUR + 60_000_000)
+    engine.refund(old)
+    assert engine.peek([Charge("key", BUCKET)], HOUR + 60_000_000)[0].remaining == 5
+
+
+def test_a_reset_forgets_these_keys_and_no_others(engine: Engine) -> None:
+    charges = [Charge("a", FIVE), Charge("a", BUCKET), Charge("b", FIVE)]
+    engine.check(charges, now_us=HOUR)
+    engine.reset(charges[1:])
+    engine.reset([])
+    assert left(engine, *charges) == [4, 5, 5]
+
+
+def test_a_refund_of_what_was_reset_is_let_go(engine: Engine) -> None:
+    receipts = engine.check([Charge("key", FIVE)], now_us=HOUR)
+    engine.reset([Charge("key", FIVE)])
+    engine.refund(receipts)
+    assert left(engine, Charge("key", FIVE)) == [5]
+
+
+# What is refused as a mistake of the caller
+
+
+@pytest.mark.parametrize("cost", [-1, True, False, 1.0, 0.5, "1", None])
+def test_bad_costs(engine: Engine, cost: object) -> None:
+    charges = [Charge("good", FIVE), Charge("bad", FIVE, cost)]
+    for ask in (engine.check, engine.peek):
+        with pytest.raises(ValueError, match="cost: must be a whole number from 0"):
+            ask(charges)
+    assert engine.peek(charges[:1])[0].remaining == 5
+
+
+def test_the_same_key_and_limit_twice(engine: Engine) -> None:
+    charge = Charge("key", FIVE)
+    for ask in (engine.check, engine.peek):
+        with pytest.raises(ValueError, match="add up their costs"):
+            ask([charge, Charge("other", FIVE), charge._replace(cost=2)])
+    with pytest.raises(ValueError, match="add up their costs"):
+        engine.check([charge, Charge("key", Limit(9, 60, "fixed_window"))])
+    assert len(engine.check([charge, Charge("key", BUCKET)])) == 2
+    assert left(engine, Charge("other", FIVE)) == [5]
+
+
+def test_keys_of_any_text(engine: Engine) -> None:
+    charges = [Charge(key, FIVE) for key in ("", " ", "a\r\nb", "{x}", "naïve ключ 🔑", "%s", "a" * 3_000)]
+    engine.check(charges, now_us=HOUR)
+    assert left(engine, *charges) == [4] * len(charges)

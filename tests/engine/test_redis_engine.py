@@ -1,0 +1,302 @@
+"""What RedisEngine does with its server: keys, time to live, round trips, connections, and failures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import redis
+
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, Verdict
+from django_ratelimiter.engine.redis import RedisEngine
+from example_project.redis_server import RedisServer, free_port
+from tests.engine.lossy import LossyProxy
+from tests.engine.trio import HOUR
+
+DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
+
+
+@pytest.fixture
+def engine(redis_client: redis.Redis) -> RedisEngine:
+    return RedisEngine(redis_client, namespace="test")
+
+
+@pytest.fixture
+def server(redis_server: Callable[..., RedisServer]) -> RedisServer:
+    """A server of the test's own, for what would disturb others on a shared one."""
+    return redis_server()
+
+
+def spent(client: redis.Redis, charge: Charge = DAY, namespace: str = "rl") -> int:
+    """Units of the charge's limit that are spent, seen over another connection."""
+    return charge.limit.capacity - RedisEngine(client, namespace).peek([charge])[0].remaining
+
+
+# Keys
+
+
+@pytest.mark.parametrize("namespace", ["", "a{b", "a}b"])
+def test_a_namespace_has_no_braces(redis_client: redis.Redis, namespace: str) -> None:
+    with pytest.raises(ValueError, match="namespace: must be some text without braces"):
+        RedisEngine(redis_client, namespace)
+
+
+def test_every_key_stands_under_one_tag_and_all_but_the_version_expire(
+    engine: RedisEngine, redis_client: redis.Redis
+) -> None:
+    engine.publish(1)
+    for window in (0.1, 60, 366 * 86_400):
+        for algorithm in Algorithm:
+            charge = Charge("key", Limit(7, window, algorithm), usage="rule|", count_refusals=True)
+            engine.check([charge], version=2)
+            receipts = engine.check([charge])
+            engine.check([charge._replace(cost=9)])
+            engine.refund(receipts)
+    engine.take_usage(now_us=HOUR * 2)
+    engine.check([Charge("other", Limit(5, 60), usage="rule|")])
+    keys = redis_client.keys()
+    assert len(keys) == 9 + 1 + len([b"version", b"usage:MINUTE", b"minutes", b"batch:MINUTE:ID", b"batches"])
+    assert all(key.startswith(b"{test:0}:") for key in keys)
+    assert [key for key in keys if redis_client.ttl(key) < 0] == [b"{test:0}:version"]
+
+
+def test_a_counter_lives_as_long_as_it_says_something(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    """And ten seconds longer, for a clock that is stepped back."""
+    for limit in (Limit(5, 60, "fixed_window"), Limit(5, 60), Limit(5, 60, "token_bucket"), Limit(5, 0.1)):
+        verdict = engine.check([Charge("key", limit, cost=2)])[0]
+        left_ms = redis_client.pttl(f"{{test:0}}:key{limit.tag}")
+        assert 0 <= verdict.reset_after * 1_000 + 10_001 - left_ms < 1_000
+
+
+def test_a_refund_does_not_shorten_or_lengthen_a_life(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    receipts = engine.check([DAY])
+    redis_client.pexpire(f"{{test:0}}:key{DAY.limit.tag}", 77_000)
+    engine.refund(receipts)
+    assert 70_000 < redis_client.pttl(f"{{test:0}}:key{DAY.limit.tag}") <= 77_000
+
+
+def test_two_namespaces_share_nothing(redis_client: redis.Redis) -> None:
+    one, other = RedisEngine(redis_client, "one"), RedisEngine(redis_client, "other")
+    one.publish(3)
+    one.check([DAY], version=3)
+    assert other.peek([DAY])[0].remaining == 5
+    assert other.take_usage(now_us=HOUR * 2) == []
+    assert len(one.take_usage(now_us=HOUR * 2)) == 1
+
+
+@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}])
+def test_clients_of_every_kind(redis_url: str, options: dict[str, object]) -> None:
+    with redis.Redis.from_url(redis_url, **options) as client:
+        engine = RedisEngine(client, "kinds")
+        engine.publish(1)
+        assert engine.check([DAY], version=1)[0].remaining == 4
+        (batch,) = engine.take_usage(now_us=HOUR * 2)
+        assert [count.allowed for count in engine.read_usage(batch)] == [1]
+        engine.drop_usage(batch)
+        assert engine.read_usage(batch) == []
+        engine.reset([DAY])
+        assert engine.peek([DAY])[0].remaining == 5
+
+
+# Round trips and connections
+
+
+def test_a_check_is_one_call(server: RedisServer) -> None:
+    """Whatever is in it: version, charges, receipts, usage."""
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        engine.publish(1)
+        charges = [Charge(algorithm, Limit(5, 60, algorithm), usage="rule|tier") for algorithm in Algorithm]
+        receipts = engine.check(charges, version=1)
+        client.config_resetstat()
+        for _ in range(5):
+            receipts = engine.check(charges, version=1, refund_if_denied=receipts)
+        assert not receipts[0].allowed
+        stats = client.info("commandstats")
+        assert stats.pop("cmdstat_evalsha")["calls"] == 5
+        from_script = {"get", "set", "time", "hincrby", "hset", "sadd", "expire"}
+        assert set(stats) <= {f"cmdstat_{name}" for name in from_script} | {"cmdstat_config|resetstat", "cmdstat_info"}
+
+
+def test_calls_one_after_another_share_a_connection(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        before = client.info("stats")["total_connections_received"]
+        for _ in range(20):
+            engine.check([DAY])
+        assert client.info("stats")["total_connections_received"] == before + 1
+
+
+def test_threads_at_once_have_a_connection_each(server: RedisServer) -> None:
+    """More of them than the client's pool would give out, and none is taken from the pool's other users."""
+    charge = Charge("key", Limit(1_000, 86_400, "fixed_window"))
+    with redis.Redis.from_url(server.url, max_connections=1) as client, ThreadPoolExecutor(8) as threads:
+        engine, together = RedisEngine(client), Barrier(8)
+
+        def work(_: int) -> list[bool]:
+            together.wait()
+            return [engine.check([charge], now_us=HOUR)[0].allowed for _ in range(200)]
+
+        answers = [allowed for worker in threads.map(work, range(8)) for allowed in worker]
+        assert answers.count(True) == 1_000
+        assert len(answers) == 1_600
+        assert client.ping()
+        assert engine.take_usage() == []
+
+
+def test_an_answer_that_is_an_error_keeps_the_connection(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        before = client.info("stats")["total_connections_received"]
+        client.hset(f"{{rl:0}}:odd{DAY.limit.tag}", "a", "b")
+        with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
+            engine.check([DAY._replace(key="odd")])
+        assert engine.check([DAY])[0].remaining == 3
+        assert client.info("stats")["total_connections_received"] == before
+
+
+def test_a_master_that_became_a_replica_is_looked_up_again(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        before = client.info("stats")["total_connections_received"]
+        client.replicaof("127.0.0.1", free_port())
+        with pytest.raises(EngineUnavailable, match="read only replica"):
+            engine.check([DAY])
+        client.replicaof("NO", "ONE")
+        assert engine.check([DAY])[0].remaining == 3
+        assert client.info("stats")["total_connections_received"] == before + 1
+
+
+FORK = """
+import os, sys, redis
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.redis import RedisEngine
+
+engine = RedisEngine(redis.Redis.from_url(sys.argv[1]), "fork")
+def spend(key):
+    for number in range(300):
+        assert engine.check([Charge(key, Limit(1000, 86400, "fixed_window"))])[0].remaining == 999 - number, number
+engine.check([Charge("before", Limit(5, 60))])
+child = os.fork()
+spend("parent" if child else "child")
+sys.exit(child and os.waitpid(child, 0)[1] != 0)
+"""
+
+
+def test_a_fork_shares_no_connection(redis_url: str) -> None:
+    """Parent and child would read each other's replies."""
+    subprocess.run([sys.executable, "-W", "error", "-c", FORK, redis_url], check=True, timeout=60)
+
+
+# Failures
+
+
+def test_a_lost_script_is_loaded_again(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    engine.check([DAY])
+    redis_client.script_flush()
+    assert engine.check([DAY])[0].remaining == 3
+    redis_client.script_flush()
+    engine.publish(1)
+    assert engine.check([DAY], version=1)[0].remaining == 2
+
+
+def test_a_server_that_comes_back_on_its_port_is_used_again(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        server.kill()
+        with pytest.raises(EngineUnavailable):
+            engine.check([DAY])
+        server.start()
+        assert engine.check([DAY])[0].remaining == 4, "an empty server, and nothing was counted twice"
+        assert [spent(client), engine.check([DAY])[0].remaining] == [1, 3]
+
+
+def test_connections_that_the_server_closed_while_idle_are_replaced(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        client.client_kill_filter(skipme=True, _type="normal")
+        assert engine.check([DAY])[0].remaining == 3
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[LossyProxy]:
+    with LossyProxy(server.port) as proxy:
+        yield proxy
+
+
+def test_a_decision_whose_reply_is_lost_is_counted_once(server: RedisServer, proxy: LossyProxy) -> None:
+    with redis.Redis.from_url(proxy.url) as client, redis.Redis.from_url(server.url) as direct:
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        proxy.lose = True
+        with pytest.raises(EngineUnavailable):
+            engine.check([DAY])
+        assert not proxy.lose
+        assert spent(direct) == 2
+        assert engine.check([DAY])[0].remaining == 2
+        (batch,) = engine.take_usage(now_us=HOUR * 2)
+        assert [count.allowed for count in engine.read_usage(batch)] == [3]
+
+
+def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer, proxy: LossyProxy) -> None:
+    """It may have happened or not; the receipt stays good, and a bucket never gets more than it holds."""
+    with redis.Redis.from_url(proxy.url) as client:
+        engine = RedisEngine(client)
+        receipts: list[Verdict] = engine.check([DAY])
+        proxy.lose = True
+        with pytest.raises(EngineUnavailable):
+            engine.refund(receipts)
+        assert receipts[0].spent == 1
+        engine.refund(receipts)
+        assert receipts[0].spent == 0
+        assert engine.peek([DAY])[0].remaining == 5
+
+
+def test_a_reply_that_comes_too_late_is_nobodys(server: RedisServer) -> None:
+    """After a time-out its connection is dropped: the next call must not read the answer to this one."""
+    with (
+        redis.Redis.from_url(server.url, socket_timeout=0.05) as client,
+        redis.Redis.from_url(server.url) as other,
+    ):
+        engine = RedisEngine(client)
+        engine.check([DAY])
+        other.client_pause(200, all=True)
+        with pytest.raises(EngineUnavailable):
+            engine.check([DAY])
+        other.client_unpause()
+        six = Charge("other", Limit(6, 86_400))
+        assert engine.check([six], now_us=HOUR)[0] == Verdict(
+            True, 5, 0.0, 172_800.0 - HOUR // 1_000_000 % 86_400, 0.0, False, HOUR, six, 1, HOUR
+        )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda engine: engine.check([DAY]),
+        lambda engine: engine.peek([DAY]),
+        lambda engine: engine.refund([Verdict(True, 4, 0.0, 0.0, 0.0, False, HOUR, DAY, 1, HOUR)]),
+        lambda engine: engine.reset([DAY]),
+        lambda engine: engine.publish(1),
+        lambda engine: engine.take_usage(),
+        lambda engine: engine.read_usage("1:a"),
+        lambda engine: engine.drop_usage("1:a"),
+    ],
+    ids=["check", "peek", "refund", "reset", "publish", "take_usage", "read_usage", "drop_usage"],
+)
+def test_without_a_server_the_engine_is_unavailable_at_once(ask: Callable[[RedisEngine], object]) -> None:
+    with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0", socket_connect_timeout=0.5) as client:
+        began = time.perf_counter()
+        with pytest.raises(EngineUnavailable) as caught:
+            ask(RedisEngine(client))
+        assert time.perf_counter() - began < 0.5
+        assert isinstance(caught.value.__cause__, redis.ConnectionError)

@@ -1,0 +1,206 @@
+"""Usage is counted with the decision: what is collected equals a recount of the verdicts, on both engines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
+from django_ratelimiter.engine.redis import RedisEngine
+from tests.engine.trio import HOUR
+
+MINUTE = 60_000_000
+LATER = HOUR + 100 * MINUTE
+FIRST = HOUR // MINUTE
+FIVE = Limit(5, 86_400, "fixed_window")
+SOFT = Limit(5, 86_400, "fixed_window", soft_quota=3)
+
+
+def collected(engine: Engine, now_us: int = LATER) -> list[UsageCount]:
+    """Take, read and drop all that waits, as the collector does; sorted."""
+    counts = []
+    for batch in engine.take_usage(now_us=now_us):
+        counts += engine.read_usage(batch)
+        engine.drop_usage(batch)
+    return sorted(counts)
+
+
+def check(engine: Engine, *charges: Charge, times: int = 1, minute: int = 0) -> None:
+    for _ in range(times):
+        engine.check(charges, now_us=HOUR + minute * MINUTE)
+
+
+def test_each_outcome_has_its_column(engine: Engine) -> None:
+    check(engine, Charge("a", SOFT, usage="a|free"), times=7)
+    check(engine, Charge("b", SOFT, usage="b|", gating=False), times=7)
+    assert collected(engine) == [
+        UsageCount(FIRST, "a|free", allowed=5, denied=2, shadow_denied=0, soft_exceeded=2),
+        UsageCount(FIRST, "b|", allowed=5, denied=0, shadow_denied=2, soft_exceeded=2),
+    ]
+
+
+def test_a_rule_is_counted_by_its_own_answer_whoever_refused(engine: Engine) -> None:
+    check(engine, Charge("a", SOFT, 4, usage="a|"), Charge("b", FIVE, 6, usage="b|"), Charge("c", FIVE))
+    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1), UsageCount(FIRST, "b|", denied=1)]
+
+
+def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
+    """A refusal by one of them is the rule's; beyond the soft quota of one is beyond the rule's."""
+    second, day = Charge("a", Limit(2, 1, "fixed_window"), usage="a|"), Charge("a", SOFT, 2, usage="a|")
+    check(engine, second, day)
+    check(engine, day, second)
+    check(engine, day, second)
+    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=2, denied=1, soft_exceeded=1)]
+
+
+def test_the_worst_of_a_label_s_answers_counts_in_any_order(engine: Engine) -> None:
+    refuses, soft = Charge("no", FIVE, 6, usage="a|", gating=False), Charge("soft", SOFT, 4, usage="a|", gating=False)
+    check(engine, refuses, soft)
+    engine.reset([soft])
+    check(engine, soft, refuses)
+    assert collected(engine) == [UsageCount(FIRST, "a|", shadow_denied=2)]
+
+
+def test_a_call_without_labels_counts_nothing(engine: Engine) -> None:
+    check(engine, Charge("a", FIVE))
+    check(engine)
+    assert engine.take_usage(now_us=LATER) == []
+
+
+def test_peeks_refunds_and_refused_mistakes_count_nothing(engine: Engine) -> None:
+    charge = Charge("a", FIVE, usage="a|")
+    receipts = engine.check([charge], now_us=HOUR)
+    engine.peek([charge], HOUR)
+    engine.refund(receipts)
+    with pytest.raises(ValueError, match="same key"):
+        engine.check([charge, charge])
+    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1)]
+
+
+@pytest.mark.parametrize("label", ["a\n|", "\n", "a|\r\n"])
+def test_a_label_is_one_line(engine: Engine, label: str) -> None:
+    with pytest.raises(ValueError, match="usage: a label is one line"):
+        engine.check([Charge("a", FIVE, usage=label)])
+    assert engine.peek([Charge("a", FIVE)])[0].remaining == 5
+
+
+def test_labels_of_any_text(engine: Engine) -> None:
+    labels = ["a:b|c d", "règle|🔑", "%s|", " |", "'\"\\|"]
+    check(engine, *(Charge(label, FIVE, usage=label) for label in labels))
+    assert collected(engine) == sorted(UsageCount(FIRST, label, allowed=1) for label in labels)
+
+
+def test_a_minute_is_closed_once_it_has_passed(engine: Engine) -> None:
+    charge = Charge("a", FIVE, usage="a|")
+    check(engine, charge, minute=0)
+    check(engine, charge, minute=1, times=2)
+    assert engine.take_usage(now_us=HOUR + MINUTE - 1) == []
+    (batch,) = engine.take_usage(now_us=HOUR + MINUTE)
+    assert engine.read_usage(batch) == [UsageCount(FIRST, "a|", allowed=1)]
+    first, second = engine.take_usage(now_us=HOUR + 2 * MINUTE)
+    assert first == batch
+    assert engine.read_usage(second) == [UsageCount(FIRST + 1, "a|", allowed=2)]
+
+
+def test_a_batch_waits_until_it_is_dropped(engine: Engine) -> None:
+    """A collector may die anywhere between: the same batch is named and read again, unchanged."""
+    check(engine, Charge("a", FIVE, usage="a|"))
+    batches = engine.take_usage(now_us=LATER)
+    counts = engine.read_usage(batches[0])
+    assert engine.take_usage(now_us=LATER) == batches
+    assert engine.read_usage(batches[0]) == counts
+    engine.drop_usage(batches[0])
+    engine.drop_usage(batches[0])
+    assert engine.take_usage(now_us=LATER) == []
+    assert engine.read_usage(batches[0]) == []
+
+
+def test_late_counts_form_a_batch_of_their_own(engine: Engine) -> None:
+    charge = Charge("a", FIVE, usage="a|")
+    check(engine, charge)
+    (early,) = engine.take_usage(now_us=LATER)
+    check(engine, charge, times=2)
+    batches = engine.take_usage(now_us=LATER)
+    assert early in batches
+    assert len(set(batches)) == 2
+    counts = {batch: engine.read_usage(batch) for batch in batches}
+    assert counts.pop(early) == [UsageCount(FIRST, "a|", allowed=1)]
+    assert list(counts.values()) == [[UsageCount(FIRST, "a|", allowed=2)]]
+
+
+def test_batches_come_from_the_oldest_minute_on(engine: Engine) -> None:
+    for minute in (10, 9, 0, 99, 1):
+        check(engine, Charge("a", FIVE, usage="a|"), minute=minute)
+    minutes = [engine.read_usage(batch)[0].minute - FIRST for batch in engine.take_usage(now_us=LATER)]
+    assert minutes == [0, 1, 9, 10, 99]
+
+
+def test_usage_keys_expire(redis_client: redis.Redis) -> None:
+    """So that counts which nobody collects do not fill the server for ever; a week is left to collect them."""
+    engine = RedisEngine(redis_client, "expire")
+    check(engine, Charge("a", FIVE, usage="a|"))
+    engine.take_usage(now_us=LATER)
+    check(engine, Charge("a", FIVE, usage="a|"))
+    keys = [key for key in redis_client.keys("{expire:0}:*") if not key.startswith(b"{expire:0}:a:")]
+    assert len(keys) == len(["minutes", "usage", "batches", "batch"])
+    assert all(7 * 86_400 < redis_client.ttl(key) <= 8 * 86_400 for key in keys)
+
+
+def test_a_minute_of_many_kinds_of_calls_stays_cheap_to_count(redis_client: redis.Redis) -> None:
+    """A hash that Redis searches field by field costs more with each one."""
+    engine = RedisEngine(redis_client, "cheap")
+    check(engine, Charge("a", FIVE, usage="a|"))
+    assert redis_client.object("encoding", f"{{cheap:0}}:usage:{FIRST}") == b"hashtable"
+
+
+Calls = list[tuple[int, list[Charge]]]
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Calls:
+    rules = {f"rule{number}|{tier}": draw(st.booleans()) for number in range(3) for tier in ("", "pro")}
+    made: Calls = []
+    for _ in range(draw(st.integers(1, 15))):
+        charges = []
+        for key in draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True)):
+            label = draw(st.none() | st.sampled_from(sorted(rules)))
+            limit = Limit(4, 86_400, "fixed_window", soft_quota=draw(st.none() | st.integers(1, 3)))
+            cost = draw(st.integers(0, 5))
+            charges.append(Charge(key, limit, cost, gating=rules.get(label or "", True), usage=label))
+        made.append((draw(st.integers(0, 3)), charges))
+    return made
+
+
+def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
+    """Count the verdicts of each call, minute by minute, as the words of UsageCount say it."""
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for minute, verdicts in calls:
+        for label in {verdict.charge.usage for verdict in verdicts if verdict.charge.usage is not None}:
+            mine = [verdict for verdict in verdicts if verdict.charge.usage == label]
+            allowed = all(verdict.allowed for verdict in mine)
+            column = 0 if allowed else 1 if mine[0].charge.gating else 2
+            totals[FIRST + minute, label][column] += 1
+            totals[FIRST + minute, label][3] += allowed and any(verdict.soft_exceeded for verdict in mine)
+    return sorted(UsageCount(minute, label, *counts) for (minute, label), counts in totals.items())
+
+
+@given(made=calls(), closed_between=st.integers(0, 15))
+def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_between: int) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+        for engine in (MemoryEngine(), RedisEngine(client, "recount")):
+            verdicts, counts = [], []
+            for number, (minute, charges) in enumerate(made):
+                verdicts.append((minute, engine.check(charges, now_us=HOUR + minute * MINUTE)))
+                if number == closed_between:
+                    counts += collected(engine)
+            counts += collected(engine)
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+            for minute, label, *outcomes in counts:
+                totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
+            assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)
