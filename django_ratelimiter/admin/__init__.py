@@ -1,0 +1,5 @@
+"""The operators' pages."""
+
+from . import rules, tiers
+
+__all__ = ["rules", "tiers"]

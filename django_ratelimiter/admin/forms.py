@@ -1,0 +1,143 @@
+"""The forms behind the admin's pages of rules and tier assignments."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..identity import hash_api_key
+from ..models import Rule, RuleLimit, TierAssignment
+from ..models.validation import METHODS
+from ..rules.ruleset import IDENTITIES
+
+IDENTITY_LABELS = {
+    "user": gettext_lazy("user"),
+    "ip": gettext_lazy("IP address"),
+    "api_key": gettext_lazy("API key"),
+}
+
+
+class WordsField(forms.MultipleChoiceField):
+    """Several of a few known words, kept as a JSON list. What is no list in the row shows as none chosen."""
+
+    widget = forms.CheckboxSelectMultiple
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, list) else []
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+class SecondsField(forms.DecimalField):
+    """Seconds without the zeros that the database pads them with."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+
+
+class RuleForm(forms.ModelForm):
+    """A rule, whose lists are ticked and not written."""
+
+    methods = WordsField(
+        label=gettext_lazy("Methods"),
+        choices=[(method, method) for method in METHODS],
+        required=False,
+        help_text=Rule._meta.get_field("methods").help_text,
+    )
+    partition_by = WordsField(
+        label=gettext_lazy("Counted by"),
+        choices=[(identity, IDENTITY_LABELS.get(identity, identity)) for identity in IDENTITIES],
+        required=False,
+        help_text=Rule._meta.get_field("partition_by").help_text,
+    )
+
+    class Meta:
+        model = Rule
+        fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
+
+
+class RuleLimitForm(forms.ModelForm):
+    """A limit. A field that cannot be read is reported once, not again as missing."""
+
+    window_seconds = SecondsField(
+        label=gettext_lazy("Window in seconds"),
+        max_digits=16,
+        decimal_places=6,
+        required=False,
+        help_text=RuleLimit._meta.get_field("window_seconds").help_text,
+        widget=forms.NumberInput(attrs={"list": "ratelimiter-windows"}),
+    )
+
+    class Meta:
+        model = RuleLimit
+        fields = "__all__"  # noqa: DJ007
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        if isinstance(error, ValidationError) and hasattr(error, "error_dict"):
+            fresh = {name: found for name, found in error.error_dict.items() if name not in self.errors}
+            if not fresh:
+                return
+            error = ValidationError(fresh)
+        super().add_error(field, error)
+
+
+class RuleLimitFormSet(forms.BaseInlineFormSet):
+    """The limits of one rule, judged together."""
+
+    def clean(self) -> None:
+        """Refuse two limits that are one, and a limit beside "unlimited", at the later row."""
+        seen: dict[tuple[Any, ...], bool] = {}
+        for form in self.forms:
+            data = getattr(form, "cleaned_data", {})
+            if not data or data.get("DELETE") or form.errors:
+                continue
+            tier, unlimited = data["tier"], data["unlimited"]
+            key = (tier, data["algorithm"], data["window_seconds"])
+            of_tier = [other for other in seen if other[0] == tier]
+            if key in seen and not unlimited:
+                form.add_error(None, _("This tier has a limit of this algorithm and window already. Change that one."))
+            elif of_tier and (unlimited or any(seen[other] for other in of_tier)):
+                form.add_error(None, _("A tier that is unlimited has no other limits. Delete one or the other."))
+            seen[key] = unlimited
+
+    def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
+        """Save changed rows under their old keys, but insert them anew: two may have swapped their windows.
+
+        Saved one by one, the first would meet the second's old window, which the database refuses.
+        """
+        if commit:
+            rows = [form.instance.pk for form in self.initial_forms if form.has_changed()]
+            RuleLimit.objects.filter(pk__in=rows).delete()
+        return super().save_existing_objects(commit)
+
+
+class NewAssignmentForm(forms.ModelForm):
+    """A new assignment. An API key is typed once; only its hash is kept, and nothing shows the key again."""
+
+    api_key = forms.CharField(
+        label=gettext_lazy("API key"),
+        max_length=1000,
+        required=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
+        help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
+    )
+
+    class Meta:
+        model = TierAssignment
+        fields = ("tier", "user", "group", "reason")
+
+    def clean(self) -> dict[str, Any] | None:
+        if raw := self.cleaned_data.get("api_key"):
+            self.instance.api_key_hash = hash_api_key(raw)
+        return super().clean()
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """The hash is no field of this form, but the constraints on it are to be checked."""
+        exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
+        return exclude - {"api_key_hash"}

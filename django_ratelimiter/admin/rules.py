@@ -1,0 +1,140 @@
+"""The admin's pages of rules, with their limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ..models import Rule, RuleLimit
+from ..rules.compiler import reasons_against, snapshot_of_rows
+from ..rules.ruleset import RuleSet
+from .forms import RuleForm, RuleLimitForm, RuleLimitFormSet
+from .numbering import NothingSaved, NumberedAdmin, numbered
+from .words import limits_in_words, place_in_words
+
+
+class RuleChangeList(ChangeList):
+    """A page of rules. What is shown of their limits comes from one compilation of all rows."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        compiled = RuleSet.from_snapshot(snapshot_of_rows())
+        words = {rule.slug: limits_in_words(rule) for rule in compiled.rules}
+        for slug, reason in compiled.left_out:
+            words[slug] = format_html('<span class="error">{}</span>', _("Not in force. %s") % reason)
+        for rule in self.result_list:
+            rule.in_words = words[rule.slug]
+
+
+class RuleLimitInline(admin.TabularInline):
+    """The limits of a rule, on its own page."""
+
+    model = RuleLimit
+    form = RuleLimitForm
+    formset = RuleLimitFormSet
+    verbose_name_plural = gettext_lazy("Limits, tier by tier; several for one tier all apply")
+
+    def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
+        return 0 if obj else 1
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name == "tier":
+            kwargs["empty_label"] = _("every other tier")
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "tier":  # tiers are edited on their own pages; the icons would widen the table
+            field.widget.can_add_related = field.widget.can_change_related = False  # type: ignore[union-attr]
+            field.widget.can_delete_related = field.widget.can_view_related = False  # type: ignore[union-attr]
+        return field
+
+
+@admin.register(Rule)
+class RuleAdmin(NumberedAdmin):
+    """Rules."""
+
+    form = RuleForm
+    inlines = (RuleLimitInline,)
+    radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
+    list_display = ("name", "mode", "priority", "place", "limits")
+    list_filter = ("mode", "limits__tier", "path_kind", "failure_policy")
+    search_fields = ("name", "slug", "path", "view_name", "scope", "description")
+    actions = ("switch_off", "shadow", "enforce")
+    fieldsets = (
+        (None, {"fields": ("name", "slug", "mode", "description")}),
+        (
+            gettext_lazy("Which requests"),
+            {
+                "fields": ("methods", ("path_kind", "path"), "view_name", "scope"),
+                "description": gettext_lazy("A request meets the rule if all of these agree with it."),
+            },
+        ),
+        (gettext_lazy("How they are counted"), {"fields": ("partition_by", "missing_partition", "cost")}),
+        (gettext_lazy("What then happens"), {"fields": ("message", "failure_policy", "priority")}),
+    )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return RuleChangeList
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return {} if obj else {"slug": ("name",)}
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        rule = kwargs.get("obj")
+        if rule and request.method == "GET":  # after a POST with errors it bears what was not saved
+            context["reasons_against"] = reasons_against(rule)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        if not form.instance.limits.exists():
+            messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
+
+    @admin.display(description=gettext_lazy("applies to"))
+    def place(self, rule: Rule) -> str:
+        """Which requests meet it, in words."""
+        return place_in_words(rule)
+
+    @admin.display(description=gettext_lazy("limits"))
+    def limits(self, rule: Any) -> Any:
+        """Its limits in words, or why it is not in force."""
+        return rule.in_words
+
+    @admin.action(description=gettext_lazy("Switch off selected rules"), permissions=["change"])
+    def switch_off(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
+        """Switch off."""
+        self._switch(request, queryset, Rule.Mode.OFF)
+
+    @admin.action(description=gettext_lazy("Put selected rules in shadow"), permissions=["change"])
+    def shadow(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
+        """Count whom they would refuse, refuse nobody."""
+        self._switch(request, queryset, Rule.Mode.SHADOW)
+
+    @admin.action(description=gettext_lazy("Enforce selected rules"), permissions=["change"])
+    def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
+        """Enforce."""
+        self._switch(request, queryset, Rule.Mode.ENFORCE)
+
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
+        """Save row by row, so that signals are sent and the history of each rule tells; number all as one version."""
+        switched = 0
+        with numbered(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
+            for rule in queryset:
+                if rule.mode != mode and self.has_change_permission(request, rule):
+                    rule.mode = mode
+                    rule.save(update_fields=["mode"])
+                    self.log_change(request, rule, [{"changed": {"fields": [_("Mode")]}}])
+                    switched += 1
+            if not switched:
+                raise NothingSaved
+        if switched:
+            text = ngettext("%(count)d rule set to %(mode)s.", "%(count)d rules set to %(mode)s.", switched)
+            self.message_user(request, text % {"count": switched, "mode": mode.label}, messages.SUCCESS)
+        else:
+            text = _("Nothing changed: the selected rules are set to %(mode)s already.")
+            self.message_user(request, text % {"mode": mode.label}, messages.WARNING)
