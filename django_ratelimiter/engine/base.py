@@ -14,7 +14,7 @@ class Charge(NamedTuple):
 
     cost: units, 0 or more; 0 only looks.
     gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
-    usage: the label to count this charge under; `None` = it is not counted.
+    usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
     count_refusals: a refusal by this charge spends too, up to the limit's capacity.
     partition: what picks the shard; `None` = the key.
     """
@@ -32,7 +32,7 @@ class Charge(NamedTuple):
 class Verdict:
     """The engine's true answer for one charge, and the receipt for what it spent.
 
-    remaining: the largest cost that would pass now. After a refused call, what it was before.
+    remaining: the largest cost that would pass now. After a refused call, what it was before, less counted refusals.
     retry_after: seconds until this cost would pass; 0 = now, `None` = never.
     reset_after: seconds until the full quota is back if nothing more is spent.
     delay: seconds to hold an admitted request.

@@ -74,7 +74,8 @@ def test_quotas_changed_half_way(trio: MakeTrio, data: st.DataObject) -> None:
     asked = trio()
     limit = data.draw(limits(short_windows))
     for _ in range(data.draw(st.integers(2, 12))):
-        answer = asked.one(limit, data.draw(costs(limit)))
+        charge = Charge("key", limit, data.draw(costs(limit)), count_refusals=data.draw(st.booleans()))
+        answer = asked.check([charge])[0].reference
         asked.now += _next(data, asked.now, limit, answer.retry_after, answer.reset_after)
         limit = data.draw(st.just(limit) | changed(limit))
         note(str(limit))

@@ -2,7 +2,9 @@
 
 State: (last, missing, parts): what was missing at `last`, in parts of a token, and how many parts made a token
 then. One token is `period` parts and `rate` parts come back per tick, so nothing is ever rounded. Admits when
-missing + cost <= capacity. In any time t it admits at most capacity + t x quota/window units.
+missing + cost <= capacity. In any time t, in ticks of the clock, it admits at most capacity + t x quota/window units.
+A changed quota holds from the last spending on; where it was lowered, Redis still forgets the key when the bucket
+would have been full by the quota that it was spent under.
 """
 
 from __future__ import annotations

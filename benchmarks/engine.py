@@ -1,0 +1,84 @@
+"""What a decision costs: `python -m benchmarks.engine` (REDIS_SERVER and REDIS_URL choose the server).
+
+Each round times every contestant in turn, so that a busy machine is busy for all of them; the table tells the median
+round, and its ratio to the floor: the least that anybody's rate limiter does, a token bucket on one key in one short
+script, asked through `client.evalsha`. It counts no usage, compares no version and is inexact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import redis
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.redis import RedisEngine
+from example_project.redis_server import redis_url
+
+ROUNDS, CALLS = 60, 200
+
+FLOOR = """
+local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local state = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local tokens = math.min(capacity, (tonumber(state[1]) or capacity) + (now - (tonumber(state[2]) or now)) * rate)
+local allowed = tokens >= cost
+if allowed then tokens = tokens - cost end
+redis.call('HSET', KEYS[1], 'tokens', tostring(tokens), 'at', string.format('%.6f', now))
+redis.call('PEXPIRE', KEYS[1], math.ceil(capacity / rate * 1000))
+return { allowed and 1 or 0, math.floor(tokens) }
+"""
+
+BUCKET = Limit(1_000_000, 60, "token_bucket")
+CHARGES = [
+    Charge("user:42", BUCKET, usage="api|pro"),
+    Charge("ip:192.0.2.1", Limit(1_000_000, 60), usage="address|pro"),
+    Charge("global", Limit(100_000_000, 3_600, "fixed_window"), usage="everybody|"),
+]
+
+
+def contestants(client: redis.Redis) -> dict[str, Callable[[], object]]:
+    """What is timed, the floor first."""
+    sha = client.script_load(FLOOR)
+    engine, memory = RedisEngine(client, "benchmark"), MemoryEngine()
+    for each in (engine, memory):
+        each.publish(1)
+    unlabelled = [CHARGES[0]._replace(usage=None)]
+    return {
+        "floor: one bucket, client.evalsha": lambda: client.evalsha(sha, 1, "benchmark:floor", 1_000_000, 16_666, 1),
+        "1 charge, no version, no usage": lambda: engine.check(unlabelled),
+        "1 charge": lambda: engine.check(CHARGES[:1], version=1),
+        "3 charges": lambda: engine.check(CHARGES, version=1),
+        "1 charge, in memory": lambda: memory.check(CHARGES[:1], version=1),
+        "3 charges, in memory": lambda: memory.check(CHARGES, version=1),
+    }
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """The time of one call, over a round of them."""
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - began) / CALLS * 1_000_000
+
+
+def main() -> None:
+    with redis_url() as url, redis.Redis.from_url(url) as client:
+        calls = contestants(client)
+        for call in calls.values():
+            microseconds(call)
+        rounds = [[microseconds(call) for call in calls.values()] for _ in range(ROUNDS)]
+        info = client.info("server")
+    print(f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']},", end=" ")
+    print(f"redis-py {redis.__version__}, median of {ROUNDS} rounds of {CALLS} calls\n")
+    print(f"{'':36}{'us a call':>10}{'to the floor':>14}")
+    for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
+        ratio = median(mine / row[0] for mine, row in zip(times, rounds, strict=True))
+        print(f"{name:36}{median(times):10.1f}{ratio:14.2f}")
+
+
+if __name__ == "__main__":
+    main()
