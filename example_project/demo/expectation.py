@@ -7,7 +7,7 @@ decision (a bucket that refills meanwhile) it is the narrowest range that can be
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -82,26 +82,36 @@ def _window(limit: Limit, cost: int, first: float, last: float) -> Range:
 
 
 def _bucket(limit: Limit, cost: int, offered: Sequence[Seen], first: float, last: float) -> Range:
-    """A bucket: what it held at first, and what flowed in; less only where it stood full and ran over.
+    """A bucket: what it held at first and what flowed in; less where it may have stood full and run over.
 
-    At a refusal it held less than one cost. So from the last moment that it was full until then, its capacity and
-    what flowed in meanwhile have been spent, but for less than one cost.
+    Take the last refusal, and the last moment before it that the bucket was full. In between, its capacity and what
+    flowed in were spent but for less than one cost; all that came after that refusal was admitted. The smallest sum
+    of these over all moments that the refusal can have had is the lower bound.
     """
     rate = Fraction(limit.quota, limit.window)
-    low = limit.capacity + rate * Fraction(_longest_drain(rate, cost, offered, first))
-    high = limit.capacity + rate * Fraction(last - first)
-    return Range(floor(low / cost), floor(high / cost))
+    sent = sorted(one.sent for one in offered)
+    full = _may_be_full(limit.capacity, rate, cost, offered)
+    low = len(offered)
+    for refused in (*sent, *full):
+        seconds = Fraction(refused - full[bisect_right(full, refused) - 1])
+        came_after = len(sent) - bisect_right(sent, refused)
+        low = min(low, floor((limit.capacity + rate * seconds) / cost) + came_after)
+    return Range(low, floor((limit.capacity + rate * Fraction(last - first)) / cost))
 
 
-def _longest_drain(rate: Fraction, cost: int, offered: Iterable[Seen], first: float) -> float:
-    """The longest time up to a refusal in which the bucket cannot have been full, in seconds; 0 without a refusal.
+def _may_be_full(capacity: int, rate: Fraction, cost: int, offered: Iterable[Seen]) -> list[float]:
+    """The last moments of all spans in which the bucket can have been full, in their order.
 
-    It is full only when all that was spent has flowed in again, and what was answered has been spent for certain.
+    It is full at first. Later it can be full again only if all requests between the start, or a refusal, and that
+    moment spent less than what flowed in; a request was decided before its answer and after it was sent.
     """
-    spent = sorted(one.answered for one in offered if one.admitted)
-    full = [first, *(at for count, at in enumerate(spent) if rate * Fraction(at - first) >= count * cost)]
-    longest = 0.0
-    for refused in (one.sent for one in offered if one.refused_here):
-        if rate * Fraction(refused - first) < bisect_left(spent, refused) * cost:
-            longest = max(longest, refused - full[bisect_right(full, refused) - 1])
-    return longest
+    moments = [(one.sent, one.answered) for one in offered]
+    sent, first = sorted(at for at, _ in moments), min(at for at, _ in moments)
+    full, came, most = [first], 0, -rate * Fraction(first)
+    for answered, moment in enumerate(sorted(at for _, at in moments)):
+        while came < len(sent) and sent[came] < moment:
+            came += 1
+            most = max(most, came * cost - rate * Fraction(sent[came - 1]) - (capacity - cost))
+        if answered * cost - rate * Fraction(moment) <= most:
+            full.append(moment)
+    return full
