@@ -1,0 +1,36 @@
+"""How Sphinx builds these pages: `sphinx-build -W docs /tmp/docs`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import django
+from django.conf import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Autodoc imports the limiter, and with it the models: they need an app registry, but no database.
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_ratelimiter"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+django.setup()
+
+project = "django_ratelimiter"
+author = "The django_ratelimiter authors"
+copyright = f"2026, {author}"
+release = version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+# Links to names that have no page of their own here stay plain text.
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+
+html_theme = "furo"
+html_title = "django_ratelimiter"

@@ -1,0 +1,191 @@
+"""The docs say what the code does: tables, links, examples."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib.util
+import re
+import tomllib
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.test import RequestFactory, override_settings
+
+from django_ratelimiter import checks, conf, tasks
+from django_ratelimiter.decision import decide
+from django_ratelimiter.engine import Algorithm, Version
+from django_ratelimiter.headers import refusal
+from django_ratelimiter.identity import client_ip
+
+from .test_headers import ALLOWED, DENIED, results
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
+TEXTS = PAGES | {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CHANGELOG.md")}
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of all tables in a text, without their heads, as lists of cells."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        for line in table.splitlines()[2:]:
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next of its level or above."""
+    level = heading.split()[0]
+    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"There is no heading {heading!r}."
+    return found[1]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def python_blocks() -> list[Any]:
+    """Every Python example that is no session, as a parameter named by its page."""
+    return [
+        pytest.param(block, id=f"{name}-{number}")
+        for name, text in TEXTS.items()
+        for number, block in enumerate(blocks(text, "python"))
+        if ">>>" not in block
+    ]
+
+
+def test_every_setting_stands_in_the_table_with_its_default() -> None:
+    told = {
+        cells[0].strip("`"): ast.literal_eval(cells[1].strip("`"))
+        for cells in rows(PAGES["docs/reference/settings.md"])
+    }
+    assert told == {name: entry.default for name, entry in conf.ENTRIES.items()}
+
+
+def test_the_settings_that_raise_are_named() -> None:
+    [sentence] = re.findall(r"raise `ImproperlyConfigured`: (.*?)\. So", PAGES["docs/reference/settings.md"], re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, entry in conf.ENTRIES.items() if entry.required}
+
+
+def test_every_check_stands_in_the_table() -> None:
+    source = Path(checks.__file__).read_text("utf-8")
+    told = [cells[0] for cells in rows(PAGES["docs/reference/checks.md"])]
+    assert sorted(told) == sorted(set(re.findall(r'id=f"\{TAG\}\.([A-Z]\d+)"', source)))
+
+
+def test_every_model_and_field_stands_in_its_table() -> None:
+    page = PAGES["docs/reference/models.md"]
+    models = list(apps.get_app_config("django_ratelimiter").get_models())
+    assert sorted(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == sorted(model.__name__ for model in models)
+    for model in models:
+        told = [cells[0].strip("`") for cells in rows(section(page, f"## {model.__name__}"))]
+        assert told == [field.name for field in model._meta.concrete_fields], model.__name__
+
+
+def test_every_response_field_stands_in_the_table() -> None:
+    decision = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
+    sent = set(refusal(RequestFactory().get("/"), decision).headers)
+    told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
+    assert {cells[0].strip("`") for cells in told} == sent
+
+
+def test_every_algorithm_is_described() -> None:
+    page = PAGES["docs/explanation/algorithms.md"]
+    assert [cells[0].strip("`") for cells in rows(page)] == list(Algorithm)
+    assert all(section(page, f"## {algorithm}") for algorithm in Algorithm)
+
+
+def test_the_layers_are_those_that_are_enforced() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    [contract] = [
+        contract
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers" and contract["containers"] == ["django_ratelimiter"]
+    ]
+    enforced = [
+        {name for name in re.findall(r"[\w.]+", line) if importlib.util.find_spec(f"django_ratelimiter.{name}")}
+        for line in contract["layers"]
+    ]
+    told = [
+        re.findall(r"`([\w.]+)`", cells[0])
+        for cells in rows(section(PAGES["docs/explanation/architecture.md"], "## The layers"))
+    ]
+    assert [set(line) for line in told] == enforced
+
+
+@override_settings(RATELIMITER={"TRUSTED_PROXIES": ["10.0.0.0/8"]})
+def test_the_client_behind_proxies_is_the_one_that_the_table_names() -> None:
+    table = list(rows(section(PAGES["docs/howto/proxies.md"], "## How the client is found")))
+    assert len(table) > 3
+    for peer, forwarded, told in table:
+        meta = {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": forwarded}
+        assert client_ip(SimpleNamespace(META=meta)) == told.partition(":")[0]  # type: ignore[arg-type]
+
+
+def test_the_beat_entry_names_the_task() -> None:
+    [block] = blocks(PAGES["docs/howto/collect-usage.md"], "python")
+    schedule: dict[str, Any] = {}
+    exec(block, schedule)
+    [entry] = schedule["CELERY_BEAT_SCHEDULE"].values()
+    assert entry["task"] == tasks.collect_usage.name
+
+
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if ">>>" in text])
+def test_sessions_run_as_shown(page: str) -> None:
+    outcome = doctest.testfile(str(ROOT / page), module_relative=False, encoding="utf-8")
+    assert outcome.attempted
+    assert not outcome.failed
+
+
+@pytest.mark.parametrize("block", python_blocks())
+def test_examples_are_python_and_import_what_exists(block: str) -> None:
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_example_of_a_users_test_passes() -> None:
+    [block] = [block for block in blocks(PAGES["docs/howto/testing.md"], "python") if "TestCase" in block]
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(block, names)
+    outcome = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(names["LimitTests"])(outcome)
+    assert outcome.testsRun == 1
+    assert not outcome.errors + outcome.failures
+
+
+def test_the_settings_of_the_readme_are_those_of_the_quickstart() -> None:
+    readme = section(TEXTS["README.md"], "## Quickstart")
+    page = PAGES["docs/quickstart.md"]
+    assert blocks(readme, "python") == blocks(page, "python")
+    assert set(" ".join(blocks(readme, "console")).split()) <= set(" ".join(blocks(page, "console")).split())
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^()\s]+)\)", TEXTS[name]):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        page = (ROOT / name).parent / path if path else ROOT / name
+        assert page.is_file(), f"{name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(
+        r"^[\w/-]+$", "\n".join(re.findall(r"```\{toctree\}(.*?)```", PAGES["docs/index.md"], re.DOTALL)), re.MULTILINE
+    )
+    assert sorted(f"docs/{page}.md" for page in listed) == sorted(set(PAGES) - {"docs/index.md"})
