@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
+from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -25,7 +26,7 @@ IDENTITY_LABELS = {
 class WordsField(forms.MultipleChoiceField):
     """Several of a few known words, kept as a JSON list. What is no list in the row shows as none chosen."""
 
-    widget = forms.CheckboxSelectMultiple
+    widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, list) else []
@@ -41,7 +42,18 @@ class SecondsField(forms.DecimalField):
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
-class RuleForm(forms.ModelForm):
+class OfferingWhatIsThere(forms.ModelForm):
+    """Offers a row's own value beside the known ones, for the browser would silently choose the first instead."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, field in self.fields.items():
+            value = self.initial.get(name)
+            if isinstance(field, forms.TypedChoiceField) and value is not None and not field.valid_value(value):
+                field.choices = [(value, value), *field.choices]
+
+
+class RuleForm(OfferingWhatIsThere):
     """A rule, whose lists are ticked and not written."""
 
     methods = WordsField(
@@ -60,9 +72,10 @@ class RuleForm(forms.ModelForm):
     class Meta:
         model = Rule
         fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
+        widgets = {"description": AdminTextareaWidget(attrs={"rows": 2})}  # noqa: RUF012
 
 
-class RuleLimitForm(forms.ModelForm):
+class RuleLimitForm(OfferingWhatIsThere):
     """A limit. A field that cannot be read is reported once, not again as missing."""
 
     window_seconds = SecondsField(
@@ -71,12 +84,13 @@ class RuleLimitForm(forms.ModelForm):
         decimal_places=6,
         required=False,
         help_text=RuleLimit._meta.get_field("window_seconds").help_text,
-        widget=forms.NumberInput(attrs={"list": "ratelimiter-windows"}),
+        widget=forms.NumberInput(attrs={"class": "vIntegerField", "list": "ratelimiter-windows"}),
     )
 
     class Meta:
         model = RuleLimit
         fields = "__all__"  # noqa: DJ007
+        widgets = dict.fromkeys(("quota", "burst", "soft_quota"), AdminIntegerFieldWidget)
 
     def add_error(self, field: str | None, error: Any) -> None:
         if isinstance(error, ValidationError) and hasattr(error, "error_dict"):

@@ -28,7 +28,7 @@ class RuleChangeList(ChangeList):
         compiled = RuleSet.from_snapshot(snapshot_of_rows())
         words = {rule.slug: limits_in_words(rule) for rule in compiled.rules}
         for slug, reason in compiled.left_out:
-            words[slug] = format_html('<span class="error">{}</span>', _("Not in force. %s") % reason)
+            words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
         for rule in self.result_list:
             rule.in_words = words[rule.slug]
 
@@ -62,7 +62,7 @@ class RuleAdmin(NumberedAdmin):
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
     list_display = ("name", "mode", "priority", "place", "limits")
-    list_filter = ("mode", "limits__tier", "path_kind", "failure_policy")
+    list_filter = ("mode", "limits__tier", "path_kind")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     actions = ("switch_off", "shadow", "enforce")
     fieldsets = (
@@ -77,6 +77,9 @@ class RuleAdmin(NumberedAdmin):
         (gettext_lazy("How they are counted"), {"fields": ("partition_by", "missing_partition", "cost")}),
         (gettext_lazy("What then happens"), {"fields": ("message", "failure_policy", "priority")}),
     )
+
+    class Media:
+        css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList

@@ -121,7 +121,10 @@ class RuleLimit(models.Model):
             tier = f"#{self.tier_id}"
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
-        return f"{tier}: {self.quota} / {self.window_seconds} s"
+        seconds = str(self.window_seconds)
+        if "." in seconds:
+            seconds = seconds.rstrip("0").rstrip(".")
+        return f"{tier}: {self.quota} / {seconds} s"
 
     def natural_key(self) -> tuple[str, str | None, str, Decimal | None]:
         return self.rule.slug, self.tier.slug if self.tier else None, self.algorithm, self.window_seconds

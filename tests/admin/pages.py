@@ -1,0 +1,118 @@
+"""What the tests of the admin send, and how they read what comes back."""
+
+from __future__ import annotations
+
+import html
+from html.parser import HTMLParser
+from typing import Any
+
+from django.urls import reverse
+
+from django_ratelimiter.models import RuleLimit, RuleSetState
+
+RULES = reverse("admin:django_ratelimiter_rule_changelist")
+ADD_RULE = reverse("admin:django_ratelimiter_rule_add")
+ADD_ASSIGNMENT = reverse("admin:django_ratelimiter_tierassignment_add")
+
+
+def page_of(row: Any, kind: str = "change") -> str:
+    """The address of a row's page."""
+    return reverse(f"admin:{row._meta.label_lower.replace('.', '_')}_{kind}", args=[row.pk])
+
+
+def rule_form(*limits: dict[str, Any], stored: int = 0, **fields: Any) -> dict[str, Any]:
+    """What the browser sends for a rule with these limits, of which the first `stored` are rows already."""
+    form: dict[str, Any] = {
+        "name": "Export",
+        "slug": "export",
+        "mode": "enforce",
+        "methods": ["GET", "POST"],
+        "path_kind": "prefix",
+        "path": "/api/export/",
+        "partition_by": ["user"],
+        "missing_partition": "ip",
+        "failure_policy": "closed",
+        "cost": "1",
+        "priority": "100",
+        "limits-TOTAL_FORMS": len(limits),
+        "limits-INITIAL_FORMS": stored,
+    }
+    for number, limit in enumerate(limits):
+        for name, value in {"algorithm": "sliding_window_counter", "tier": "", **limit}.items():
+            form[f"limits-{number}-{name}"] = value
+    return form | fields
+
+
+def stored(*limits: RuleLimit) -> list[dict[str, Any]]:
+    """What the browser sends for limits that it was shown."""
+    return [
+        {
+            "id": limit.pk,
+            "rule": limit.rule_id,
+            "tier": limit.tier_id or "",
+            "algorithm": limit.algorithm,
+            "quota": limit.quota,
+            "window_seconds": limit.window_seconds,
+        }
+        for limit in limits
+    ]
+
+
+def shown(response: Any) -> str:
+    """The text of a page, entities resolved."""
+    return html.unescape(response.content.decode())
+
+
+def errors_of(response: Any) -> dict[str, Any]:
+    """What a page of a rule that was sent back says: by field, and by field of each limit under "limits"."""
+    assert response.status_code == 200, "it was saved"
+    context = response.context
+    formset = context["inline_admin_formsets"][0].formset
+    limits = [dict(errors) for errors in formset.errors]
+    assert not formset.non_form_errors()
+    for error in [message for errors in limits for messages in errors.values() for message in messages]:
+        assert error in shown(response)  # none is dropped on the way to the page
+    return dict(context["adminform"].form.errors) | {"limits": limits}
+
+
+def number() -> int:
+    """The number of the version in force."""
+    return RuleSetState.objects.get().number
+
+
+class BrowserForm(HTMLParser):
+    """What a browser would send if its user opened this page and saved at once."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.sent: dict[str, list[str]] = {}
+        self.select: str | None = None
+        self.options: list[tuple[str, bool]] = []
+        self.text: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name, value = given.get("name") or "", given.get("value")
+        if tag == "input" and name and "checked" in given:
+            self.sent.setdefault(name, []).append(value or "on")
+        elif tag == "input" and name and given.get("type") not in ("checkbox", "radio", "submit"):
+            self.sent[name] = [value or ""]
+        elif tag == "select":
+            self.select, self.options = name, []
+        elif tag == "option":
+            self.options.append((value or "", "selected" in given))
+        elif tag == "textarea":
+            self.text = name
+
+    def handle_data(self, data: str) -> None:
+        if self.text:
+            self.sent[self.text] = [data.removeprefix("\n")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea":
+            self.text = None
+        if tag == "select" and self.select:
+            chosen = [value for value, selected in self.options if selected] or [self.options[0][0]]
+            self.sent[self.select] = chosen
+            self.select = None

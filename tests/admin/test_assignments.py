@@ -1,0 +1,87 @@
+"""Who is in which tier."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import Tier, TierAssignment
+
+from .pages import ADD_ASSIGNMENT, page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+
+class TestAssignments:
+    def test_an_api_key_is_hashed_and_never_shown(self, admin_client: Client, free: Tier) -> None:
+        raw = "secret-key-of-a-customer"
+        response = admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "api_key": raw, "reason": "asked"})
+        assert response.status_code == 302
+        assignment = TierAssignment.objects.get()
+        assert assignment.api_key_hash == hash_api_key(raw)
+        assert assignment.created_by == User.objects.get(username="admin")
+        for address in (page_of(assignment), reverse("admin:django_ratelimiter_tierassignment_changelist")):
+            page = shown(admin_client.get(address))
+            assert raw not in page
+            assert hash_api_key(raw) not in page
+            assert f"API key {hash_api_key(raw)[:8]}…" in page
+        assert raw not in str(list(LogEntry.objects.values_list("object_repr", "change_message")))
+
+    @pytest.mark.parametrize("chosen", [(), ("user", "api_key"), ("user", "group")])
+    def test_exactly_one_subject(self, admin_client: Client, free: Tier, chosen: tuple[str, ...]) -> None:
+        subjects = {
+            "user": User.objects.create(username="ada").pk,
+            "group": Group.objects.create(name="staff").pk,
+            "api_key": "typed-key",
+        }
+        sent = {"tier": free.pk} | {name: subjects[name] for name in chosen}
+        page = shown(admin_client.post(ADD_ASSIGNMENT, sent))
+        assert "Choose exactly one of user, group and API key." in page
+        assert "typed-key" not in page
+
+    @pytest.mark.parametrize("subject", ["user", "api_key"])
+    def test_a_subject_is_assigned_once(self, admin_client: Client, free: Tier, subject: str) -> None:
+        value = User.objects.create(username="ada").pk if subject == "user" else "key"
+        sent = {"tier": free.pk, subject: value}
+        assert admin_client.post(ADD_ASSIGNMENT, sent).status_code == 302
+        response = admin_client.post(ADD_ASSIGNMENT, sent)
+        assert "in this tier already" in shown(response)
+
+    def test_the_subject_stays(self, admin_client: Client, free: Tier) -> None:
+        assignment = TierAssignment.objects.create(tier=free, api_key_hash=hash_api_key("key"))
+        pro = Tier.objects.create(slug="pro", name="Pro")
+        sent = {"tier": pro.pk, "reason": "pays now", "api_key": "another", "api_key_hash": "0" * 64, "user": 1}
+        assert admin_client.post(page_of(assignment), sent).status_code == 302
+        assignment.refresh_from_db()
+        assert (assignment.tier, assignment.user, assignment.api_key_hash) == (pro, None, hash_api_key("key"))
+
+    def test_is_found_by_user_and_needs_constant_queries(self, admin_client: Client, free: Tier) -> None:
+        address = reverse("admin:django_ratelimiter_tierassignment_changelist")
+        TierAssignment.objects.create(tier=free, user=User.objects.create(username="ada"))
+        admin_client.get(address)
+        with CaptureQueriesContext(connection) as few:
+            admin_client.get(address)
+        for name in ("bob", "eve"):
+            TierAssignment.objects.create(tier=free, user=User.objects.create(username=name))
+        with CaptureQueriesContext(connection) as many:
+            assert "user eve" in shown(admin_client.get(address))
+        assert len(many) == len(few)
+        found = admin_client.get(f"{address}?q=ada").context["cl"].result_list
+        assert [assignment.user.username for assignment in found] == ["ada"]
+
+    def test_a_user_is_searched_for_where_that_is_possible(
+        self, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "admin-autocomplete" in shown(admin_client.get(ADD_ASSIGNMENT))
+        from django.contrib.admin import site
+
+        monkeypatch.delitem(site._registry, User)
+        page = shown(admin_client.get(ADD_ASSIGNMENT))
+        assert "admin-autocomplete" not in page
+        assert 'name="user"' in page

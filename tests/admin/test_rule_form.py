@@ -1,0 +1,136 @@
+"""The form of a rule and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from django_ratelimiter.models import Rule, RuleLimit, Tier
+
+from .pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, shown, stored
+
+pytestmark = pytest.mark.django_db
+
+
+class TestForm:
+    def test_lists_are_ticked(self, admin_client: Client, rule: Rule) -> None:
+        Rule.objects.update(methods=["POST"], partition_by=["user", "ip"])
+        form = admin_client.get(page_of(rule)).context["adminform"].form
+        ticked = {
+            name: [widget.data["value"] for widget in form[name] if widget.data["selected"]]
+            for name in ("methods", "partition_by")
+        }
+        assert ticked == {"methods": ["POST"], "partition_by": ["user", "ip"]}
+
+    def test_nothing_ticked_is_an_empty_list(self, admin_client: Client, rule: Rule) -> None:
+        Rule.objects.update(methods=["POST"], partition_by=["ip"])
+        sent = rule_form(*stored(*rule.limits.all()), stored=2, methods=[], partition_by=[])
+        assert admin_client.post(page_of(rule), sent).status_code == 302
+        assert Rule.objects.values_list("methods", "partition_by").get() == ([], [])
+
+    def test_a_window_is_shown_without_padding(self, admin_client: Client, rule: Rule) -> None:
+        RuleLimit.objects.filter(tier=None).update(window_seconds=Decimal("0.25"))
+        page = shown(admin_client.get(page_of(rule)))
+        assert 'value="60"' in page
+        assert 'value="0.25"' in page
+
+    @pytest.mark.parametrize(
+        ("limit", "field", "says"),
+        [
+            ({"quota": "0", "window_seconds": "60"}, "quota", "Must be a whole number"),
+            ({"quota": "ten", "window_seconds": "60"}, "quota", "Enter a whole number."),
+            ({"quota": "-1", "window_seconds": "60"}, "quota", "greater than or equal to 0"),
+            ({"quota": "5", "window_seconds": ""}, "window_seconds", "Needed, unless"),
+            ({"quota": "5", "window_seconds": "0"}, "window_seconds", "above 0"),
+            ({"quota": "5", "window_seconds": "0.0000001"}, "window_seconds", "decimal places"),
+            ({"quota": "5", "window_seconds": "60", "burst": "9"}, "burst", "has no burst"),
+            ({"quota": "5", "window_seconds": "60", "soft_quota": "5"}, "soft_quota", "below 5"),
+            ({"quota": "1", "window_seconds": "60"}, "quota", "one costs 2"),
+            ({"quota": "5", "window_seconds": "60", "unlimited": "on"}, "quota", "Leave this empty"),
+            ({"quota": "5", "window_seconds": "60", "algorithm": "magic"}, "algorithm", "valid choice"),
+        ],
+    )
+    def test_a_limit_that_cannot_be_is_refused_at_its_field(
+        self, admin_client: Client, limit: dict[str, Any], field: str, says: str
+    ) -> None:
+        response = admin_client.post(ADD_RULE, rule_form(limit, cost="2"))
+        (errors,) = errors_of(response)["limits"]
+        assert says in errors[field][0]
+        assert len(errors[field]) == 1
+        assert not Rule.objects.exists()
+
+    def test_cost_and_limits_are_raised_together(self, admin_client: Client, rule: Rule) -> None:
+        limits = stored(*rule.limits.all())
+        refused = admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6"))
+        assert errors_of(refused)["limits"] == [{}, {"quota": ["Never lets a request pass: one costs 6."]}]
+        limits[1]["quota"] = 6
+        assert admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6")).status_code == 302
+
+    @pytest.mark.parametrize("of_tier", [True, False])
+    @pytest.mark.parametrize(
+        ("second", "says"),
+        [
+            ({"quota": "7", "window_seconds": "60.0"}, "algorithm and window already"),
+            ({"unlimited": "on"}, "has no other limits"),
+        ],
+    )
+    def test_limits_that_contradict_each_other(
+        self, admin_client: Client, free: Tier, of_tier: bool, second: dict[str, Any], says: str
+    ) -> None:
+        tier = {"tier": free.pk if of_tier else ""}
+        sent = rule_form({"quota": "5", "window_seconds": "60"} | tier, second | tier)
+        first, last = errors_of(admin_client.post(ADD_RULE, sent))["limits"]
+        assert first == {}
+        assert says in last["__all__"][0]
+        sent["limits-0-DELETE"] = "on"
+        assert admin_client.post(ADD_RULE, sent).status_code == 302
+
+    def test_unlimited_twice(self, admin_client: Client) -> None:
+        errors = errors_of(admin_client.post(ADD_RULE, rule_form({"unlimited": "on"}, {"unlimited": "on"})))
+        assert [len(limit) for limit in errors["limits"]] == [0, 1]
+
+    def test_limits_may_swap_their_windows(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        RuleLimit.objects.filter(tier=None).update(tier=free)
+        first, second = rule.limits.all()
+        limits = stored(first, second)
+        limits[0]["window_seconds"], limits[1]["window_seconds"] = second.window_seconds, first.window_seconds
+        assert admin_client.post(page_of(rule), rule_form(*limits, stored=2)).status_code == 302
+        found = dict(rule.limits.values_list("pk", "window_seconds"))
+        assert found == {first.pk: second.window_seconds, second.pk: first.window_seconds}
+
+    def test_a_deleted_limit_makes_room_for_another(self, admin_client: Client, rule: Rule) -> None:
+        limits = stored(*rule.limits.all())
+        limits[1]["DELETE"] = "on"
+        new = {"quota": "8", "window_seconds": "1"}
+        assert admin_client.post(page_of(rule), rule_form(*limits, new, stored=2)).status_code == 302
+        assert rule.limits.get(tier=None).quota == 8
+
+    def test_shows_who_may_only_look(self, operator: Callable[..., Client], rule: Rule) -> None:
+        response = operator("view_rule", "view_rulelimit").get(page_of(rule))
+        assert response.status_code == 200
+        assert 'name="_save"' not in shown(response)
+
+    def test_saving_an_untouched_page_changes_nothing(self, admin_client: Client, rule: Rule) -> None:
+        Rule.objects.update(methods=["POST"], partition_by=["ip"], description="One\ntwo", cost=5)
+        before = list(Rule.objects.values()), list(RuleLimit.objects.values().order_by("pk"))
+        sent = BrowserForm(admin_client.get(page_of(rule)).content.decode()).sent
+        assert admin_client.post(page_of(rule), sent).status_code == 302
+        assert (list(Rule.objects.values()), list(RuleLimit.objects.values().order_by("pk"))) == before
+
+    @pytest.mark.parametrize(
+        ("table", "column", "value"),
+        [("rulelimit", "algorithm", "magic"), ("rule", "path_kind", "glob"), ("rule", "mode", "panic")],
+    )
+    def test_a_value_that_nobody_knows_is_not_replaced_unseen(
+        self, admin_client: Client, rule: Rule, table: str, column: str, value: str
+    ) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE django_ratelimiter_{table} SET {column} = %s", [value])
+        sent = BrowserForm(admin_client.get(page_of(rule)).content.decode()).sent
+        errors = errors_of(admin_client.post(page_of(rule), sent))
+        assert column in errors or all(column in limit for limit in errors["limits"])

@@ -1,0 +1,106 @@
+"""The list of rules: words, reasons and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
+
+from .pages import RULES, number, page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+
+class TestList:
+    def test_tells_mode_place_and_limits_in_words(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        RuleLimit.objects.filter(tier=None).delete()
+        RuleLimit.objects.create(rule=rule, tier=Tier.objects.create(slug="pro", name="Pro", rank=2), unlimited=True)
+        page = shown(admin_client.get(RULES))
+        assert "free: 100 per minute, sliding window; pro: unlimited" in page
+        assert "/api/export/…" in page
+        assert ">enforce<" in page
+
+    def test_asks_the_same_queries_however_many_rules(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        admin_client.get(RULES)  # content types, loaded once
+        with CaptureQueriesContext(connection) as few:
+            admin_client.get(RULES)
+        for each in range(15):
+            another = Rule.objects.create(slug=f"rule-{each}", name="Another")
+            RuleLimit.objects.create(rule=another, tier=free, quota=1, window_seconds=1)
+        with CaptureQueriesContext(connection) as many:
+            assert shown(admin_client.get(RULES)).count("Another</a>") == 15
+        assert len(many) == len(few)
+
+    @pytest.mark.parametrize(
+        "query", ["q=export", "mode__exact=enforce", "limits__tier__id__exact={free}", "path_kind__exact=prefix"]
+    )
+    def test_finds_and_filters(self, admin_client: Client, rule: Rule, free: Tier, query: str) -> None:
+        Rule.objects.create(slug="other", name="Other", mode="off")
+        response = admin_client.get(f"{RULES}?{query.format(free=free.pk)}")
+        assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+
+class TestLeftOut:
+    @pytest.fixture(
+        params=[
+            ("rulelimit", "algorithm", "magic", "is unknown"),
+            ("rulelimit", "window_seconds", 0, "above 0"),
+            ("rule", "path_kind", "glob", "not a valid choice"),
+            ("rule", "methods", '{"GET": 1}', "must be a list"),
+            ("rule", "methods", "7", "must be a list"),
+            ("rule", "partition_by", "null", "must be a list"),
+        ]
+    )
+    def reason(self, request: pytest.FixtureRequest, rule: Rule) -> str:
+        """Spoils the rule by SQL; what is said of it."""
+        table, column, value, reason = request.param
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE django_ratelimiter_{table} SET {column} = %s", [value])
+        return reason
+
+    def test_the_list_and_the_rules_page_say_why(self, admin_client: Client, rule: Rule, reason: str) -> None:
+        good = Rule.objects.create(slug="good", name="Good")
+        RuleLimit.objects.create(rule=good, quota=1, window_seconds=60)
+        page = shown(admin_client.get(RULES))
+        assert "Not in force." in page
+        assert reason in page.lower()
+        assert "every tier: 1 per minute" in page
+        page = shown(admin_client.get(page_of(rule)))
+        assert "This rule is not in force" in page
+        assert reason in page.lower()
+        assert "not in force" not in shown(admin_client.get(page_of(good)))
+
+
+class TestActions:
+    @pytest.mark.parametrize(("action", "mode"), [("switch_off", "off"), ("shadow", "shadow"), ("enforce", "enforce")])
+    def test_saves_row_by_row_and_logs(self, admin_client: Client, action: str, mode: str) -> None:
+        rules = [Rule.objects.create(slug=each, name=each, mode=each) for each in ("off", "shadow", "enforce")]
+        before = number()
+        sent = {"action": action, "_selected_action": [rule.pk for rule in rules]}
+        response = admin_client.post(RULES, sent, follow=True)
+        assert f"2 rules set to {mode}." in shown(response)
+        assert set(Rule.objects.values_list("mode", flat=True)) == {mode}
+        assert number() == before + 1
+        assert RuleSetVersion.objects.get(number=number()).summary == f"Rules set to {mode}"
+        entries = LogEntry.objects.order_by("object_id")
+        changed = [rule for rule in rules if rule.mode != mode]
+        assert {entry.object_id for entry in entries} == {str(rule.pk) for rule in changed}
+        assert {(entry.action_flag, entry.get_change_message()) for entry in entries} == {(CHANGE, "Changed Mode.")}
+
+    def test_a_rule_in_that_mode_is_left_alone(self, admin_client: Client, rule: Rule) -> None:
+        before = number()
+        response = admin_client.post(RULES, {"action": "enforce", "_selected_action": [rule.pk]}, follow=True)
+        assert "Nothing changed" in shown(response)
+        assert (number(), LogEntry.objects.count()) == (before, 0)
+
+    def test_needs_the_permission_to_change(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("view_rule")
+        client.post(RULES, {"action": "switch_off", "_selected_action": [rule.pk]})
+        assert Rule.objects.get().mode == "enforce"
+        assert "switch_off" not in shown(client.get(RULES))

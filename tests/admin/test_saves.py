@@ -1,0 +1,100 @@
+"""Saves: one version each, and what is said where it is not in force."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.models import Rule, RuleSetVersion, Tier
+
+from .pages import ADD_RULE, RULES, errors_of, number, page_of, rule_form, shown, stored
+
+pytestmark = pytest.mark.django_db
+
+
+class TestSave:
+    def test_adds_a_rule_with_its_limits_as_one_version(self, admin_client: Client, free: Tier) -> None:
+        before = number()
+        sent = rule_form(
+            {"tier": free.pk, "quota": 100, "window_seconds": "60"},
+            {"tier": free.pk, "quota": 9, "window_seconds": "1.5", "algorithm": "token_bucket", "burst": 12},
+            {"unlimited": "on"},
+        )
+        response = admin_client.post(ADD_RULE, sent)
+        assert (response.status_code, response["Location"]) == (302, RULES)
+        rule = Rule.objects.get()
+        assert (rule.methods, rule.partition_by, rule.failure_policy) == (["GET", "POST"], ["user"], "closed")
+        assert [str(limit.to_limit() and limit) for limit in rule.limits.all()] == [
+            "free: 9 / 1.5 s",
+            "free: 100 / 60 s",
+            "None",
+        ]
+        assert number() == before + 1
+        version = RuleSetVersion.objects.get(number=before + 1)
+        assert version.author == User.objects.get(username="admin")
+        assert version.summary == "rule export added"
+        assert [len(rule["limits"]) for rule in version.snapshot["rules"]] == [3]
+
+    def test_changes_rule_and_limits_as_one_version(self, admin_client: Client, rule: Rule) -> None:
+        before = number()
+        limits = stored(*rule.limits.all())
+        limits[0]["quota"] = 7
+        limits[1]["DELETE"] = "on"
+        added = {"tier": "", "quota": 3, "window_seconds": "3600", "algorithm": "fixed_window"}
+        response = admin_client.post(page_of(rule), rule_form(*limits, added, stored=2, cost="2"))
+        assert response.status_code == 302
+        assert number() == before + 1
+        (compiled,) = RuleSetVersion.objects.get(number=before + 1).snapshot["rules"]
+        assert compiled["cost"] == 2
+        assert [(limit["tier"], limit["quota"]) for limit in compiled["limits"]] == [("free", 7), (None, 3)]
+
+    def test_what_is_refused_takes_no_number(self, admin_client: Client, rule: Rule) -> None:
+        before = number(), RuleSetVersion.objects.count()
+        limits = stored(*rule.limits.all())
+        limits[0]["quota"] = 0
+        response = admin_client.post(page_of(rule), rule_form(*limits, stored=2, path="api"))
+        assert set(errors_of(response)) == {"path", "limits"}
+        assert (number(), RuleSetVersion.objects.count()) == before
+
+    def test_a_tier_is_part_of_the_rule_set(self, admin_client: Client, free: Tier) -> None:
+        before = number()
+        sent = {"name": "Free", "slug": "free", "rank": "3", "default_for": "anonymous"}
+        assert admin_client.post(page_of(free), sent).status_code == 302
+        assert number() == before + 1
+        assert RuleSetVersion.objects.get(number=number()).snapshot["tiers"][0]["rank"] == 3
+
+    def test_deleting_is_one_version(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        before = number()
+        assert "100 / 60" in shown(admin_client.get(page_of(free, "delete")))  # it says what goes along
+        assert admin_client.post(page_of(rule, "delete"), {"post": "yes"}).status_code == 302
+        assert number() == before + 1
+        other = Tier.objects.create(slug="pro", name="Pro")
+        before = number()
+        action = {"action": "delete_selected", "_selected_action": [free.pk, other.pk], "post": "yes"}
+        assert admin_client.post(reverse("admin:django_ratelimiter_tier_changelist"), action).status_code == 302
+        assert (number(), Tier.objects.count()) == (before + 1, 0)
+        assert RuleSetVersion.objects.get(number=number()).summary == "tiers deleted: Pro, Free"
+
+    def test_warns_of_a_rule_that_limits_nobody(self, admin_client: Client) -> None:
+        response = admin_client.post(ADD_RULE, rule_form(), follow=True)
+        assert "This rule has no limits" in shown(response)
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("atomic_requests", [False, True])
+    @pytest.mark.usefixtures("engine_is_down")
+    def test_says_when_it_is_not_in_force_everywhere(
+        self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
+    ) -> None:
+        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
+        sent = rule_form(*stored(*rule.limits.all()), stored=2, name="New")
+        response = admin_client.post(page_of(rule), sent, follow=True)
+        assert "Saved, not yet in force everywhere" in shown(response)
+        assert Rule.objects.get().name == "New"
+
+    @pytest.mark.django_db(transaction=True)
+    def test_says_nothing_when_it_is(self, admin_client: Client, rule: Rule) -> None:
+        sent = rule_form(*stored(*rule.limits.all()), stored=2, name="New")
+        assert "not yet in force" not in shown(admin_client.post(page_of(rule), sent, follow=True))

@@ -1,0 +1,44 @@
+"""Rules in plain words."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_ratelimiter.admin.words import limit_in_words, place_in_words
+from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.models import Rule
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("limit", "words"),
+        [
+            (Limit(100, 60), "100 per minute, sliding window"),
+            (Limit(1, 1, "fixed_window"), "1 per second, fixed window"),
+            (Limit(10_000, 86_400), "10,000 per day, sliding window"),
+            (Limit(5, 90), "5 per 90 seconds, sliding window"),
+            (Limit(5, 1_209_600), "5 per 2 weeks, sliding window"),
+            (Limit(5, Decimal("0.25")), "5 per 0.25 seconds, sliding window"),
+            (Limit(10, 60, "token_bucket", burst=20), "10 per minute, token bucket, burst 20"),
+            (Limit(10, 3_600, soft_quota=8), "10 per hour, sliding window, soft quota 8"),
+        ],
+    )
+    def test_limits(self, limit: Limit, words: str) -> None:
+        assert limit_in_words(limit) == words
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({}, "every request"),
+            ({"methods": ["GET", "POST"], "path": "/a/", "path_kind": "exact"}, "GET, POST · /a/"),
+            ({"path": "/a/%s", "path_kind": "prefix"}, "/a/%s…"),
+            ({"path": "a/<int:pk>/", "path_kind": "route", "scope": "big"}, "route a/<int:pk>/ · scope big"),
+            ({"view_name": "api:export"}, "view api:export"),
+            ({"methods": {"GET": 1}, "path_kind": "glob"}, "every request"),
+        ],
+    )
+    def test_places(self, values: dict[str, Any], words: str) -> None:
+        assert place_in_words(Rule(**values)) == words

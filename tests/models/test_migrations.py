@@ -1,0 +1,95 @@
+"""Fixtures, migrations and other user models."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core import serializers
+from django.core.management import call_command
+
+from django_ratelimiter.models import (
+    Rule,
+    RuleLimit,
+    Tier,
+    TierAssignment,
+)
+
+pytestmark = pytest.mark.django_db
+
+HASH = "ab" * 32
+
+
+class TestFixtures:
+    def test_natural_keys_carry_everything(self, rule: Rule, tier: Tier, tmp_path: Path) -> None:
+        RuleLimit.objects.create(rule=rule, tier=tier, quota=5, window_seconds=Decimal("0.25"))
+        RuleLimit.objects.create(rule=rule, unlimited=True)
+        user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
+        for subject in ({"user": user}, {"group": group}, {"api_key_hash": HASH}):
+            TierAssignment.objects.create(tier=tier, **subject)
+        rows = [*Tier.objects.all(), *Rule.objects.all(), *RuleLimit.objects.all(), *TierAssignment.objects.all()]
+        text = serializers.serialize("json", rows, use_natural_foreign_keys=True, use_natural_primary_keys=True)
+        assert '"pk"' not in text
+        (tmp_path / "rules.json").write_text(text, encoding="utf-8")
+
+        call_command("loaddata", tmp_path / "rules.json", verbosity=0)  # onto itself: updates, adds nothing
+        counts = [model.objects.count() for model in (Tier, Rule, RuleLimit, TierAssignment)]
+        assert counts == [1, 1, 2, 3]
+
+        Tier.objects.all().delete()
+        Rule.objects.all().delete()
+        call_command("loaddata", tmp_path / "rules.json", verbosity=0)
+        assert [str(limit) for limit in Rule.objects.get(slug="api").limits.all()] == [
+            "free: 5 / 0.25 s",
+            "every other tier: unlimited",
+        ]
+        assert TierAssignment.objects.filter(tier__slug="free").count() == 3
+
+
+class TestMigrations:
+    def test_nothing_is_left_to_migrate(self) -> None:
+        call_command("makemigrations", "django_ratelimiter", check=True, dry_run=True, verbosity=0)
+
+    def test_names_are_chosen(self) -> None:
+        import django_ratelimiter.migrations as package
+
+        names = [path.stem for path in Path(package.__path__[0]).glob("[0-9]*.py")]
+        assert names
+        assert not [name for name in names if re.search(r"_auto_|alter_.*_and", name)]
+
+    def test_users_may_have_other_keys(self, tmp_path: Path) -> None:
+        """A project whose user model has UUID keys migrates, assigns and reads back."""
+        (tmp_path / "people").mkdir()
+        (tmp_path / "people" / "__init__.py").touch()
+        (tmp_path / "people" / "models.py").write_text(
+            "import uuid\nfrom django.contrib.auth.models import AbstractUser\nfrom django.db import models\n"
+            "class Person(AbstractUser):\n    id = models.UUIDField(primary_key=True, default=uuid.uuid4)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", UUID_PROJECT], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (0, "user ada: Free"), done.stderr
+
+
+UUID_PROJECT = """
+import sys
+sys.path.insert(0, ".")
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="x", USE_TZ=True, AUTH_USER_MODEL="people.Person", ROOT_URLCONF="people",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "people", "django_ratelimiter"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+django.setup()
+from django.core.management import call_command
+call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
+from people.models import Person
+from django_ratelimiter.models import Tier, TierAssignment
+tier = Tier.objects.create(slug="free", name="Free")
+TierAssignment.objects.create(tier=tier, user=Person.objects.create(username="ada"))
+print(TierAssignment.objects.get(user__username="ada"))
+"""

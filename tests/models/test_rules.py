@@ -1,0 +1,203 @@
+"""Rules and limits: what the database and the forms refuse."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.models import (
+    Rule,
+    RuleLimit,
+    Tier,
+)
+from django_ratelimiter.rules import ruleset
+
+from .refusals import assert_database_refuses, refused
+
+pytestmark = pytest.mark.django_db
+
+
+class TestRule:
+    def test_choices_are_those_of_the_rule_set(self) -> None:
+        for choices, known in (
+            (Rule.Mode, ruleset.MODES),
+            (Rule.PathKind, ruleset.PATH_KINDS),
+            (Rule.MissingPartition, ruleset.MISSING_PARTITION),
+            (Rule.FailurePolicy, ruleset.FAILURE_POLICIES),
+            (Tier.DefaultFor, ruleset.DEFAULT_FOR),
+        ):
+            assert set(choices.values) == set(known)
+
+    def test_defaults_are_valid(self) -> None:
+        Rule(slug="all", name="Everything").full_clean()
+
+    @pytest.mark.parametrize(
+        ("values", "field"),
+        [
+            ({"path": "api/", "path_kind": "exact"}, "path"),
+            ({"path": "api/", "path_kind": "prefix"}, "path"),
+            ({"path": "", "path_kind": "exact"}, "path"),
+            ({"path": "", "path_kind": "route"}, "path"),
+            ({"path": "/api/", "path_kind": "any"}, "path"),
+            ({"methods": ["get"]}, "methods"),
+            ({"methods": ["GET", "GET"]}, "methods"),
+            ({"methods": "GET"}, "methods"),
+            ({"methods": [["GET"]]}, "methods"),
+            ({"partition_by": ["session"]}, "partition_by"),
+            ({"partition_by": ["ip", "user", "ip"]}, "partition_by"),
+            ({"partition_by": {"ip": 1}}, "partition_by"),
+            ({"mode": "on"}, "mode"),
+            ({"path_kind": "glob"}, "path_kind"),
+            ({"slug": "with space"}, "slug"),
+        ],
+    )
+    def test_refuses(self, values: dict[str, Any], field: str) -> None:
+        assert set(refused(Rule(**{"slug": "api", "name": "API"} | values))) == {field}
+
+    def test_a_request_costs_at_least_one(self) -> None:
+        row = Rule(slug="api", name="API", cost=0)
+        assert "cost" in refused(row)
+        assert_database_refuses("ratelimiter_rule_cost", row)
+
+    @pytest.mark.parametrize(
+        "route",
+        [
+            "items/",
+            "items/<int:item>/",
+            "<slug>/<path:rest>",
+            "^items/(?P<item>[0-9]+)/$",
+            "api/v(?P<version>[12])/items/<uuid:item>/",
+            r"(?<!old-)items/\Z",
+            r"api/^items\.(?P<format>[a-z]+)/?$",
+            "a+b/(c)/[d",
+        ],
+    )
+    def test_takes_what_a_resolver_match_may_hold(self, route: str) -> None:
+        Rule(slug="api", name="API", path_kind="route", path=route).full_clean()
+
+    @pytest.mark.parametrize(
+        "route",
+        [
+            "items/<int:item",
+            "items/int:item>/",
+            "items/<nope:item>/",
+            "items/<int:1st>/",
+            "items/< item>/",
+            "<a>/<a>/",
+            "^items/(",
+            "^items/(?P<item>[0-9]+/$",
+        ],
+    )
+    def test_refuses_a_broken_route(self, route: str) -> None:
+        assert set(refused(Rule(slug="api", name="API", path_kind="route", path=route))) == {"path"}
+
+    def test_knows_the_converters_that_the_urlconf_registers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from django.urls import converters
+
+        monkeypatch.setattr(converters, "REGISTERED_CONVERTERS", {})
+        converters.get_converters.cache_clear()
+        row = Rule(slug="api", name="API", path_kind="route", path="items/<roman:item>/")
+        assert "path" in refused(row)
+
+        class Patterns:
+            @property
+            def url_patterns(self) -> list[Any]:
+                converters.REGISTERED_CONVERTERS["roman"] = converters.StringConverter()
+                converters.get_converters.cache_clear()
+                return []
+
+        monkeypatch.setattr("django_ratelimiter.models.validation.get_resolver", Patterns)
+        try:
+            row.full_clean()
+        finally:
+            converters.get_converters.cache_clear()
+
+    def test_a_route_loses_the_slash_that_no_match_has(self) -> None:
+        row = Rule(slug="api", name="API", path_kind="route", path="/items/<int:item>/")
+        row.full_clean()
+        assert row.path == "items/<int:item>/"
+
+
+class TestLimit:
+    def test_builds_the_engines_limit(self, rule: Rule) -> None:
+        row = RuleLimit(rule=rule, algorithm="token_bucket", quota=10, window_seconds=Decimal("0.5"), burst=20)
+        assert row.to_limit() == Limit(10, Decimal("0.5"), "token_bucket", burst=20)
+        assert RuleLimit(rule=rule, unlimited=True).to_limit() is None
+
+    @pytest.mark.parametrize(
+        ("values", "field", "says"),
+        [
+            ({"quota": 0}, "quota", "Must be a whole number"),
+            ({"quota": 2**53}, "quota", "2^53"),
+            ({"quota": None}, "quota", "Needed"),
+            ({"window_seconds": None}, "window_seconds", "Needed"),
+            ({"window_seconds": Decimal(0)}, "window_seconds", "above 0"),
+            ({"window_seconds": Decimal(-1)}, "window_seconds", "above 0"),
+            ({"window_seconds": Decimal(367 * 86_400)}, "window_seconds", "at most"),
+            ({"algorithm": "magic"}, "algorithm", "unknown"),
+            ({"burst": 5}, "burst", "has no burst"),
+            ({"soft_quota": 10}, "soft_quota", "below 10"),
+            ({"unlimited": True}, "quota", "Leave this empty"),
+        ],
+    )
+    def test_maps_the_engines_refusal_to_the_field(
+        self, rule: Rule, values: dict[str, Any], field: str, says: str
+    ) -> None:
+        row = RuleLimit(**{"rule": rule, "quota": 10, "window_seconds": Decimal(60)} | values)
+        messages = refused(row)
+        assert says in messages[field][0]
+        assert len(messages[field]) == 1
+        assert set(messages) - {"window_seconds"} <= {field}
+
+    @pytest.mark.parametrize(
+        ("values", "field"),
+        [({"quota": 4}, "quota"), ({"quota": 9, "algorithm": "token_bucket", "burst": 4}, "burst")],
+    )
+    def test_refuses_what_never_passes(self, rule: Rule, values: dict[str, Any], field: str) -> None:
+        rule.cost = 5
+        row = RuleLimit(rule=rule, window_seconds=Decimal(60), **values)
+        assert refused(row) == {field: ["Never lets a request pass: one costs 5."]}
+        rule.cost = 4
+        row.full_clean()
+
+    @pytest.mark.parametrize("of_tier", [True, False])
+    def test_one_per_tier_algorithm_and_window(self, rule: Rule, tier: Tier, of_tier: bool) -> None:
+        values: dict[str, Any] = {"rule": rule, "tier": tier if of_tier else None, "window_seconds": Decimal(60)}
+        RuleLimit.objects.create(quota=10, **values)
+        RuleLimit.objects.create(quota=10, **values | {"window_seconds": Decimal(1)})
+        RuleLimit.objects.create(quota=10, **values | {"algorithm": "fixed_window"})
+        row = RuleLimit(quota=20, **values)
+        assert "already" in str(refused(row))
+        assert_database_refuses("ratelimiter_limit_of_(tier|others)", row)
+
+    @pytest.mark.parametrize("of_tier", [True, False])
+    def test_unlimited_once(self, rule: Rule, tier: Tier, of_tier: bool) -> None:
+        values: dict[str, Any] = {"rule": rule, "tier": tier if of_tier else None, "unlimited": True}
+        RuleLimit.objects.create(**values)
+        row = RuleLimit(**values)
+        assert "unlimited already" in str(refused(row))
+        assert_database_refuses("ratelimiter_limit_unlimited_(tier|others)", row)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"unlimited": True, "quota": 1},
+            {"unlimited": True, "window_seconds": 1},
+            {"unlimited": True, "burst": 1},
+            {"unlimited": True, "soft_quota": 1},
+            {"quota": None, "window_seconds": 1},
+            {"quota": 0, "window_seconds": 1},
+            {"quota": 1, "window_seconds": None},
+        ],
+    )
+    def test_numbers_go_with_limits_only(self, rule: Rule, values: dict[str, Any]) -> None:
+        assert_database_refuses("ratelimiter_limit_numbers", RuleLimit(rule=rule, **values))
+
+    def test_order_of_tiers_with_the_others_last(self, rule: Rule, tier: Tier) -> None:
+        low = Tier.objects.create(slug="low", name="Low", rank=0)
+        for of in (None, tier, low):
+            RuleLimit.objects.create(rule=rule, tier=of, quota=1, window_seconds=60)
+        assert [limit.tier for limit in rule.limits.all()] == [low, tier, None]

@@ -1,0 +1,98 @@
+"""Tiers, assignments, versions and counts: what the database and the forms refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import IntegrityError, transaction
+
+from django_ratelimiter.models import (
+    RuleSetState,
+    RuleSetVersion,
+    Tier,
+    TierAssignment,
+    UsageBucket,
+)
+
+from .refusals import assert_database_refuses, refused
+
+pytestmark = pytest.mark.django_db
+
+HASH = "ab" * 32
+
+
+class TestState:
+    def test_migration_makes_the_one_row(self) -> None:
+        state = RuleSetState.objects.get()
+        assert (state.pk, state.number) == (1, 0)
+        assert 1_700_000_000_000 < state.epoch < 10_000_000_000_000  # Unix milliseconds
+
+    def test_there_is_no_second_row(self) -> None:
+        assert_database_refuses("ratelimiter_state_one_row", RuleSetState(id=2, epoch=1))
+        with pytest.raises(IntegrityError), transaction.atomic():
+            RuleSetState.objects.create(epoch=1)
+
+    def test_a_number_is_given_once_per_epoch(self) -> None:
+        RuleSetVersion.objects.create(number=7, epoch=1, snapshot={})
+        RuleSetVersion.objects.create(number=7, epoch=2, snapshot={})
+        assert_database_refuses("ratelimiter_version_number", RuleSetVersion(number=7, epoch=1, snapshot={}))
+
+
+class TestTier:
+    @pytest.mark.parametrize("kind", ["anonymous", "authenticated"])
+    def test_one_default_each(self, kind: str) -> None:
+        Tier.objects.create(slug="first", name="First", default_for=kind)
+        second = Tier(slug="second", name="Second", default_for=kind)
+        assert refused(second) == {"__all__": ["Another tier is the default for these callers already."]}
+        assert_database_refuses("ratelimiter_tier_one_default", second)
+
+    def test_many_tiers_are_nobodys_default(self) -> None:
+        for slug in ("one", "two"):
+            Tier.objects.create(slug=slug, name=slug)
+
+
+class TestAssignment:
+    @pytest.mark.parametrize(
+        "chosen", [(), ("user", "group"), ("user", "api_key_hash"), ("user", "group", "api_key_hash")]
+    )
+    def test_exactly_one_subject(self, tier: Tier, chosen: tuple[str, ...]) -> None:
+        subjects = {
+            "user": User.objects.create(username="ada"),
+            "group": Group.objects.create(name="staff"),
+            "api_key_hash": HASH,
+        }
+        row = TierAssignment(tier=tier, **{name: subjects[name] for name in chosen})
+        assert refused(row) == {"__all__": ["Choose exactly one of user, group and API key."]}
+        assert_database_refuses("ratelimiter_assignment_one_subject", row)
+
+    def test_a_subject_is_in_a_tier_once(self, tier: Tier) -> None:
+        other = Tier.objects.create(slug="pro", name="Pro")
+        user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
+        subjects: list[dict[str, Any]] = [{"user": user}, {"group": group}, {"api_key_hash": HASH}]
+        for subject in subjects:
+            TierAssignment.objects.create(tier=tier, **subject)
+            TierAssignment.objects.create(tier=other, **subject)
+        for subject in subjects:
+            row = TierAssignment(tier=tier, **subject)
+            assert "already" in refused(row)["__all__"][0]
+            assert_database_refuses("ratelimiter_assignment_(user|group|api_key)", row)
+
+    @pytest.mark.parametrize("text", ["raw-key", HASH.upper(), HASH[:-1], HASH + "\n"])
+    def test_a_raw_key_is_no_hash(self, tier: Tier, text: str) -> None:
+        assert "api_key_hash" in refused(TierAssignment(tier=tier, api_key_hash=text))
+
+    def test_names_its_subject_but_never_the_whole_hash(self, tier: Tier) -> None:
+        assert str(TierAssignment(tier=tier, user=User(pk=1, username="ada"))) == "user ada: Free"
+        assert str(TierAssignment(tier=tier, group=Group(pk=1, name="staff"))) == "group staff: Free"
+        assert str(TierAssignment(tier=tier, api_key_hash=HASH)) == "API key abababab…: Free"
+
+
+def test_usage_is_counted_once_per_rule_tier_and_minute() -> None:
+    from datetime import UTC, datetime
+
+    values: dict[str, Any] = {"rule_slug": "api", "start": datetime(2026, 1, 1, tzinfo=UTC)}
+    UsageBucket.objects.create(**values)
+    UsageBucket.objects.create(tier_slug="free", **values)
+    assert_database_refuses("ratelimiter_usage_bucket", UsageBucket(**values))
