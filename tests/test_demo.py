@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -14,8 +16,9 @@ from example_project.demo.admin_client import Form, Table
 from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
 from example_project.demo.scenario import STREAMS, Caller, Stream
-from example_project.demo.traffic import Answer
+from example_project.demo.traffic import Answer, Connection
 from example_project.demo.words import limits_in_words
+from example_project.redis_server import free_port
 
 NOON = 1_800_014_400.0  # a whole hour, twelve of them after midnight UTC
 
@@ -198,6 +201,66 @@ def test_a_table_is_found_by_its_class_and_read_without_its_foot() -> None:
     table = Table(page, "totals")
     assert table.titles == ["Rule", "Requests"]
     assert table.rows == [["Orders, per key", "1 234"]]
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Answers GET as the plain views do, with a problem document, and POST as DRF does, with the field alone."""
+
+    def do_GET(self) -> None:
+        self._refuse(b'{"status": 429, "violated-policies": ["export-paced-and-capped-86400"]}', "")
+
+    def do_POST(self) -> None:
+        field = '"reports-whole-site";r=4;t=9,"export-paced-and-capped-1";r=3;t=0'
+        self._refuse(b'{"detail": "Request was throttled."}', field)
+
+    def _refuse(self, body: bytes, field: str) -> None:
+        self.send_response(429)
+        for name, value in (("Content-Length", str(len(body))), ("X-Process-ID", "7"), ("RateLimit", field)):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing_port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_refusal_is_laid_to_the_rules_that_the_answer_names(refusing_port: int) -> None:
+    paula = Caller("pro", "192.0.2.1", user="paula")
+    for stream, expected in (
+        (Stream("/api/export/", (paula,), 1), {"export-paced-and-capped"}),
+        (Stream("/api/reports/", (paula,), 1, method="POST"), {"reports-whole-site"}),
+    ):
+        connection = Connection(refusing_port)
+        answer = connection.send(stream, paula)
+        connection.close()
+        assert (answer.status, answer.process, answer.error) == (429, 7, "")
+        assert answer.refused_by == expected
+
+
+def test_a_refusal_by_a_rule_that_the_request_does_not_meet_is_an_error(refusing_port: int) -> None:
+    stream = Stream("/orders/", (Caller("pro", "192.0.2.1", api_key="key-pro"),), 1)
+    connection = Connection(refusing_port)
+    answer = connection.send(stream, stream.callers[0])
+    connection.close()
+    assert not answer.refused_by
+    assert "names no rule" in answer.error
+
+
+def test_no_answer_is_an_answer_with_an_error() -> None:
+    stream = Stream("/orders/", (Caller("pro", "192.0.2.1", api_key="key-pro"),), 1)
+    answer = Connection(free_port()).send(stream, stream.callers[0])
+    assert answer.status == 0
+    assert "refused" in answer.error
 
 
 def test_limits_in_words() -> None:
