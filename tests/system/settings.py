@@ -1,0 +1,27 @@
+"""The settings of the sites that the system tests start: those of the tests, with what makes a process observable.
+
+SYSTEM_ENGINE: the dotted path of another engine, see `tests/system/engines.py`; unset = the one on Redis.
+"""
+
+import os
+
+from tests.settings import *  # noqa: F403
+from tests.settings import CACHES, MIDDLEWARE
+
+MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
+# Longer than any hiccup of a busy machine: a timeout would let the failure policy decide, rightly, and spoil a count.
+CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT": 10}
+RATELIMITER = {
+    "CACHE_ALIAS": "ratelimit",
+    "ENGINE": os.environ.get("SYSTEM_ENGINE"),
+    "TRUSTED_PROXIES": ["127.0.0.1"],  # the tests choose the addresses that requests come from
+    # Shorter than the defaults, for tests wait for them.
+    "VERSION_CHECK_INTERVAL": 0.2,
+    "RULES_MAX_AGE": 1.0,
+}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+}

@@ -1,0 +1,52 @@
+"""Many clients on one key, in several processes: exactly the quota is admitted, every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import redis
+
+from .conftest import MakeRule, StartSite
+from .load import Answer, Client, send
+from .site import Site
+
+ROUNDS = 20
+CLIENTS = 32
+REQUESTS = 224
+QUOTA = 100
+DAY = 86_400
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "token_bucket"])
+def test_32_clients_on_one_key_admit_exactly_the_quota(
+    site: Site, make_rule: MakeRule, redis_client: redis.Redis, algorithm: str
+) -> None:
+    make_rule(1, QUOTA, algorithm, partition_by=["ip"])
+    clients = site.connect(CLIENTS, "/items/1/")
+    for number in range(ROUNDS):
+        answers = send_in_one_day(redis_client, clients, number)
+        assert {answer.process for answer in answers} == site.workers
+        assert {answer.status for answer in answers} == {200, 429}
+        assert sum(answer.admitted for answer in answers) == QUOTA, f"round {number}"
+
+
+def test_workers_forked_after_the_engine_was_used_admit_exactly_the_quota(
+    start_site: StartSite, make_rule: MakeRule
+) -> None:
+    make_rule(1, QUOTA, "token_bucket", partition_by=["ip"])
+    site = start_site("--preload", application="tests.system.warm_wsgi")
+    answers = send(site.connect(CLIENTS, "/items/1/"), "/items/1/", REQUESTS)
+    assert {answer.process for answer in answers} == site.workers
+    assert {answer.quota for answer in answers} == {QUOTA}  # none was left to a failure policy
+    assert sum(answer.admitted for answer in answers) == QUOTA
+
+
+def send_in_one_day(server: redis.Redis, clients: Sequence[Client], number: int) -> list[Answer]:
+    """The answers of one round; a second time, for another key, should the window of a day end within it."""
+    for network in ("198.51.100", "203.0.113"):
+        day = server.time()[0] // DAY
+        answers = send(clients, "/items/1/", REQUESTS, f"{network}.{number}")
+        if server.time()[0] // DAY == day:
+            break
+    return answers
