@@ -113,6 +113,15 @@ def test_midnight_between_two_requests_gives_a_second_quota() -> None:
     assert expected_of_key([limit], 1, seen) == Range(40, 80)
 
 
+def test_a_sliding_window_lets_in_what_has_slid_out_since_the_edge() -> None:
+    limit = catalogue.Limit(60, 60, SLIDING)
+    seen = answers([limit], evenly(200, NOON - 10, 20))
+    expected = expected_of_key([limit], 1, seen)
+    assert admitted(seen) == 69
+    assert expected.low == 60
+    assert expected.high in (69, 70)
+
+
 def test_a_request_that_only_another_rule_refused_is_as_if_it_had_never_come() -> None:
     limit = catalogue.Limit(40, DAY, FIXED)
     elsewhere = [Seen(NOON, NOON + 0.01, admitted=False, refused_here=False)] * 100
