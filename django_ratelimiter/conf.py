@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,8 +61,8 @@ def _flag(value: Any) -> bool:
 
 def _number(low: float, high: float, text: str, *, above: bool = False) -> Callable[[Any], float]:
     def read(value: Any) -> float:
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not usable or not low <= value <= high or (above and value == low):
+        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        if not usable or not low <= value <= high or (above and value == low):  # NaN fails here too
             raise ValueError(text)
         return float(value)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.test import RequestFactory, override_settings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_ratelimiter import identity
@@ -87,6 +87,7 @@ WALKS = [
     ("10.0.0.1", "198.51.100.1%eth0", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "198.51.100.01", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "198.51.100.1:port", NETWORKS, "10.0.0.1"),
+    ("10.0.0.1", "fe80::1%" + "e" * 5000, NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "fe80::1%", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "3325256705", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "\uff1198.51.100.1", NETWORKS, "10.0.0.1"),
@@ -268,6 +269,8 @@ def test_a_user_named_like_an_address_is_not_that_address() -> None:
 
 
 @given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
+@example(("a", "b|api_key:c"), ("a|api_key:b", "c"))
+@example(("|", ""), ("%7C", ""))
 def test_two_identities_never_share_a_partition(one: tuple[str, str], other: tuple[str, str]) -> None:
     values = [partition(who(user_id=user, api_key=key), ["user", "api_key"]) for user, key in (one, other)]
     assert (values[0] == values[1]) == (one == other)
