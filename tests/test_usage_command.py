@@ -1,0 +1,84 @@
+"""The two ways in which a collection is started: by Celery and from cron."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError
+
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.management.commands import ratelimit
+from django_ratelimiter.models import UsageBucket
+from django_ratelimiter.tasks import collect_usage
+from django_ratelimiter.usage.collect import Collected
+
+pytestmark = pytest.mark.django_db
+
+
+def decide(times: int) -> None:
+    for _ in range(times):
+        get_engine().check([Charge("key", Limit(1_000, 60), usage="rule|free")], now_us=60_000_000)
+
+
+def run() -> str:
+    out = StringIO()
+    call_command("ratelimit", "collect", stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_says_what_came() -> None:
+    decide(3)
+    assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it met.\n"
+    assert UsageBucket.objects.get().allowed == 3
+    assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(EngineUnavailable("gone"), "Redis cannot be asked now: gone"), (OperationalError("locked"), "database.*locked")],
+)
+def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(ratelimit, "collect", fail)
+    with pytest.raises(CommandError, match=told) as caught:
+        run()
+    assert caught.value.returncode == 1
+
+
+def test_the_command_fails_if_a_batch_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratelimit, "collect", lambda: Collected(1, 3, failed=2))
+    with pytest.raises(CommandError, match="2 batches could not be collected and wait"):
+        run()
+
+
+def test_the_command_tells_that_memory_is_not_shared(settings: Any) -> None:
+    settings.RATELIMITER = {"CACHE_ALIAS": None}
+    err = StringIO()
+    call_command("ratelimit", "collect", stdout=StringIO(), stderr=err)
+    assert "RATELIMITER names no Redis" in err.getvalue()
+
+
+def test_the_command_wants_a_subcommand() -> None:
+    with pytest.raises(CommandError, match="SUBCOMMAND"):
+        call_command("ratelimit")
+
+
+def test_the_task_collects() -> None:
+    decide(2)
+    assert collect_usage.name == "django_ratelimiter.collect_usage"
+    assert collect_usage.apply().successful()
+    assert UsageBucket.objects.get().allowed == 2
+
+
+def test_the_task_fails_quietly_while_redis_is_out_of_reach(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    location = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "ratelimit": location}
+    result = collect_usage.apply()
+    assert isinstance(result.result, EngineUnavailable)
+    assert not [record for record in caplog.records if record.levelname == "ERROR" and record.name.startswith("celery")]

@@ -1,0 +1,183 @@
+"""Collectors that are killed, that overlap, and counts that come late: SQL holds what was decided, no more, no less."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+import pytest
+from django.db.models import Sum
+
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.models import UsageBucket
+from django_ratelimiter.usage.collect import collect
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINUTE_US = 60_000_000
+PAST_US = 29_000_000 * MINUTE_US
+LIMITS = {"few|free": Limit(3, 86_400, "fixed_window"), "many|pro": Limit(1_000, 86_400, "fixed_window")}
+
+#: Seconds without news after which a collector is taken to wait for another one's lock.
+QUIET = 0.25
+
+Outcomes = Counter[tuple[str, bool]]
+
+
+class Collector:
+    """The other end: `tests.usage_collector` in a process of its own, and what it said of its latest collection."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.usage_collector"],
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: SimpleQueue[str] = SimpleQueue()
+        self.reader = Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.steps: list[str] = []
+        self.code: int | None = None
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.put(line.strip())
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin
+        print(line, file=self.process.stdin, flush=True)
+
+    def start(self, line: str) -> None:
+        self.steps, self.code = [], None
+        self.tell(line)
+
+    def wait(self, seconds: float = 30) -> bool:
+        """Read on until it has ended, with `code`, or paused. False if no news came for so many seconds."""
+        try:
+            while self.code is None:
+                word, _, rest = self.lines.get(timeout=seconds).partition(" ")
+                if word == "paused":
+                    break
+                if word == "ended":
+                    self.code = int(rest)
+                else:
+                    self.steps.append(rest)
+        except Empty:
+            return False
+        return True
+
+    def close(self) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        self.process.wait(timeout=20)
+        self.reader.join()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Callable[[], Collector]]:
+    """Start collecting processes."""
+    started: list[Collector] = []
+
+    def start() -> Collector:
+        started.append(Collector())
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def decide(decided: Outcomes, minute: int = 0, times: int = 5) -> None:
+    """Let requests meet both rules in a minute that is long past, and note what each rule decided."""
+    now_us = PAST_US + minute * MINUTE_US
+    charges = [Charge(f"{label}:{minute}", limit, usage=label) for label, limit in LIMITS.items()]
+    for _ in range(times):
+        for verdict in get_engine().check(charges, now_us=now_us):
+            assert verdict.charge.usage
+            decided[verdict.charge.usage, verdict.allowed] += 1
+
+
+def collected() -> Outcomes:
+    """What the usage buckets hold."""
+    sums = UsageBucket.objects.order_by().values_list("rule_slug", "tier_slug").annotate(Sum("allowed"), Sum("denied"))
+    outcomes: Outcomes = Counter()
+    for rule, tier, allowed, denied in sums:
+        outcomes += Counter({(f"{rule}|{tier}", True): allowed, (f"{rule}|{tier}", False): denied})
+    return outcomes
+
+
+def assert_every_step_was_met(seen: Counter[str]) -> None:
+    """Two batches of two rows each."""
+    assert seen["end"] == seen["take_usage"] == seen["publish"] == 1
+    for once_for_each_batch in ("read_usage", 'INSERT INTO "django_ratelimiter_usagebatch"', "drop_usage"):
+        assert seen[once_for_each_batch] == 2
+    assert seen['UPDATE "django_ratelimiter_usagebucket" SET'] == 4
+    assert seen["_commit"] >= 2
+
+
+def test_killed_before_each_of_its_steps(collector: Callable[[], Collector]) -> None:
+    killed, decided, seen = collector(), Outcomes(), Counter[str]()
+    for step in range(100):
+        decide(decided, minute=2 * step)
+        decide(decided, minute=2 * step + 1)
+        killed.start(f"kill {step}")
+        assert killed.wait()
+        assert killed.code in (-9, 0)
+        if killed.code == 0:
+            break
+        seen[killed.steps[-1]] += 1
+        decide(decided, minute=2 * step, times=1)  # late: this minute may be a batch already
+        collect()
+        assert collected() == decided, f"killed before step {step}: {killed.steps[-1]}"
+        assert get_engine().take_usage() == []
+    assert_every_step_was_met(seen)
+
+
+def test_paused_before_each_of_its_steps_while_another_collects(collector: Callable[[], Collector]) -> None:
+    paused, other, decided, seen = collector(), collector(), Outcomes(), Counter[str]()
+    for step in range(100):
+        decide(decided, minute=0)  # whose rows are there already, and
+        decide(decided, minute=1 + step)  # whose rows are new
+        paused.start(f"pause {step}")
+        assert paused.wait()
+        if paused.code == 0:
+            break
+        seen[paused.steps[-1]] += 1
+        for minute in (0, 1 + step):
+            decide(decided, minute, times=1)
+        other.start("run")
+        other.wait(QUIET)  # until it has ended, or waits for what the paused one holds
+        paused.tell("go on")
+        assert paused.wait()
+        assert other.wait()
+        assert (paused.code, other.code) == (0, 0)
+        collect()
+        assert collected() == decided, f"paused before step {step}: {seen}"
+    assert_every_step_was_met(seen)
+
+
+def test_three_at_once(collector: Callable[[], Collector]) -> None:
+    others, decided = [collector(), collector()], Outcomes()
+    for _ in range(3):
+        for _batch in range(8):  # all of one minute, so that they meet at the same rows
+            decide(decided, times=1)
+            get_engine().take_usage()
+        for other in others:
+            other.start("run")
+        collect()
+        for other in others:
+            assert other.wait()
+            assert other.code == 0
+    assert collected() == decided
+    assert UsageBucket.objects.count() == len(LIMITS)
