@@ -50,7 +50,8 @@ class OfferingWhatIsThere(forms.ModelForm):
         for name, field in self.fields.items():
             value = self.initial.get(name)
             if isinstance(field, forms.TypedChoiceField) and value is not None and not field.valid_value(value):
-                field.choices = [(value, value), *field.choices]
+                known: Any = field.choices
+                field.choices = [(value, value), *known]
 
 
 class RuleForm(OfferingWhatIsThere):
@@ -99,6 +100,9 @@ class RuleLimitForm(OfferingWhatIsThere):
                 return
             error = ValidationError(fresh)
         super().add_error(field, error)
+
+    def validate_constraints(self) -> None:
+        """Leave what is unique to the form set, which knows all rows as they will be; Django 6.1 asks here."""
 
 
 class RuleLimitFormSet(forms.BaseInlineFormSet):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, ValidationError
 from django.db import models
 from django.db.models import F, Q
 from django.utils.text import capfirst
@@ -116,9 +116,14 @@ class RuleLimit(models.Model):
 
     def __str__(self) -> str:
         try:
-            tier = self.tier.slug if self.tier else gettext("every other tier")
-        except Tier.DoesNotExist:  # while both are being deleted
-            tier = f"#{self.tier_id}"
+            return f"{self.rule.slug}, {self.in_short}"
+        except ObjectDoesNotExist:  # while all of them are being deleted
+            return f"#{self.pk}"
+
+    @property
+    def in_short(self) -> str:
+        """The tier and its quota, whether they can be enforced or not: "free: 100 / 60 s"."""
+        tier = self.tier.slug if self.tier else gettext("every other tier")
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
         seconds = str(self.window_seconds)

@@ -27,10 +27,10 @@ class TestSave:
         assert (response.status_code, response["Location"]) == (302, RULES)
         rule = Rule.objects.get()
         assert (rule.methods, rule.partition_by, rule.failure_policy) == (["GET", "POST"], ["user"], "closed")
-        assert [str(limit.to_limit() and limit) for limit in rule.limits.all()] == [
+        assert [limit.in_short for limit in rule.limits.all()] == [
             "free: 9 / 1.5 s",
             "free: 100 / 60 s",
-            "None",
+            "every other tier: unlimited",
         ]
         assert number() == before + 1
         version = RuleSetVersion.objects.get(number=before + 1)
@@ -68,7 +68,8 @@ class TestSave:
 
     def test_deleting_is_one_version(self, admin_client: Client, rule: Rule, free: Tier) -> None:
         before = number()
-        assert "100 / 60" in shown(admin_client.get(page_of(free, "delete")))  # it says what goes along
+        warning = shown(admin_client.get(page_of(free, "delete")))
+        assert "Limit: export, free: 100 / 60 s" in warning  # it goes along
         assert admin_client.post(page_of(rule, "delete"), {"post": "yes"}).status_code == 302
         assert number() == before + 1
         other = Tier.objects.create(slug="pro", name="Pro")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from django.contrib.auth.models import Group, User
 from django.core import serializers
 from django.core.management import call_command
 
+import django_ratelimiter
 from django_ratelimiter.models import (
     Rule,
     RuleLimit,
@@ -45,8 +47,8 @@ class TestFixtures:
         Rule.objects.all().delete()
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)
         assert [str(limit) for limit in Rule.objects.get(slug="api").limits.all()] == [
-            "free: 5 / 0.25 s",
-            "every other tier: unlimited",
+            "api, free: 5 / 0.25 s",
+            "api, every other tier: unlimited",
         ]
         assert TierAssignment.objects.filter(tier__slug="free").count() == 3
 
@@ -70,7 +72,9 @@ class TestMigrations:
             "import uuid\nfrom django.contrib.auth.models import AbstractUser\nfrom django.db import models\n"
             "class Person(AbstractUser):\n    id = models.UUIDField(primary_key=True, default=uuid.uuid4)\n"
         )
-        done = subprocess.run([sys.executable, "-c", UUID_PROJECT], cwd=tmp_path, capture_output=True, text=True)
+        environment = os.environ | {"PYTHONPATH": str(Path(django_ratelimiter.__path__[0]).parent)}
+        command = [sys.executable, "-c", UUID_PROJECT]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stdout.strip()) == (0, "user ada: Free"), done.stderr
 
 
