@@ -152,6 +152,13 @@ def test_counted_refusals_spend_nothing_of_other_charges(engine: Engine) -> None
     assert left(engine, other, Charge("key", FIVE)) == [5, 0]
 
 
+@pytest.mark.parametrize("limit", [FIVE, Limit(5, 60)])
+def test_a_counted_refusal_under_a_lowered_quota_forgets_nothing(engine: Engine, limit: Limit) -> None:
+    spend(engine, "key", 5, limit)
+    engine.check([Charge("key", Limit(2, 60, limit.algorithm), count_refusals=True)], now_us=HOUR)
+    assert left(engine, Charge("key", limit)) == [0]
+
+
 def test_a_cost_above_the_capacity_never_passes(engine: Engine) -> None:
     for cost in (6, 2**53, 10**30):
         refused = engine.check([Charge("key", BUCKET, cost)], now_us=HOUR)[0]
