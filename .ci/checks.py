@@ -46,7 +46,17 @@ class Outcome:
         """Run the test suite, and count test by test."""
         report = CACHE / "junit.xml"
         report.unlink(missing_ok=True)
-        command = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--dist=loadgroup", f"--junitxml={report}", *options)
+        command = (
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            f"-n{WORKERS}",
+            "--dist=loadgroup",
+            "--durations=8",
+            f"--junitxml={report}",
+            *options,
+        )
         done = _run(name, command, environment)
         passed = failed = 0
         for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
