@@ -135,8 +135,16 @@ MANIFEST = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.Manif
 
 @pytest.mark.parametrize(
     "without",
-    [{"STATIC_URL": None}, {"STORAGES": MANIFEST, "STATIC_ROOT": "/nowhere"}, {"STORAGES": MANIFEST}],
-    ids=["no URL", "no manifest", "no root"],
+    [
+        {"STATIC_URL": None},
+        {
+            "STATIC_URL": None,
+            "INSTALLED_APPS": ["django_ratelimiter", "django.contrib.auth", "django.contrib.contenttypes"],
+        },
+        {"STORAGES": MANIFEST, "STATIC_ROOT": "/nowhere"},
+        {"STORAGES": MANIFEST},
+    ],
+    ids=["no URL", "no app", "no manifest", "no root"],
 )
 def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None:
     with override_settings(**without):
