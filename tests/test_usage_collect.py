@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, UsageCount
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, MemoryEngine, UsageCount
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 MINUTE_US = 60_000_000
 START = datetime(2025, 11, 21, 14, 5, tzinfo=UTC)
 START_US = int(START.timestamp()) * 1_000_000
-LIMIT = Limit(2, 86_400, "fixed_window", soft_quota=1)
+LIMIT = Limit(2, 86_400, Algorithm.FIXED_WINDOW, soft_quota=1)
 
 
 @pytest.fixture(autouse=True)

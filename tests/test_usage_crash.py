@@ -14,7 +14,7 @@ import pytest
 from django.db.models import Sum
 
 from django_ratelimiter.connection import get_engine
-from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.usage.collect import collect
 
@@ -22,7 +22,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 MINUTE_US = 60_000_000
 PAST_US = 29_000_000 * MINUTE_US
-LIMITS = {"few|free": Limit(3, 86_400, "fixed_window"), "many|pro": Limit(1_000, 86_400, "fixed_window")}
+LIMITS = {
+    "few|free": Limit(3, 86_400, Algorithm.FIXED_WINDOW),
+    "many|pro": Limit(1_000, 86_400, Algorithm.FIXED_WINDOW),
+}
 
 #: Seconds without news after which a collector is taken to wait for another one's lock.
 QUIET = 0.25

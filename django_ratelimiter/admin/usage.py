@@ -60,6 +60,14 @@ class PeriodForm(forms.Form):
             data["span"] = reports.last(length)
         return data
 
+    def clean_since(self) -> datetime | None:
+        """The start, in a year that every time zone can reckon with."""
+        return _within_calendar(self.cleaned_data["since"])
+
+    def clean_until(self) -> datetime | None:
+        """The end, likewise."""
+        return _within_calendar(self.cleaned_data["until"])
+
     def _custom(self, since: datetime | None, until: datetime | None) -> Period | None:
         if since is None or until is None:
             for name, given in (("since", since), ("until", until)):
@@ -72,6 +80,12 @@ class PeriodForm(forms.Form):
         elif span.end - span.start > LONGEST:
             self.add_error("until", _("A report covers at most %d days.") % LONGEST.days)
         return span
+
+
+def _within_calendar(moment: datetime | None) -> datetime | None:
+    if moment is not None and not 1970 <= moment.year < 9999:
+        raise forms.ValidationError(_("This year is out of range."))
+    return moment
 
 
 class Told(NamedTuple):
@@ -177,6 +191,6 @@ def _tell(figures: Figures) -> Told:
         chart.number(figures.denied),
         chart.number(figures.shadow_denied),
         chart.number(figures.soft_exceeded),
-        _("%s %%") % number_format(rate, decimal_pos=1, use_l10n=True) if figures.requests else "\u2013",
+        _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
         f"{rate:.2f}%",
     )

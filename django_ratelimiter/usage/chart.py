@@ -108,13 +108,10 @@ def _top(highest: int) -> int:
 
 
 def _marks(points: Sequence[Point], slot: float) -> list[Mark]:
+    starts = [(i * slot, timezone.localtime(point.start)) for i, point in enumerate(points)]
     places: list[tuple[float, datetime]] = []
     for spacing in SPACINGS:
-        places = [
-            (i * slot, local)
-            for i, local in enumerate(timezone.localtime(point.start) for point in points)
-            if (local.toordinal() * 1_440 + local.hour * 60 + local.minute) % spacing == 0
-        ]
+        places = [(place, local) for place, local in starts if _minutes(local) % spacing == 0]
         if len(places) <= MARKS:
             break
     days = all(_is_midnight(local) for _place, local in places)
@@ -122,6 +119,11 @@ def _marks(points: Sequence[Point], slot: float) -> list[Mark]:
         Mark(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
         for i, (place, local) in enumerate(places)
     ]
+
+
+def _minutes(local: datetime) -> int:
+    """Minutes of the clock since some midnight."""
+    return local.toordinal() * 1_440 + local.hour * 60 + local.minute
 
 
 def _is_midnight(local: datetime) -> bool:

@@ -1,0 +1,233 @@
+"""The report in the admin: who sees it, what it says, and what it says when there is nothing to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+import django_ratelimiter.admin.usage  # noqa: F401  registers the report
+from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
+from django_ratelimiter.usage.times import Step, floor, now, stored
+
+pytestmark = pytest.mark.django_db
+
+REPORT = "/admin/django_ratelimiter/usagebucket/"
+Queries = Callable[[int], Any]
+
+#: Session, user, permissions (2), totals, series, freshness (2), rules, tiers.
+QUERIES = 10
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    """Somebody who may view usage and nothing else."""
+    return log_in(client, "view_usagebucket")
+
+
+def log_in(client: Client, *permissions: str) -> Client:
+    user = User.objects.create_user("staff", password="x", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(user)
+    return client
+
+
+def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: int) -> UsageBucket:
+    minute = floor(now(), Step.MINUTE, timezone.get_current_timezone()) - timedelta(minutes=minutes_ago)
+    return UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=stored(minute), **figures)
+
+
+def text_of(response: Any) -> str:
+    """What is read: no tags, single spaces."""
+    assert response.status_code == 200
+    return " ".join(re.sub(r"<[^>]*>", " ", response.content.decode()).split())
+
+
+def lines(response: Any) -> list[list[str]]:
+    """The cells of the table of totals, line by line."""
+    table = response.content.decode().partition('class="totals"')[2].partition("</table>")[0]
+    return [
+        [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
+        for line in re.findall(r"<tr>.*?</tr>", table, re.S)
+    ]
+
+
+class TestWhoMaySeeIt:
+    def test_staff_with_the_permission(self, staff: Client) -> None:
+        assert staff.get(REPORT).status_code == 200
+
+    def test_staff_without_it(self, client: Client) -> None:
+        assert log_in(client, "view_rule", "change_rule").get(REPORT).status_code == 403
+
+    def test_others_are_asked_to_log_in(self, client: Client) -> None:
+        response = client.get(REPORT)
+        assert response.status_code == 302
+        assert "/login/" in response["Location"]
+
+    def test_nobody_changes_counts(self, admin_client: Client) -> None:
+        bucket = add(5, allowed=1)
+        for path in ("add/", f"{bucket.pk}/change/", f"{bucket.pk}/delete/", f"{bucket.pk}/history/"):
+            assert admin_client.post(REPORT + path, {"allowed": 5}).status_code == 404
+        admin_client.post(REPORT, {"action": "delete_selected", "_selected_action": bucket.pk, "post": "yes"})
+        assert UsageBucket.objects.get().allowed == 1
+
+    def test_the_index_links_to_it(self, staff: Client) -> None:
+        page = staff.get("/admin/").content.decode()
+        assert REPORT in page
+        assert f"{REPORT}add/" not in page
+
+
+class TestTotals:
+    def test_by_rule_and_tier_with_their_names(self, staff: Client) -> None:
+        Rule.objects.create(slug="search", name="Search the catalogue")
+        Tier.objects.create(slug="free", name="Free of charge")
+        add(5, allowed=1200, denied=300)
+        add(6, tier="", allowed=4)
+        add(6, rule="gone", tier="gone too", denied=1, allowed=1)
+        title, *rows, together = lines(staff.get(REPORT))
+        assert title == ["Rule", "Tier", "Requests", "Admitted", "Refused", "Refusal rate"]
+        assert rows == [
+            ["gone", "gone too", "2", "1", "1", "50.0 %"],
+            ["Search the catalogue", "no tier", "4", "4", "0", "0.0 %"],
+            ["Search the catalogue", "Free of charge", "1,500", "1,200", "300", "20.0 %"],
+        ]
+        assert together == ["Total", "1,506", "1,205", "301", "20.0 %"]
+
+    def test_shadow_and_soft_columns_only_where_there_is_something(self, staff: Client) -> None:
+        add(5, allowed=6, denied=1, shadow_denied=3, soft_exceeded=2)
+        title, _row, together = lines(staff.get(REPORT))
+        assert title[3:7] == ["Admitted", "of these beyond the soft quota", "Refused", "Would be refused"]
+        assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
+
+    def test_rules_link_to_their_pages_for_those_who_may_see_them(self, client: Client) -> None:
+        rule = Rule.objects.create(slug="search", name="Search")
+        add(5, allowed=1)
+        link = f"/admin/django_ratelimiter/rule/{rule.pk}/change/"
+        staff = log_in(client, "view_usagebucket")
+        assert link not in staff.get(REPORT).content.decode()
+        User.objects.get().user_permissions.add(Permission.objects.get(codename="view_rule"))
+        assert link in staff.get(REPORT).content.decode()
+
+    def test_names_are_escaped(self, staff: Client) -> None:
+        add(5, rule="<b>bold</b>", allowed=1)
+        assert "<b>bold" not in staff.get(REPORT).content.decode()
+
+    def test_a_fixed_number_of_queries(self, staff: Client, django_assert_num_queries: Queries) -> None:
+        with django_assert_num_queries(QUERIES):
+            staff.get(REPORT)
+        for number in range(30):
+            Rule.objects.create(slug=f"rule-{number}", name=f"Rule {number}")
+            add(number, rule=f"rule-{number}", allowed=1)
+        with django_assert_num_queries(QUERIES):
+            staff.get(f"{REPORT}?period=30d")
+
+
+class TestPeriods:
+    @pytest.mark.parametrize(
+        ("period", "rows"), [("1h", 1), ("24h", 2), ("", 2), ("7d", 3), ("30d", 4)], ids=lambda value: f"{value}"
+    )
+    def test_lengths(self, staff: Client, period: str, rows: int) -> None:
+        for tier, minutes in (("a", 30), ("b", 23 * 60), ("c", 6 * 1440), ("d", 29 * 1440), ("e", 31 * 1440)):
+            add(minutes, tier=tier, allowed=1)
+        assert len(lines(staff.get(f"{REPORT}?period={period}"))) == rows + 2
+
+    def test_custom(self, staff: Client) -> None:
+        UsageBucket.objects.create(rule_slug="in", start="2025-11-21T10:00Z", allowed=1)
+        UsageBucket.objects.create(rule_slug="out", start="2025-11-21T11:00Z", allowed=1)
+        with timezone.override("Asia/Kolkata"):  # +05:30
+            response = staff.get(f"{REPORT}?period=custom&since=2025-11-21T15:30&until=2025-11-21T16:30")
+        assert [row[0] for row in lines(response)] == ["Rule", "in", "Total"]
+        assert 'value="2025-11-21T15:30"' in response.content.decode()
+
+    @pytest.mark.parametrize(
+        ("query", "told"),
+        [
+            ("period=year", "There is no period “year”. Choose one of those above."),
+            ("period=custom", "A custom period needs both a start and an end."),
+            ("period=custom&since=2025-11-21T10:00", "A custom period needs both a start and an end."),
+            ("period=custom&since=nonsense&until=2025-11-21T10:00", "Enter a valid date/time."),
+            ("period=custom&since=2025-11-21T10:00&until=2025-11-21T10:00", "The end must be later than the start."),
+            ("period=custom&since=2024-11-21T10:00&until=2025-11-23T10:00", "A report covers at most 366 days."),
+        ],
+    )
+    def test_errors(self, staff: Client, query: str, told: str) -> None:
+        response = staff.get(f"{REPORT}?{query}")
+        assert told in text_of(response)
+        assert '<svg class="bars"' not in response.content.decode()
+        assert "Error:" in response.content.decode().partition("</title>")[0]
+
+    @pytest.mark.parametrize(("since", "until"), [("0001-01-01T00:00", "0001-01-02T00:00"), ("9998-12-31T23:59",) * 2])
+    def test_the_ends_of_the_calendar(self, staff: Client, since: str, until: str) -> None:
+        for zone in ("Pacific/Auckland", "America/Los_Angeles"):
+            with timezone.override(zone):
+                response = staff.get(f"{REPORT}?period=custom&since={since}&until={until}")
+            assert "Error:" in text_of(response)
+
+    def test_the_chosen_one_is_marked(self, staff: Client) -> None:
+        page = staff.get(f"{REPORT}?period=7d").content.decode()
+        assert re.findall(r'<a href="(\?\S+)" aria-current="page">', page) == ["?period=7d"]
+        assert "<details open" not in page
+        assert "<details open" in staff.get(f"{REPORT}?period=custom").content.decode()
+
+
+class TestChart:
+    def test_accessible_and_without_anything_inline(self, staff: Client) -> None:
+        add(5, allowed=3, denied=1, shadow_denied=1)
+        page = staff.get(f"{REPORT}?period=1h").content.decode()
+        content = page.partition('<div id="content-main"')[2].partition("<footer")[0]
+        assert "<script" not in content
+        assert "style=" not in content
+        assert "<style" not in content
+        assert re.search(r'<svg class="bars" role="img" aria-labelledby="(\S+) (\S+)">\s*<title id="\1">', content)
+        assert "3 admitted and 1 refused in all" in content
+        assert content.count('<g class="bar">') == 60
+        assert "3 admitted, 1 refused, 1 would be refused</title>" in content
+        assert 'href="/static/django_ratelimiter/usage.css"' in page
+
+    @pytest.mark.parametrize(
+        ("period", "title", "bars"), [("1h", "minute", 60), ("7d", "hour", 169), ("30d", "day", 31)]
+    )
+    def test_steps(self, staff: Client, period: str, title: str, bars: int) -> None:
+        add(5, allowed=3)
+        with timezone.override("UTC"):
+            page = staff.get(f"{REPORT}?period={period}").content.decode()
+        assert f"Requests per {title}" in page
+        assert page.count('<g class="bar">') in (bars, bars - 1)  # one less if it is just the full hour or day
+
+    def test_in_another_language(self, staff: Client) -> None:
+        add(5, allowed=3000)
+        page = staff.get(REPORT, headers={"accept-language": "de"}).content.decode()
+        assert not re.search(r'(?:x|y|width|height|x1|x2|y1|y2)="\d+,\d', page)
+
+
+class TestEmpty:
+    def test_nothing_collected_yet(self, staff: Client) -> None:
+        told = text_of(staff.get(REPORT))
+        assert "Nothing has been collected yet" in told
+        assert "django_ratelimiter.collect_usage" in told
+        assert "manage.py ratelimit collect" in told
+
+    def test_nothing_in_this_period(self, staff: Client) -> None:
+        add(120, allowed=1)
+        UsageBatch.objects.create(batch_id="1:a")
+        told = text_of(staff.get(f"{REPORT}?period=1h"))
+        assert "No request met a rule in this period" in told
+        assert "The latest usage is that of" in told
+        assert "Counts last came in at" in told
+
+    def test_collected_long_ago(self, staff: Client) -> None:
+        add(60 * 24 * 20, allowed=1)
+        told = text_of(staff.get(REPORT))
+        assert "Nothing has come in for more than a week." in told
+
+    def test_when_counts_last_came_in(self, staff: Client) -> None:
+        add(5, allowed=1)
+        UsageBatch.objects.create(batch_id="1:a")
+        UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
+        assert "Counts last came in 2 minutes ago." in text_of(staff.get(REPORT))
