@@ -1,7 +1,7 @@
 """Settings of the example: SQLite, Redis by django-redis, Celery on the same Redis, DRF and the rate limiter.
 
 Environment, all optional:
-  REDIS_URL                Redis for counters and Celery; without it one process counts in its own memory.
+  REDIS_URL                redis:// or rediss://, for counters and Celery; without it a process counts in its memory.
   EXAMPLE_STATE_DIR        Where the SQLite file is kept; default: beside manage.py.
   EXAMPLE_NAMESPACE        What the limiter's keys in Redis begin with; default: example.
   EXAMPLE_COLLECT_SECONDS  How often beat collects the usage; default: 60.

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from ..catalogue import ADMIN, API_KEYS, PASSWORD, PEOPLE, RULES, TIERS
 from ..redis_server import ServerError
@@ -38,7 +39,8 @@ def main() -> int:
     broken = os.environ.get("DEMO_BREAK", "")
     if broken and broken not in BREAKS:
         parser.error(f"DEMO_BREAK is {broken!r}; it can be {', '.join(BREAKS)}.")
-    signal.signal(signal.SIGTERM, _terminate)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _terminate)
     try:
         with running_site() as site:
             return _show(site, once, broken)
@@ -74,7 +76,8 @@ def _show(site: Site, once: bool, broken: str) -> int:
 
 def _set_up(site: Site) -> None:
     heading("Rate limits for Django, seen from outside")
-    fact("Redis", site.redis)
+    redis = urlsplit(site.redis)  # shown without a password
+    fact("Redis", f"{redis.hostname}:{redis.port or 6379}, keys begin with {site.namespace}")
     site.manage("migrate", "--verbosity", "0")
     fact("Database", f"SQLite in {site.folder}")
     site.manage("demo_data")
@@ -101,9 +104,9 @@ def _serve(site: Site) -> None:
         say("\nStopping.")
 
 
-def _terminate(*_: object) -> None:
-    """Leave through every `finally` on SIGTERM too."""
-    raise SystemExit(143)
+def _terminate(number: int, _frame: object) -> None:
+    """Leave through every `finally`, with the exit status that the shell gives a process ended by this signal."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

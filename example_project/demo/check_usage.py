@@ -15,7 +15,7 @@ from .servers import COLLECT_SECONDS, Site
 from .traffic import Answer
 
 #: How long after the end of a minute its counts may take to stand in the report.
-COLLECTION_SECONDS: Final = 30.0
+COLLECTION_SECONDS: Final = 20.0
 
 #: The report by rule and tier, as both are called there: what stands under each title.
 Report = dict[tuple[str, str], dict[str, int]]

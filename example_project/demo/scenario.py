@@ -97,6 +97,6 @@ STREAMS: Final = (
     Stream("/api/search/", (ERIK,), 400),
     Stream("/api/export/", (FLORA,), 70),
     Stream("/api/export/", (PAULA,), 120),
-    Stream("/api/reports/", (*_from("anonymous", "198.51.100.8"), FLORA, PAULA, ERIK), 40),
+    Stream("/api/reports/", (*_from("anonymous", "198.51.100.8"), FREE_KEYS[0], PRO_KEY, ENTERPRISE_KEY), 40),
     Stream("/sign-in/", _from("anonymous", "198.51.100.2", "198.51.100.3", "198.51.100.4"), 10, method="POST"),
 )

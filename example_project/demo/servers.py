@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,18 +29,20 @@ PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
 class DemoError(Exception):
-    """Something could not be started or did not answer; the text says what, and where its log is."""
+    """Something could not be started or did not answer; the text says what, with the end of what it printed."""
 
 
 class Site:
     """The running example.
 
-    folder: its database and logs. redis: the address of its Redis. workers: the web server's process ids.
+    folder: its database and logs. redis: the address of its Redis. namespace: what its keys there begin with.
+    workers: the web server's process ids, once it runs.
     """
 
     def __init__(self, folder: Path, redis: str) -> None:
         self.folder = folder
         self.redis = redis
+        self.namespace = f"demo-{uuid4().hex[:8]}"
         self.port = free_port()
         self.workers: list[int] = []
         self.keep_folder = False
@@ -49,7 +52,7 @@ class Site:
             "DJANGO_SETTINGS_MODULE": "example_project.settings",
             "REDIS_URL": redis,
             "EXAMPLE_STATE_DIR": str(folder),
-            "EXAMPLE_NAMESPACE": f"demo-{uuid4().hex[:8]}",
+            "EXAMPLE_NAMESPACE": self.namespace,
             "EXAMPLE_COLLECT_SECONDS": str(COLLECT_SECONDS),
             "EXAMPLE_DEBUG": "",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
@@ -107,9 +110,13 @@ class Site:
                 raise DemoError(f"{name} has ended by itself:\n{process.output}")
 
     def stop(self) -> None:
-        """End all processes, the last one first."""
-        while self._processes:
-            self._processes.pop()[1].stop()
+        """End all processes, side by side: each may take its time."""
+        stopping = [threading.Thread(target=process.stop) for _, process in self._processes]
+        self._processes.clear()
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
 
     def _ask_index(self) -> int | None:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
