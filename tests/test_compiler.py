@@ -186,6 +186,15 @@ def test_a_bad_tier_costs_the_rules_that_limit_it(rules: tuple[Rule, Rule], tier
     assert reasons_against(bad) == [snapshot["left_out"][0]["reason"]]
 
 
+def test_a_limit_whose_tier_is_gone_is_not_every_other_tiers(rules: tuple[Rule, Rule]) -> None:
+    """As it is for a moment while a tier is being deleted; references are checked at the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_ratelimiter_rulelimit SET tier_id = 987654 WHERE quota = 10")
+    (reason,) = reasons_against(rules[0])
+    assert reason.endswith(": Its tier is gone.")
+    RuleLimit.objects.all().delete()
+
+
 def test_what_only_the_form_asks_for_keeps_nothing_out_of_force(rules: tuple[Rule, Rule]) -> None:
     Rule.objects.filter(slug="bad").update(name="", message="x" * 299, description="")
     assert snapshot_of_rows()["left_out"] == []

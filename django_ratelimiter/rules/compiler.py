@@ -74,7 +74,7 @@ def _compile(
     for limit in limits:
         limit.rule = rule
         faults = _faults(limit, exclude={"rule", "tier"}) + faulty_tiers.get(limit.tier_id or 0, [])
-        if limit.tier_id and not limit.tier:  # else it would count as a limit for every other tier
+        if limit.tier_id is not None and not limit.tier:  # else it would count as a limit for every other tier
             faults.append(_("Its tier is gone."))
         reasons += [f"{capfirst(limit._meta.verbose_name)} “{limit.in_short}”: {fault}" for fault in faults]
     if reasons:

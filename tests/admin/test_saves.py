@@ -85,9 +85,13 @@ class TestSave:
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("atomic_requests", [False, True])
-    @pytest.mark.usefixtures("engine_is_down")
     def test_says_when_it_is_not_in_force_everywhere(
-        self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
+        self,
+        admin_client: Client,
+        rule: Rule,  # published, before the engine goes
+        engine_is_down: None,
+        monkeypatch: pytest.MonkeyPatch,
+        atomic_requests: bool,
     ) -> None:
         monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
         sent = rule_form(*stored(*rule.limits.all()), stored=2, name="New")
