@@ -9,9 +9,10 @@ from typing import Any
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import NoReverseMatch, get_urlconf, reverse
+from django.utils.translation import get_language
 
 from . import limiter
-from .conf import asset_paths, settings
+from .conf import asset_paths, django_setting, settings
 from .headers import refusal, response_fields
 
 
@@ -50,12 +51,16 @@ def _is_exempt(request: HttpRequest) -> bool:
         return "Origin" in request.headers
     if settings.EXEMPT_PATHS is not None:
         return request.path.startswith(settings.EXEMPT_PATHS)
-    return request.path.startswith(_usually_exempt(get_urlconf(), asset_paths()))
+    urlconf = get_urlconf() or django_setting("ROOT_URLCONF")
+    return request.path.startswith(_usually_exempt(urlconf, get_language(), asset_paths()))
 
 
 @lru_cache(maxsize=100)
-def _usually_exempt(urlconf: Any, assets: tuple[str, ...]) -> tuple[str, ...]:
-    """The assets and the admin: where an operator would go to repair a rule that refuses everybody."""
+def _usually_exempt(urlconf: Any, language: str | None, assets: tuple[str, ...]) -> tuple[str, ...]:
+    """The assets and the admin: where an operator would go to repair a rule that refuses everybody.
+
+    language: the admin's path may begin with it (`i18n_patterns`).
+    """
     try:
         return (*assets, reverse("admin:index", urlconf))
     except NoReverseMatch:
