@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import django
 from django.conf import settings
@@ -22,6 +24,7 @@ author = "The django_ratelimiter authors"
 copyright = f"2026, {author}"
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
+default_role = "literal"  # docstrings put names in single backticks
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 
@@ -34,3 +37,23 @@ autodoc_member_order = "bysource"
 
 html_theme = "furo"
 html_title = "django_ratelimiter"
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", list_the_names)
+
+
+def list_the_names(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Make a list of a paragraph that tells names: "cost: units. gating: False makes it ..."."""
+    paragraphs = [" ".join(paragraph.split("\n")) for paragraph in "\n".join(lines).split("\n\n")]
+    lines.clear()
+    for paragraph in paragraphs:
+        told = re.split(r"(?:^|(?<=\. ))(?=[a-z]\w*(?:, [a-z]\w*)*: )", paragraph)
+        if len(told) > 1:
+            first, *told = told
+            lines += [first, ""]
+            lines += [re.sub(r"^([\w, ]+): ", r"- **\1**: ", entry) for entry in told]
+        else:
+            lines.append(paragraph)
+        lines.append("")
