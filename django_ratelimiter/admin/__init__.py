@@ -1,5 +1,5 @@
 """The operators' pages."""
 
-from . import rules, tiers
+from . import rules, tiers, usage
 
-__all__ = ["rules", "tiers"]
+__all__ = ["rules", "tiers", "usage"]
