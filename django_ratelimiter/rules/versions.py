@@ -182,7 +182,7 @@ def _store(using: str, version: Version, author: Any, summary: str) -> None:
         number=version.number,
         epoch=version.epoch,
         author=author,
-        summary=summary,
+        summary=summary[: RuleSetVersion.summary.field.max_length],
         snapshot=snapshot_of_rows(),
     )
 
