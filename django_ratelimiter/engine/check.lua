@@ -112,7 +112,7 @@ end
 
 if denied and refunds > 0 and mode == 0 then give_back(charges) end
 
-if mode == 0 and ARGV[2] ~= '' then
+if ARGV[2] ~= '' then
   local prefix, minute = string.sub(KEYS[1], 1, -8), format('%.0f', floor(now / 60000000))
   local usage = prefix .. 'usage:' .. minute
   if call('HINCRBY', usage, ARGV[2] .. '\n' .. outcomes, 1) == 1 then

@@ -13,6 +13,7 @@ import redis
 from hypothesis import settings
 
 from django_ratelimiter.engine.redis import RedisEngine
+from example_project.redis_server import RedisServer
 from tests.engine.trio import Trio
 
 settings.register_profile("short", deadline=None, max_examples=60)
@@ -26,3 +27,9 @@ def trio(redis_url: str) -> Iterator[Callable[[], Trio]]:
     with redis.Redis.from_url(redis_url) as client:
         engine = RedisEngine(client, namespace="trio")
         yield lambda: Trio(engine)
+
+
+@pytest.fixture
+def server(redis_server: Callable[..., RedisServer]) -> RedisServer:
+    """A server of the test's own, for what would disturb others on a shared one."""
+    return redis_server()

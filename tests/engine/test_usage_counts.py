@@ -151,6 +151,14 @@ def test_usage_keys_expire(redis_client: redis.Redis) -> None:
     assert all(7 * 86_400 < redis_client.ttl(key) <= 8 * 86_400 for key in keys)
 
 
+def test_a_closed_minute_is_not_looked_at_again(redis_client: redis.Redis) -> None:
+    engine = RedisEngine(redis_client, "closed")
+    check(engine, Charge("a", FIVE, usage="a|"))
+    assert redis_client.scard("{closed:0}:minutes") == 1
+    collected(engine)
+    assert redis_client.scard("{closed:0}:minutes") == redis_client.scard("{closed:0}:batches") == 0
+
+
 def test_a_minute_of_many_kinds_of_calls_stays_cheap_to_count(redis_client: redis.Redis) -> None:
     """A hash that Redis searches field by field costs more with each one."""
     engine = RedisEngine(redis_client, "cheap")
