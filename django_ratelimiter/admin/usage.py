@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Rule, Tier, UsageBucket
 from ..usage import chart, reports
 from ..usage.reports import Figures, Period
-from ..usage.times import aware
+from ..usage.times import aware, stored
 
 CUSTOM: Final = "custom"
 DEFAULT: Final = "24h"
@@ -48,6 +48,11 @@ class PeriodForm(forms.Form):
         super().__init__(*args, **kwargs)
         for name in ("since", "until"):
             self.fields[name].widget = forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+
+    @property
+    def ends(self) -> list[forms.BoundField]:
+        """The fields of a custom period."""
+        return [self["since"], self["until"]]
 
     def clean(self) -> dict[str, Any]:
         """Work out the period; the ends of a custom one are both needed, in order, and at most a year apart."""
@@ -130,7 +135,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
         """The report. 403 without the permission to view usage buckets."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        form = PeriodForm(request.GET)
+        form = _form(request)
         context = {
             **self.admin_site.each_context(request),
             "title": _("Usage"),
@@ -174,11 +179,20 @@ class UsageBucketAdmin(admin.ModelAdmin):
         return reverse("admin:django_ratelimiter_rule_change", args=[pk], current_app=self.admin_site.name)
 
 
+def _form(request: HttpRequest) -> PeriodForm:
+    """What was asked for; a custom period without ends is yet to be filled in, so it begins with those of a day."""
+    if request.GET.get("period") == CUSTOM and not request.GET.keys() & {"since", "until"}:
+        day = reports.last(LENGTHS[DEFAULT][0])
+        return PeriodForm(initial={"period": CUSTOM, "since": stored(day.start), "until": stored(day.end)})
+    return PeriodForm(request.GET)
+
+
 def _pickers(form: PeriodForm) -> dict[str, Any]:
     """The periods to choose from, and the one that is chosen."""
-    chosen = form.data.get("period") or DEFAULT
+    chosen = form["period"].value() or DEFAULT
+    labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
     return {
-        "lengths": [(name, label, name == chosen) for name, (_length, label) in LENGTHS.items()],
+        "lengths": [(name, label, name == chosen) for name, label in (*labels, (CUSTOM, _("Custom")))],
         "is_custom": chosen == CUSTOM,
     }
 
