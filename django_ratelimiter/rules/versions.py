@@ -47,7 +47,8 @@ class _UncommittedEdit:
         return any(waiting is self.on_commit for _, waiting, *_ in connection.run_on_commit)
 
 
-_uncommitted: WeakKeyDictionary[BaseDatabaseWrapper, _UncommittedEdit] = WeakKeyDictionary()
+#: The edits of each connection's open transaction, the latest last: a savepoint's rollback undoes only the latest.
+_uncommitted: WeakKeyDictionary[BaseDatabaseWrapper, list[_UncommittedEdit]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -148,15 +149,15 @@ def uncommitted_rules() -> RuleSet | None:
     if not _uncommitted:
         return None
     connection = connections[primary()]
-    edit = _uncommitted.get(connection)
-    if edit is None:
+    edits = _uncommitted.get(connection, [])
+    while edits and not edits[-1].is_open(connection):
+        edits.pop()
+    if not edits:
+        _uncommitted.pop(connection, None)
         return None
-    if not edit.is_open(connection):
-        del _uncommitted[connection]
-        return None
-    if edit.rules is None:
-        edit.rules = load()
-    return edit.rules
+    if edits[-1].rules is None:
+        edits[-1].rules = load()
+    return edits[-1].rules
 
 
 def primary() -> str:
@@ -186,13 +187,16 @@ def _store(using: str, version: Version, author: Any, summary: str) -> None:
         snapshot=snapshot_of_rows(),
     )
 
+    connection = connections[using]
+
     def on_commit() -> None:
-        _uncommitted.pop(connections[using], None)
+        if not connection.in_atomic_block:  # else a test only plays a commit, and will roll back
+            _uncommitted.pop(connection, None)
         rules_changed.send(sender=RuleSetVersion, version=version)
         publish(version)
 
     transaction.on_commit(on_commit, using=using)
-    _uncommitted[connections[using]] = _UncommittedEdit(on_commit)
+    _uncommitted.setdefault(connection, []).append(_UncommittedEdit(on_commit))
 
 
 def _now_ms() -> int:

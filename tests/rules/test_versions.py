@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.test import TestCase
 
 from django_ratelimiter.connection import get_engine
 from django_ratelimiter.engine import EngineUnavailable, StaleRules, Version
@@ -226,6 +227,28 @@ def test_an_open_transaction_sees_its_own_edits_and_a_rollback_undoes_them(djang
             cache.current_rules()
         transaction.set_rollback(True)
     assert cache.current_rules().rules[0].limits[None][0].quota == 5
+
+
+def test_the_rollback_of_a_savepoint_leaves_the_edits_before_it() -> None:
+    with transaction.atomic():
+        make_rule("first")
+        with transaction.atomic():
+            make_rule("second")
+            assert len(cache.current_rules().rules) == 2
+            transaction.set_rollback(True)
+        assert [rule.slug for rule in cache.current_rules().rules] == ["first"]
+        assert quota_in_force("first") == 5
+        transaction.set_rollback(True)
+    assert cache.current_rules().rules == ()
+
+
+def test_a_commit_that_a_test_only_plays_leaves_nothing_behind() -> None:
+    with transaction.atomic():
+        with TestCase.captureOnCommitCallbacks(execute=True):
+            make_rule(quota=3)
+        assert quota_in_force() == 3
+        transaction.set_rollback(True)
+    assert cache.current_rules().rules == ()
 
 
 @pytest.mark.django_db(transaction=False)
