@@ -99,7 +99,9 @@ def _plan(rules: RuleSet, question: _Question) -> list[_Planned]:
     matched = rules.match(question.facts)
     if not matched:
         return planned
-    tier = cache.tier_for(rules, identity.user_id, identity.api_key)
+    # Before authentication a caller who shows no key may yet turn out to be anybody: no tier is named, or counted.
+    unknown = question.before_authentication and identity.user_id is None and identity.api_key is None
+    tier = None if unknown else cache.tier_for(rules, identity.user_id, identity.api_key)
     for rule in matched:
         if rule.slug in decided or (question.before_authentication and _needs_user(rule, identity)):
             continue
