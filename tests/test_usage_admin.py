@@ -12,7 +12,6 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-import django_ratelimiter.admin.usage  # noqa: F401  registers the report
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.usage.times import Step, floor, now, stored
 
