@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from threading import Lock
 from typing import NamedTuple
+from uuid import uuid4
 
 from ..exceptions import StaleRules
 from . import usage
@@ -46,7 +46,6 @@ class MemoryEngine:
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
-        self._batch_numbers = count(1)
 
     def check(
         self,
@@ -102,7 +101,7 @@ class MemoryEngine:
         with self._lock:
             current = self._now(now_us) // 60_000_000
             for minute in [minute for minute in self._minutes if minute < current]:
-                self._batches[f"{minute}:{next(self._batch_numbers)}"] = self._minutes.pop(minute)
+                self._batches[f"{minute}:{uuid4().hex}"] = self._minutes.pop(minute)
             return usage.in_order(self._batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
