@@ -46,18 +46,8 @@ class Outcome:
         """Run the test suite, and count test by test."""
         report = CACHE / "junit.xml"
         report.unlink(missing_ok=True)
-        command = (
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            f"-n{WORKERS}",
-            "--dist=loadgroup",
-            "--durations=8",
-            f"--junitxml={report}",
-            *options,
-        )
-        done = _run(name, command, environment)
+        pytest = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--dist=loadfile", "--durations=8")
+        done = _run(name, (*pytest, f"--junitxml={report}", *options), environment)
         passed = failed = 0
         for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
             results = {result.tag for result in test}

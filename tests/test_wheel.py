@@ -17,8 +17,6 @@ from example_project.redis_server import RedisServer
 ROOT = Path(__file__).parent.parent
 NAME = "django-tiered-ratelimiter"
 
-pytestmark = pytest.mark.xdist_group("wheel")  # one build for all
-
 
 class Block(NamedTuple):
     """A fenced block of the README: its language, and its text."""
