@@ -69,6 +69,11 @@ class Identity:
             self._api_key = _known_api_key(self._request)
         return self._api_key  # type: ignore[no-any-return]
 
+    @property
+    def awaits_authentication(self) -> bool:
+        """Whether the request shows credentials that nobody has checked yet, and nothing else tells who asks."""
+        return "HTTP_AUTHORIZATION" in self._request.META and self.user is None and self.api_key is None
+
 
 def identify(request: HttpRequest) -> Identity:
     """Who sent `request`, a Django or DRF one. Works nothing out yet."""

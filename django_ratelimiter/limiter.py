@@ -99,8 +99,8 @@ def _plan(rules: RuleSet, question: _Question) -> list[_Planned]:
     matched = rules.match(question.facts)
     if not matched:
         return planned
-    # Before authentication a caller who shows no key may yet turn out to be anybody: no tier is named, or counted.
-    unknown = question.before_authentication and identity.user_id is None and identity.api_key is None
+    # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
+    unknown = question.before_authentication and identity.awaits_authentication
     tier = None if unknown else cache.tier_for(rules, identity.user_id, identity.api_key)
     for rule in matched:
         if rule.slug in decided or (question.before_authentication and _needs_user(rule, identity)):

@@ -107,12 +107,14 @@ def test_a_refusal_by_the_user_rule_gives_the_address_rule_its_unit_back(client:
     assert statuses(client, *["/plain/"] * 5) == [200] * 4 + [429]
 
 
-def test_what_is_decided_before_authentication_is_counted_for_no_tier(client: Client, make_rule: MakeRule) -> None:
+def test_what_is_decided_before_credentials_are_checked_is_counted_for_no_tier(
+    client: Client, make_rule: MakeRule
+) -> None:
     Tier.objects.create(slug="guests", name="Guests", default_for="anonymous")
     make_rule("all", quota=100)
     User.objects.create(username="ann")
-    statuses(client, "/throttled/", headers={"X-Name": "ann"})
-    statuses(client, "/plain/")
+    statuses(client, "/throttled/", headers={"Authorization": "Name ann"})
+    statuses(client, "/throttled/")
     engine = get_engine()
     batches = engine.take_usage(now_us=2**52)
     assert {count.label for batch in batches for count in engine.read_usage(batch)} == {"all|", "all|guests"}
