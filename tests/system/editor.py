@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from http.cookies import SimpleCookie
 from urllib.parse import urlencode, urlsplit
@@ -16,10 +17,14 @@ from .load import Client
 
 
 class Editor:
-    """Logged in from the start. Every request goes to the worker of the client."""
+    """Logged in from the start. Every request goes to the worker of the client.
+
+    posted: monotonic seconds at which the latest form was answered.
+    """
 
     def __init__(self, client: Client, name: str, password: str) -> None:
         self.process = client.process
+        self.posted = 0.0
         self._connection = client.connection
         self._cookies: SimpleCookie = SimpleCookie()
         path = reverse("admin:login")
@@ -49,6 +54,8 @@ class Editor:
         self._connection.request("GET" if fields is None else "POST", path, body, headers)
         response = self._connection.getresponse()
         page = response.read().decode()
+        if fields is not None:
+            self.posted = time.monotonic()
         assert int(response.headers[PROCESS_HEADER]) == self.process
         for cookie in response.headers.get_all("Set-Cookie", ()):
             self._cookies.load(cookie)

@@ -111,9 +111,9 @@ class Traffic:
                 raise AssertionError(f"What was waited for did not come; the last answers: {self.answers[-8:]}")
             self._ended.wait(0.01)
 
-    def between(self, begin: float, end: float = float("inf")) -> list[Answer]:
-        """The answers to requests sent after `begin` and answered before `end`, in monotonic seconds."""
-        return [answer for answer in self.answers if begin < answer.sent and answer.answered < end]
+    def since(self, moment: float) -> list[Answer]:
+        """The answers so far to requests sent after this moment, in monotonic seconds."""
+        return [answer for answer in self.answers if answer.sent > moment]
 
     def _run(self, client: Client) -> None:
         while not self._ended.is_set():

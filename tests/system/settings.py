@@ -4,6 +4,7 @@ SYSTEM_ENGINE: the dotted path of another engine, see `tests/system/engines.py`;
 """
 
 import os
+from typing import Any
 
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, MIDDLEWARE
@@ -11,7 +12,7 @@ from tests.settings import CACHES, MIDDLEWARE
 MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
 # Longer than any hiccup of a busy machine: a timeout would let the failure policy decide, rightly, and spoil a count.
 CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT": 10}
-RATELIMITER = {
+RATELIMITER: dict[str, Any] = {
     "CACHE_ALIAS": "ratelimit",
     "ENGINE": os.environ.get("SYSTEM_ENGINE"),
     "TRUSTED_PROXIES": ["127.0.0.1"],  # the tests choose the addresses that requests come from

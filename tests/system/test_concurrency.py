@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from .conftest import MakeRule, StartSite
-from .load import Answer, Client, send
+from .load import Answer, Client, Traffic, send
 from .site import Site
 
 ROUNDS = 20
@@ -31,15 +31,22 @@ def test_32_clients_on_one_key_admit_exactly_the_quota(
         assert sum(answer.admitted for answer in answers) == QUOTA, f"round {number}"
 
 
-def test_workers_forked_after_the_engine_was_used_admit_exactly_the_quota(
+def test_workers_forked_after_the_engine_was_used_share_no_connection(
     start_site: StartSite, make_rule: MakeRule
 ) -> None:
-    make_rule(1, QUOTA, "token_bucket", partition_by=["ip"])
+    make_rule(1, REQUESTS, "token_bucket", partition_by=["ip"])
+    make_rule(2, 1, "token_bucket")
     site = start_site("--preload", application="tests.system.warm_wsgi")
-    answers = send(site.connect(CLIENTS, "/items/1/"), "/items/1/", REQUESTS)
-    assert {answer.process for answer in answers} == site.workers
-    assert {answer.quota for answer in answers} == {QUOTA}  # none was left to a failure policy
-    assert sum(answer.admitted for answer in answers) == QUOTA
+    clients = site.connect(CLIENTS, "/items/1/")
+    admitted, refused = clients[::2], clients[1::2]
+    with Traffic(refused, ["/items/2/"]) as traffic:
+        traffic.wait_for(lambda answers: len(answers) > REQUESTS)
+        answers = send(admitted, "/items/1/", REQUESTS)
+    # A worker that reads the other's replies would be told the wrong thing.
+    assert {(answer.status, answer.quota) for answer in answers} == {(200, REQUESTS)}
+    assert sum(answer.admitted for answer in traffic.answers) == 1
+    assert {answer.quota for answer in traffic.answers} == {1}
+    assert {answer.process for answer in (*answers, *traffic.answers)} == site.workers
 
 
 def send_in_one_day(server: redis.Redis, clients: Sequence[Client], number: int) -> list[Answer]:

@@ -40,27 +40,27 @@ def test_redis_killed_under_traffic(
 
     with Traffic(clients, PATHS) as traffic:
         traffic.wait_for(lambda answers: len(answers) > REQUESTS)
-        before = traffic.between(0, time.monotonic())
+        before = traffic.since(0)
         server.kill()
         killed = time.monotonic()
         traffic.wait_for(lambda answers: len(answers) > REQUESTS)
         assert NOT_IN_FORCE in editor.save(changed, quota=1, failure_policy="closed")
         # The worker that saved obeys; the other one does once it reads the database again, after RULES_MAX_AGE.
         traffic.wait_for(everywhere(CHANGED, 503))
-        during = traffic.between(killed, time.monotonic())
+        during = traffic.since(killed)
         server.start()
         started = time.monotonic()
         traffic.wait_for(everywhere(CLOSED, 200))
         recovered = time.monotonic()
         traffic.wait_for(lambda answers: len(answers) > REQUESTS)
-    after = traffic.between(recovered)
+    after = traffic.since(recovered)
 
     assert {answer.status for answer in traffic.answers} == {200, 429, 503}
     assert_decided_by_redis(before, changed_quota=WIDE)
     assert_decided_by_policy(during)
     assert_decided_by_redis(after, changed_quota=1)
     # The empty Redis was told the version by a worker that had just read the new rules.
-    assert {answer.quota for answer in of(CHANGED, traffic.between(started))} <= {1, None}
+    assert {answer.quota for answer in of(CHANGED, traffic.since(started))} <= {1, None}
     # Each time Redis began with nothing it granted the quota once; each worker granted its share once.
     granted = Counter(answer.quota and answer.sent > killed for answer in of(LOCAL, traffic.answers) if answer.admitted)
     local = [answer for answer in of(LOCAL, traffic.answers) if answer.quota is None and answer.admitted]
