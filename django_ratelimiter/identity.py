@@ -72,7 +72,7 @@ class Identity:
     @property
     def awaits_authentication(self) -> bool:
         """Whether the request shows credentials that nobody has checked yet, and nothing else tells who asks."""
-        return "HTTP_AUTHORIZATION" in self._request.META and self.user is None and self.api_key is None
+        return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
 
 
 def identify(request: HttpRequest) -> Identity:
