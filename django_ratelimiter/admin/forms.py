@@ -8,10 +8,11 @@ from typing import Any
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget
 from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..identity import hash_api_key
+from ..identity import MAX_API_KEY, hash_api_key
 from ..models import Rule, RuleLimit, TierAssignment
 from ..models.validation import METHODS
 from ..rules.ruleset import IDENTITIES
@@ -140,8 +141,9 @@ class NewAssignmentForm(forms.ModelForm):
 
     api_key = forms.CharField(
         label=gettext_lazy("API key"),
-        max_length=1000,
+        max_length=MAX_API_KEY,
         required=False,
+        validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only carry ASCII characters."))],
         widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
         help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
     )

@@ -33,6 +33,12 @@ class TestAssignments:
             assert f"API key {hash_api_key(raw)[:8]}…" in page
         assert raw not in str(list(LogEntry.objects.values_list("object_repr", "change_message")))
 
+    @pytest.mark.parametrize("raw", ["schlüssel", "k" * 257])
+    def test_a_key_that_no_request_can_bear_is_refused(self, admin_client: Client, free: Tier, raw: str) -> None:
+        response = admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "api_key": raw})
+        assert response.context["errors"]
+        assert not TierAssignment.objects.exists()
+
     @pytest.mark.parametrize("chosen", [(), ("user", "api_key"), ("user", "group")])
     def test_exactly_one_subject(self, admin_client: Client, free: Tier, chosen: tuple[str, ...]) -> None:
         subjects = {
