@@ -153,7 +153,7 @@ def test_a_rate_takes_options() -> None:
     [
         *("", "100", "/minute", "100/", "100/month", "100/m", "100/s", "5/hour garbage", "-5/hour", "+5/hour"),
         *("5.5/hour", "1e3/hour", "5//hour", "5 hour", "5per hour", "5perhour", "5/hourss", "5/1.hour", "5/.5hour"),
-        *("٣/hour", "5/hour\n5/hour", "5,000/hour", None, 5, b"5/hour"),
+        *("٣/hour", "5/hour\n5/hour", "5,000/hour", "5\u2003per\u2003hour", None, 5, b"5/hour"),
     ],
 )
 def test_texts_that_are_no_rate(rate: object) -> None:
