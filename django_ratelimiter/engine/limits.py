@@ -80,15 +80,16 @@ class Limit:
 
     quota: int
     window: float | Decimal
-    algorithm: Algorithm = Algorithm.SLIDING_WINDOW_COUNTER
+    algorithm: str = Algorithm.SLIDING_WINDOW_COUNTER
     burst: int | None = None
     soft_quota: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "algorithm", _algorithm(self.algorithm))
+        algorithm = _algorithm(self.algorithm)
+        object.__setattr__(self, "algorithm", algorithm)
         for name in ("quota", "burst", "soft_quota"):
             _check_units(name, getattr(self, name), optional=name != "quota")
-        if self.burst is not None and "burst" not in self.algorithm.options:
+        if self.burst is not None and "burst" not in algorithm.options:
             raise ValueError(f"burst: {self.algorithm} has no burst; leave it out or choose a bucket.")
         if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
             raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
@@ -127,10 +128,10 @@ class Limit:
             period, rest = divmod(self.window_us, tick_us)
             if rest:
                 break
-            if self.algorithm is Algorithm.FIXED_WINDOW:  # compares whole units only: nothing to overflow
+            if self.algorithm == Algorithm.FIXED_WINDOW:  # compares whole units only: nothing to overflow
                 return Terms(period, 0, self.capacity, tick_us, soft_floor)
             rate = 0
-            if "burst" in self.algorithm.options:
+            if "burst" in Algorithm(self.algorithm).options:
                 shared = gcd(self.quota, period)
                 rate, period = self.quota // shared, period // shared
             if max(self.capacity, rate, 1) * period < EXACT // 2:
@@ -143,7 +144,7 @@ class Limit:
     @cached_property
     def packed(self) -> bytes:
         """The terms as check.lua reads them: six doubles, the algorithm's number first."""
-        return pack("<dddddd", self.algorithm.number, *self.terms)
+        return pack("<dddddd", Algorithm(self.algorithm).number, *self.terms)
 
     @cached_property
     def tag(self) -> str:
