@@ -8,7 +8,8 @@ from typing import Any
 
 from django.urls import reverse
 
-from django_ratelimiter.models import RuleLimit, RuleSetState
+from django_ratelimiter.models import RuleLimit
+from django_ratelimiter.rules import versions
 
 RULES = reverse("admin:django_ratelimiter_rule_changelist")
 ADD_RULE = reverse("admin:django_ratelimiter_rule_add")
@@ -77,7 +78,7 @@ def errors_of(response: Any) -> dict[str, Any]:
 
 def number() -> int:
     """The number of the version in force."""
-    return RuleSetState.objects.get().number
+    return versions.committed_version().number
 
 
 class BrowserForm(HTMLParser):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group, User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from django_ratelimiter.models import (
     RuleSetState,
@@ -24,6 +27,13 @@ HASH = "ab" * 32
 
 
 class TestState:
+    @pytest.fixture(autouse=True)
+    def _migrated(self) -> None:
+        """Make the row as the migration does: an earlier test may have flushed it away."""
+        RuleSetState.objects.all().delete()
+        migration = import_module("django_ratelimiter.migrations.0002_rule_set_state")
+        migration.create_state(apps, Mock(connection=connection))  # all it asks of a schema editor
+
     def test_migration_makes_the_one_row(self) -> None:
         state = RuleSetState.objects.get()
         assert (state.pk, state.number) == (1, 0)
