@@ -46,7 +46,7 @@ class Outcome:
         """Run the test suite, and count test by test."""
         report = CACHE / "junit.xml"
         report.unlink(missing_ok=True)
-        pytest = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--dist=loadfile", "--durations=8")
+        pytest = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--durations=8")
         done = _run(name, (*pytest, f"--junitxml={report}", *options), environment)
         passed = failed = 0
         for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
@@ -113,17 +113,23 @@ def second_server() -> str | None:
 
 
 def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
-    """The suite on every other pair of Python and Django that is supported and to be had here."""
+    """The suite on the other pairs of Python and Django that are to be had here.
+
+    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between.
+    """
+    tried: set[str] = set()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in classifiers("Programming Language :: Python"):
         python = find_python(version, uv, install=strict)
         if python is None:
             outcome.unavailable.append(f"Python {version}")
             continue
-        *_, latest = djangos = supported_djangos(version)
+        djangos = supported_djangos(version)
+        oldest, latest = djangos[0], djangos[-1]
         for django in djangos:
-            if (version, django) == (here, latest):
+            if (version, django) == (here, latest) or (django in tried and django not in (oldest, latest)):
                 continue
+            tried.add(django)
             name = f"python {version}, Django {django}"
             place = CACHE / "envs" / name.replace(", ", "-").replace(" ", "")
             sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
