@@ -217,7 +217,8 @@ def _process_behind(port: int) -> int | None:
 class WatchedProcess:
     """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
 
-    command: the program and its arguments. It is ended with SIGINT, and with SIGKILL if that does not help.
+    command: the program and its arguments. It is ended with SIGINT, and with SIGKILL if that does not help; what
+    it started itself and left behind is killed.
     folder: where its output goes; the watcher removes it should we end without `stop`.
     """
 
@@ -264,17 +265,27 @@ def watch(folder: Path, command: Sequence[str]) -> int:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
     with (folder / "output.log").open("wb") as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_end_with_parent,
+            process_group=0,  # its own, which it shares with what it starts
+        )
     print(child.pid, flush=True)
+    wanted = True
     while child.poll() is None:
         ready, _, _ = select.select([sys.stdin, woken], [], [])
         if sys.stdin in ready:
             wanted = os.read(sys.stdin.fileno(), 4) == b"stop"
             _end(child)
-            if not wanted:
-                shutil.rmtree(folder, ignore_errors=True)
         else:
             os.read(woken, 64)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left, or (macOS) a zombie only
+        os.killpg(child.pid, signal.SIGKILL)
+    if not wanted:
+        shutil.rmtree(folder, ignore_errors=True)
     return child.wait()
 
 

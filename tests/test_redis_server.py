@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from example_project import redis_server as module
-from example_project.redis_server import STOP_SECONDS, RedisServer, ServerError, find_binary
+from example_project.redis_server import STOP_SECONDS, RedisServer, ServerError, WatchedProcess, find_binary
 
 Start = Callable[..., RedisServer]
 
@@ -135,6 +135,13 @@ def test_nothing_is_left_when_the_watcher_is_killed(program: subprocess.Popen[st
     server, watcher, _ = program.stdout.readline().split()
     os.kill(int(watcher), signal.SIGKILL)
     assert _ends(int(server))
+
+
+def test_nothing_is_left_of_what_a_watched_process_started(tmp_path: Path) -> None:
+    process = WatchedProcess(["/bin/sh", "-c", "sleep 1000 & echo $!"], tmp_path)
+    assert _ends(process.pid)
+    process.stop()
+    assert _ends(int(process.output))
 
 
 def test_it_outlives_the_thread_that_started_it() -> None:
