@@ -217,15 +217,15 @@ def _process_behind(port: int) -> int | None:
 class WatchedProcess:
     """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
 
-    command: the program and its arguments. It is ended with SIGINT, and with SIGKILL if that does not help; what
+    command: the program and its arguments. It is ended with `end_by`, and with SIGKILL if that does not help; what
     it started itself and left behind is killed.
     folder: where its output goes; the watcher removes it should we end without `stop`.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, end_by: signal.Signals = signal.SIGTERM) -> None:
         self._log = folder / "output.log"
         self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(folder), *command],
+            [sys.executable, "-I", "-S", __file__, str(end_by.value), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us: we still need the server while we stop
@@ -258,7 +258,7 @@ class WatchedProcess:
         self._watcher.wait()
 
 
-def watch(folder: Path, command: Sequence[str]) -> int:
+def watch(end_by: int, folder: Path, command: Sequence[str]) -> int:
     """Run a command until it ends or our standard input closes; then see that it has ended."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -279,7 +279,7 @@ def watch(folder: Path, command: Sequence[str]) -> int:
         ready, _, _ = select.select([sys.stdin, woken], [], [])
         if sys.stdin in ready:
             wanted = os.read(sys.stdin.fileno(), 4) == b"stop"
-            _end(child)
+            _end(child, end_by)
         else:
             os.read(woken, 64)
     with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left, or (macOS) a zombie only
@@ -296,8 +296,8 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGINT)
+def _end(child: subprocess.Popen[bytes], end_by: int) -> None:
+    child.send_signal(end_by)
     child.send_signal(signal.SIGCONT)  # a paused process would not hear of it
     try:
         child.wait(STOP_SECONDS)
@@ -307,4 +307,4 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(watch(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

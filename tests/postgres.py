@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -45,7 +46,8 @@ def postgres_url() -> Iterator[str]:
         port = free_port()
         options = [f"-cunix_socket_directories={folder}", f"-clisten_addresses={HOST}", f"-cport={port}"]
         options += ["-cfsync=off", "-csynchronous_commit=off", "-cfull_page_writes=off"]
-        server = WatchedProcess(_unprivileged(programs / "postgres", "-D", data, *options), folder)
+        # By SIGINT it shuts down at once; by SIGTERM it would wait for its clients to leave.
+        server = WatchedProcess(_unprivileged(programs / "postgres", "-D", data, *options), folder, signal.SIGINT)
         try:
             _wait_until_it_answers(server, port)
             yield f"postgresql://postgres@{HOST}:{port}/postgres"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from example_project.redis_server import HOST, WatchedProcess, free_port
@@ -17,7 +15,6 @@ from .load import Client
 
 WORKERS = 2
 START_SECONDS = 60.0
-STOP_SECONDS = 10.0
 #: So many connections are opened at most to find enough on each worker: which one takes a connection is chance.
 MOST_CONNECTIONS = 1_000
 PROJECT = Path(__file__).resolve().parents[2]
@@ -82,12 +79,6 @@ class Site:
     def stop(self) -> None:
         """End all processes of the site."""
         self.disconnect()
-        # The signal of `WatchedProcess.stop` would let gunicorn's threads deadlock; this one lets them finish.
-        with suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while self._process.running and time.monotonic() < deadline:
-            time.sleep(0.02)
         self._process.stop()
 
     def _new_client(self) -> Client:
