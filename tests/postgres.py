@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from example_project.redis_server import HOST, ServerError, WatchedProcess, free_port
+from example_project.redis_server import HOST, free_port
+from example_project.watched_process import ServerError, WatchedProcess
 
 START_SECONDS = 30.0
 #: The server refuses to run as root, so root runs it as the user that Debian's package brings.

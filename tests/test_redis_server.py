@@ -16,7 +16,8 @@ import pytest
 import redis
 
 from example_project import redis_server as module
-from example_project.redis_server import STOP_SECONDS, RedisServer, ServerError, WatchedProcess, find_binary
+from example_project.redis_server import RedisServer, find_binary
+from example_project.watched_process import STOP_SECONDS, ServerError, WatchedProcess
 
 Start = Callable[..., RedisServer]
 
