@@ -39,6 +39,4 @@ class Steps(Protocol):
         """The state with `cost`, spent at `spent_at`, given back; `None` where that spending is past."""
 
 
-STEPS: dict[str, Steps] = {
-    algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm
-}
+STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm}
