@@ -10,6 +10,7 @@ that nobody can choose an address by sending the header.
 
 from __future__ import annotations
 
+import logging
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
@@ -18,10 +19,13 @@ from hashlib import blake2b, sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
+from django.db import Error
 from django.http import HttpRequest
 
 from .conf import TrustedProxies, settings
 from .rules.tiers import api_key_known
+
+logger = logging.getLogger("django_ratelimiter")
 
 #: Longer keys are nobody's, and are not worth hashing.
 MAX_API_KEY: Final = 256
@@ -51,7 +55,11 @@ class Identity:
         """The primary key, as text, of the authenticated user that an authentication has put on the request."""
         if self._user_id is _UNREAD:
             user = getattr(self._request, "user", None)
-            pk = user.pk if user is not None and user.is_authenticated else None
+            try:
+                pk = user.pk if user is not None and user.is_authenticated else None
+            except Error:  # whether the request can do without its session, its view will tell
+                logger.exception("The user of a request cannot be read; it counts as anonymous.")
+                pk = None
             self._user_id = None if pk is None else str(pk)
         return self._user_id  # type: ignore[no-any-return]
 

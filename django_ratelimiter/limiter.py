@@ -70,13 +70,14 @@ def _facts(request: HttpRequest, scope: str | None) -> Facts:
 
 
 def _decide(question: _Question) -> Decision:
-    receipts = [result.verdict for result in question.earlier.results if result.verdict]
+    earlier = question.earlier  # what it spent in this process's memory is no receipt for the engine
+    receipts = [] if earlier.degraded else [result.verdict for result in earlier.results if result.verdict]
     try:
         for _ in range(ATTEMPTS):
             rules = cache.current_rules()
             planned = _plan(rules, question)
             if not planned and not cache.is_time_to_ask():
-                return question.earlier
+                return earlier
             charges = [plan.charge for plan in planned]
             try:
                 verdicts = get_engine().check(charges, version=rules.version, refund_if_denied=receipts)
@@ -85,7 +86,7 @@ def _decide(question: _Question) -> Decision:
             else:
                 cache.confirm()
                 results = [plan.result(verdict) for plan, verdict in zip(planned, verdicts, strict=True)]
-                return _merge(question.earlier, results, rules, degraded=False)
+                return _merge(earlier, results, rules, degraded=False)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
         return _decide_without_engine(question, error)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import NoReverseMatch, get_urlconf, reverse
+from django.urls import NoReverseMatch, get_script_prefix, get_urlconf, reverse
 from django.utils.translation import get_language
 
 from . import limiter
@@ -52,19 +52,20 @@ def _is_exempt(request: HttpRequest) -> bool:
     if settings.EXEMPT_PATHS is not None:
         return request.path.startswith(settings.EXEMPT_PATHS)
     urlconf = get_urlconf() or django_setting("ROOT_URLCONF")
-    return request.path.startswith(_usually_exempt(urlconf, get_language(), asset_paths()))
+    return request.path.startswith(_usually_exempt(urlconf, get_script_prefix(), get_language(), asset_paths()))
 
 
 @lru_cache(maxsize=100)
-def _usually_exempt(urlconf: Any, language: str | None, assets: tuple[str, ...]) -> tuple[str, ...]:
+def _usually_exempt(urlconf: Any, root: str, language: str | None, assets: tuple[str, ...]) -> tuple[str, ...]:
     """The assets and the admin: where an operator would go to repair a rule that refuses everybody.
 
-    language: the admin's path may begin with it (`i18n_patterns`).
+    root: where the site begins. language: the admin's path may begin with it (`i18n_patterns`).
     """
     try:
-        return (*assets, reverse("admin:index", urlconf))
+        admin = reverse("admin:index", urlconf)
     except NoReverseMatch:
         return assets
+    return assets if admin == root else (*assets, admin)  # an admin at the root would exempt the whole site
 
 
 def _decides_later(view: Any) -> bool:

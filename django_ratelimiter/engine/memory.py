@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from ..exceptions import StaleRules
@@ -14,6 +14,9 @@ from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version
 from .limits import EXACT
+
+#: Usage that is not collected is kept for 8 days, as in Redis.
+USAGE_MINUTES: Final = 8 * 1_440
 
 
 class _Counter(NamedTuple):
@@ -36,13 +39,15 @@ class MemoryEngine:
     """The engine without Redis; decides exactly as RedisEngine does.
 
     clock: returns the time in microseconds since the Unix epoch; `None` = the system's.
+    most: counters to keep, about, the oldest being dropped; `None` = all that still say something.
     """
 
-    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None, *, most: int | None = None) -> None:
         self._clock = clock or (lambda: time.time_ns() // 1_000)
         self._lock = Lock()
         self._counters: dict[str, _Counter] = {}
         self._sweep_at = 1_000
+        self._most = most
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
@@ -173,6 +178,8 @@ class MemoryEngine:
         self._counters[name] = counter
         if len(self._counters) > self._sweep_at:
             alive = {key: kept for key, kept in self._counters.items() if kept.expires_us > now}
+            if self._most is not None and len(alive) > self._most:
+                alive = dict(list(alive.items())[-self._most :])
             self._counters, self._sweep_at = alive, max(1_000, 2 * len(alive))
 
     def _give_back(self, verdicts: Iterable[Verdict]) -> None:
@@ -189,7 +196,16 @@ class MemoryEngine:
         outcomes = "".join(
             "d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts
         )
-        self._minutes.setdefault(now // 60_000_000, Counter())[f"{labels}\n{outcomes}"] += 1
+        minute = now // 60_000_000
+        if minute not in self._minutes:
+            self._forget_usage_before(minute - USAGE_MINUTES)
+            self._minutes[minute] = Counter()
+        self._minutes[minute][f"{labels}\n{outcomes}"] += 1
+
+    def _forget_usage_before(self, minute: int) -> None:
+        """Drop what nobody collected, as Redis does."""
+        self._minutes = {kept: counts for kept, counts in self._minutes.items() if kept >= minute}
+        self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}
 
 
 def _name(charge: Charge) -> str:

@@ -16,8 +16,10 @@ from uuid import uuid4
 from weakref import finalize
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.connection import ConnectionInterface
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.retry import Retry
 
 from ..exceptions import EngineUnavailable, StaleRules
 from . import usage
@@ -249,6 +251,7 @@ class _Links:
 
     def _new(self) -> ConnectionInterface:
         link: ConnectionInterface = self._pool.connection_class(**self._pool.connection_kwargs)
+        link.retry = Retry(NoBackoff(), 0)  # type: ignore[attr-defined]  # the deadline of a decision allows no second try
         link.connect()
         return link
 

@@ -16,6 +16,9 @@ logger = logging.getLogger("django_ratelimiter")
 
 LOG_INTERVAL_SECONDS: Final = 10.0
 
+#: What a process remembers during an outage; a flood of addresses pushes out the oldest counters.
+MOST_COUNTERS: Final = 100_000
+
 
 class LocalEngine:
     """Decides for this process alone; nothing of it reaches Redis later.
@@ -24,7 +27,7 @@ class LocalEngine:
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._memory = MemoryEngine(clock)
+        self._memory = MemoryEngine(clock, most=MOST_COUNTERS)
         self._logged_at = float("-inf")
 
     def check(self, charges: Sequence[Charge], share: float) -> list[Verdict]:

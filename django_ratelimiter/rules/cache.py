@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Final
 
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models.signals import post_delete, post_save
 
 from ..conf import settings
@@ -66,7 +66,7 @@ def current_rules() -> RuleSet:
         return uncommitted
     if _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS:
         with _kept.lock:
-            if _kept.outdated:
+            if _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS:
                 _load_or_keep()
     return _kept.rules
 
@@ -82,12 +82,15 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
         shared = versions.uncommitted_rules() is None
         if shared and kept is not seen and not _kept.outdated and _reaches(kept, behind):
             return kept  # another thread has just done it
+        if time.monotonic() - _kept.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
+            raise RulesUnavailable("The rules are stale, and the database could not be read just now.")
         try:
             rules = versions.load()
             if behind is not None and not _reaches(rules, behind):
                 versions.begin_epoch(behind)
                 rules = versions.load()
-        except DatabaseError as error:
+        except Error as error:
+            _kept.failed_at = time.monotonic()
             raise RulesUnavailable("The rules are stale and the database cannot be read.") from error
         if versions.uncommitted_rules() is None:
             _keep(rules)
@@ -146,7 +149,7 @@ def _reaches(rules: RuleSet, version: Version | None) -> bool:
 def _load_or_keep() -> None:
     try:
         _keep(versions.load())
-    except DatabaseError:
+    except Error:
         _kept.failed_at = time.monotonic()
         logger.exception("The rules cannot be read; deciding by version %s.", _kept.rules.version)
 

@@ -112,7 +112,12 @@ def begin_epoch(behind: Version) -> None:
             return
         version = Version(version.number, max(_now_ms(), behind.epoch + 1))
         RuleSetState.objects.using(using).filter(pk=1).update(epoch=version.epoch)
-        _store(using, version, None, "New epoch: the engine held a later version than the database.")
+        latest = _versions().values_list("pk", flat=True).first()
+        if latest is None:
+            _store(using, version, None, "")
+        else:  # the same rules under a later number: two databases in dispute shall not fill a table
+            RuleSetVersion.objects.using(using).filter(pk=latest).update(number=version.number, epoch=version.epoch)
+            _announce(using, version)
     logger.error(
         "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
         "with one NAMESPACE. The database's rules are in force again.",
@@ -186,7 +191,11 @@ def _store(using: str, version: Version, author: Any, summary: str) -> None:
         summary=summary[: RuleSetVersion.summary.field.max_length],
         snapshot=snapshot_of_rows(),
     )
+    _announce(using, version)
 
+
+def _announce(using: str, version: Version) -> None:
+    """Put a version in force once it is committed; until then only its own transaction sees it."""
     connection = connections[using]
 
     def on_commit() -> None:

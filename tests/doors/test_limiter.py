@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.auth.models import Group, User
+from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
+from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import limiter
 from django_ratelimiter.connection import get_engine
@@ -148,6 +150,42 @@ def test_the_highest_rank_of_user_group_and_key_is_the_tier(make_rule: MakeRule)
     assert tier_of(ask(user=user)) == "pro"
     assert tier_of(ask(user=user, X_API_Key="secret")) == "top"
     assert tier_of(ask(user=user, X_API_Key="invented")) == "pro"
+
+
+def test_a_user_of_the_authentications_own_kind_has_the_default_tier(make_rule: MakeRule) -> None:
+    tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    make_rule("tiered", tier=tier, partition_by=["user"])
+    stranger = User(pk="0b0e2c3a-uuid")
+    assert [str(result.tier) for result in limiter.check(ask(user=stranger)).results] == ["free"]
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_a_warm_limiter_decides_while_the_database_is_away(make_rule: MakeRule, error: type[Exception]) -> None:
+    make_rule("per-ip", quota=1, partition_by=["ip"])
+    ann = User.objects.create(username="ann")
+    limiter.check(ask())
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise error("away")
+
+    unread = ask()
+    unread.user = SimpleLazyObject(lambda: User.objects.get(pk=ann.pk))  # as the authentication middleware does
+    with connection.execute_wrapper(away):
+        assert outcomes(unread, ask(user=ann), ask(X_API_Key="key")) == [False, False, False]
+
+
+def test_what_was_spent_in_memory_is_not_refunded_in_redis(
+    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("all", quota=4, algorithm="fixed_window")
+    make_rule("mail", quota=1, scope="mail")
+    assert outcomes(ask(), ask(), ask(), ask(), ask()) == [True] * 4 + [False]
+    request = ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(limiter, "get_engine", Broken)
+        assert limiter.check(request).degraded
+    assert not limiter.check(request, scope="mail", cost=2).allowed
+    assert outcomes(ask()) == [False]
 
 
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})

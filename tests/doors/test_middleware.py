@@ -66,6 +66,12 @@ def test_the_admin_assets_and_preflights_are_exempt(client: Client, make_rule: M
     assert client.options("/plain/", headers={"Origin": "https://example.org"}).status_code == 429
 
 
+@pytest.mark.urls("tests.doors.root_admin_urls")
+def test_an_admin_at_the_root_exempts_no_site(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    assert statuses(client, "/login/", "/login/") == [200, 429]
+
+
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "EXEMPT_PATHS": ["/plain/"]})
 def test_exempt_paths_replace_the_usual_ones(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)

@@ -129,3 +129,12 @@ def test_without_a_server_the_engine_is_unavailable_at_once(ask: Callable[[Redis
             ask(RedisEngine(client))
         assert time.perf_counter() - began < 0.5
         assert isinstance(caught.value.__cause__, redis.ConnectionError)
+
+
+def test_a_clients_own_retries_hold_no_decision_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis(…) tries to connect for seconds; a request would wait as long."""
+    naps: list[float] = []
+    monkeypatch.setattr("redis.retry.sleep", naps.append)
+    with redis.Redis(port=free_port()) as client, pytest.raises(EngineUnavailable):
+        RedisEngine(client).check([DAY])
+    assert naps == []

@@ -155,6 +155,7 @@ def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rul
     assert quota_in_force() == 5
     renewed = versions.committed_version()
     assert renewed.epoch > committed.epoch
+    assert RuleSetVersion.objects.count() == committed.number  # no row is added: two databases may do this for ever
     assert held() == renewed
     assert quota_in_force() == 5
     assert versions.committed_version() == renewed  # once, not at each request
@@ -176,8 +177,13 @@ def test_stale_rules_do_not_decide_while_the_database_is_away(monkeypatch: pytes
         raise DatabaseError("away")
 
     monkeypatch.setattr(versions, "load", away)
-    with pytest.raises(RulesUnavailable):
-        cache.reload(StaleRules(rules.version.number + 1, rules.version.epoch), rules)
+    stale = StaleRules(rules.version.number + 1, rules.version.epoch)
+    with pytest.raises(RulesUnavailable) as first:
+        cache.reload(stale, rules)
+    with pytest.raises(RulesUnavailable) as second:
+        cache.reload(stale, rules)
+    assert first.value.__cause__
+    assert second.value.__cause__ is None  # the database was not asked again so soon
     assert cache.current_rules() is rules
 
 

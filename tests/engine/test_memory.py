@@ -1,0 +1,34 @@
+"""What only MemoryEngine does: it keeps its memory bounded."""
+
+from __future__ import annotations
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.memory import USAGE_MINUTES
+
+DAY = Limit(1, 86_400, "fixed_window")
+MINUTE_US = 60_000_000
+
+
+def test_counters_whose_quota_is_back_are_forgotten() -> None:
+    engine = MemoryEngine()
+    for number in range(10_000):
+        engine.check([Charge(f"key{number}", Limit(1, 1, "fixed_window"))], now_us=number * 1_000_000)
+    assert len(engine._counters) <= 2_000
+
+
+def test_the_most_that_it_shall_keep_are_the_latest() -> None:
+    engine = MemoryEngine(most=2_000)
+    for number in range(20_000):
+        engine.check([Charge(f"key{number}", DAY)], now_us=0)
+    assert len(engine._counters) <= 4_001
+    assert not engine.peek([Charge("key19999", DAY)], now_us=0)[0].allowed
+    assert engine.peek([Charge("key0", DAY)], now_us=0)[0].allowed
+
+
+def test_usage_that_nobody_collects_is_forgotten_after_8_days() -> None:
+    engine = MemoryEngine()
+    engine.check([Charge("key", DAY, usage="rule|")], now_us=0)
+    assert len(engine.take_usage(now_us=MINUTE_US)) == 1
+    engine.check([Charge("key", DAY, usage="rule|")], now_us=MINUTE_US)
+    engine.check([Charge("key", DAY, usage="rule|")], now_us=(USAGE_MINUTES + 2) * MINUTE_US)
+    assert engine.take_usage(now_us=(USAGE_MINUTES + 2) * MINUTE_US) == []
