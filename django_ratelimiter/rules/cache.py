@@ -74,7 +74,7 @@ def current_rules() -> RuleSet:
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     """Answer the engine's `stale` to the rules `seen`: the committed rules, put in force where none were.
 
-    Raises RulesUnavailable where the database cannot be read: these rules must not decide.
+    Raises RulesUnavailable where the database cannot be read: only failure policies may decide then.
     """
     behind = None if stale.number is None else Version(stale.number, stale.epoch)
     with _kept.lock:
