@@ -36,6 +36,8 @@ class RateLimitMiddleware:
         if decided is not None:
             for name, value in response_fields(decided).items():
                 response.headers[name] = value
+            if not decided.allowed and response.status_code in (429, 503):
+                response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
         return response
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponseBase | None:

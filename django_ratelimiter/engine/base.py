@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,8 @@ class Charge(NamedTuple):
     gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
     usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
     count_refusals: a refusal by this charge spends too, up to the limit's capacity.
-    partition: what picks the shard; `None` = the key.
+    max_delay: seconds that an admitted request may be held; `None` = any. So far no algorithm holds requests.
+    partition: what picks the shard; `None` = the key. So far there is one shard.
     """
 
     key: str
@@ -25,6 +26,7 @@ class Charge(NamedTuple):
     gating: bool = True
     usage: str | None = None
     count_refusals: bool = False
+    max_delay: float | None = None
     partition: str | None = None
 
 
@@ -95,7 +97,7 @@ class Engine(Protocol):
 
     def check(
         self,
-        charges: Sequence[Charge],
+        charges: Iterable[Charge],
         *,
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
@@ -103,7 +105,7 @@ class Engine(Protocol):
     ) -> list[Verdict]:
         """Decide and spend. Raises StaleRules if `version` is not the one in force, EngineUnavailable."""
 
-    def peek(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Verdict]:
+    def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now, spending and counting nothing."""
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:

@@ -73,7 +73,7 @@ class Limit:
 
     window: seconds, an int, a float or a Decimal, in whole microseconds, at most 366 days.
     burst: what a bucket holds when full, in units; `None` = the quota. Only for buckets.
-    soft_quota: units after which an admitted request counts as `soft_exceeded`; `None` = no soft quota.
+    soft_quota: units after which an admitted request counts as `soft_exceeded`, below quota and burst; `None` = none.
 
     Raises ValueError, naming the field, for whatever could not be enforced exactly.
     """
@@ -93,8 +93,9 @@ class Limit:
             raise ValueError(f"burst: {self.algorithm} has no burst; leave it out or choose a bucket.")
         if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
             raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
-        if self.soft_quota is not None and self.soft_quota >= self.capacity:
-            raise ValueError(f"soft_quota: must be below {self.capacity}, at which requests are refused anyway.")
+        ceiling = min(self.quota, self.capacity)
+        if self.soft_quota is not None and self.soft_quota >= ceiling:
+            raise ValueError(f"soft_quota: must be below {ceiling}, the quota or the smaller burst.")
         self.terms  # noqa: B018  computed now, so that a limit which cannot be exact is refused here
 
     @classmethod
@@ -189,7 +190,7 @@ def _window_us(window: object) -> int:
     except ValueError:  # NaN and infinity
         seconds = Fraction(0)
     if not 0 < seconds <= MAX_WINDOW_SECONDS:
-        raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window!r}.")
+        raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window}.")
     microseconds = seconds * 1_000_000
     if microseconds.denominator != 1:
         raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")

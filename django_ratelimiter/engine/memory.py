@@ -54,13 +54,14 @@ class MemoryEngine:
 
     def check(
         self,
-        charges: Sequence[Charge],
+        charges: Iterable[Charge],
         *,
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        charges = list(charges)
         labels = usage.labels_of(charges)
         with self._lock:
             if version is not None:
@@ -75,8 +76,9 @@ class MemoryEngine:
                 self._count(labels, verdicts, now)
             return verdicts
 
-    def peek(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Verdict]:
+    def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
+        charges = list(charges)
         with self._lock:
             now = self._now(now_us)
             looks = self._look(charges, now)

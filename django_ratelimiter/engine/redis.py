@@ -51,13 +51,14 @@ class RedisEngine:
 
     def check(
         self,
-        charges: Sequence[Charge],
+        charges: Iterable[Charge],
         *,
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        charges = list(charges)
         receipts = _receipts(refund_if_denied)
         reply = self._call(CHECK_MODE, charges, receipts, version, now_us)
         verdicts = _read(reply, charges, spending=True)
@@ -65,8 +66,9 @@ class RedisEngine:
             _mark_refunded(receipts)
         return verdicts
 
-    def peek(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Verdict]:
+    def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
+        charges = list(charges)
         return _read(self._call(PEEK, charges, (), None, now_us), charges, spending=False)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:

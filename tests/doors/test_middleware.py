@@ -156,6 +156,7 @@ def test_the_frameworks_429_and_503_bear_our_fields(
     assert refused["RateLimit-Policy"] == '"uploads";q=1;w=86400'
     assert int(refused["Retry-After"]) > 86_000
     assert "detail" in refused.json()
+    assert refused["Cache-Control"] == "no-store"
     from .test_limiter import Broken
 
     monkeypatch.setattr("django_ratelimiter.limiter.get_engine", Broken)

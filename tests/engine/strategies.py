@@ -36,8 +36,8 @@ def limits(
     if "burst" in algorithm.options:
         most = min(MOST, 90 * YEAR * quota // int(window + 1))
         burst = draw(st.none() | st.integers(1, min(most, 2 * quota)) | st.integers(1, most))
-    capacity = burst or quota
-    soft = draw(st.none() | st.integers(1, capacity - 1)) if capacity > 1 else None
+    ceiling = min(quota, burst or quota)
+    soft = draw(st.none() | st.integers(1, ceiling - 1)) if ceiling > 1 else None
     return Limit(quota, window, algorithm, burst, soft)
 
 

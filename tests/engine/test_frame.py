@@ -278,3 +278,9 @@ def test_keys_of_any_text(engine: Engine) -> None:
     charges = [Charge(key, FIVE) for key in ("", " ", "a\r\nb", "{x}", "naïve ключ 🔑", "%s", "a" * 3_000)]
     engine.check(charges, now_us=HOUR)
     assert left(engine, *charges) == [4] * len(charges)
+
+
+def test_charges_may_come_one_by_one(engine: Engine) -> None:
+    charge = Charge("one", Limit(1, 86_400, "fixed_window"))
+    assert [engine.check(iter([charge]), now_us=0)[0].allowed for _ in range(2)] == [True, False]
+    assert not engine.peek(iter([charge]), now_us=0)[0].allowed

@@ -84,8 +84,8 @@ def test_only_buckets_have_a_burst(algorithm: Algorithm) -> None:
         Limit(5, 60, algorithm, burst=5)
 
 
-@pytest.mark.parametrize(("burst", "soft_quota"), [(None, 5), (None, 6), (3, 3), (3, 4)])
-def test_a_soft_quota_stays_below_the_capacity(burst: int | None, soft_quota: int) -> None:
+@pytest.mark.parametrize(("burst", "soft_quota"), [(None, 5), (None, 6), (3, 3), (3, 4), (9, 5)])
+def test_a_soft_quota_stays_below_quota_and_burst(burst: int | None, soft_quota: int) -> None:
     with pytest.raises(ValueError, match=r"^soft_quota: must be below"):
         Limit(5, 60, "token_bucket", burst, soft_quota)
 
