@@ -92,7 +92,7 @@ def ratelimit_fields(policies: Sequence[Policy]) -> dict[str, str]:
 def policy_name(result: Result) -> str:
     """What a limit is called towards clients: its rule's slug, with the window where the rule has several limits."""
     rule, limit = result.rule, result.limit
-    several = rule.limits_for(result.tier)
+    several = [record.limit for record in rule.limits_for(result.tier)]
     if len(several) < 2:
         return rule.slug
     name = f"{rule.slug}-{Decimal(str(limit.window)).normalize():f}"

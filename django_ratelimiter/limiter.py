@@ -118,9 +118,9 @@ def _plan(rules: RuleSet, question: _Question) -> list[_Planned]:
             value, cost = "missing", EXACT  # more than any limit holds: refused for good, and counted
         key = f"{rule.slug}:{digest(value)}"
         usage = f"{rule.slug}|{tier or ''}"
-        for limit in limits:
+        for record in limits:
             spends = rule.cost if cost is None else cost
-            planned.append(_Planned(rule, tier, Charge(key, limit, spends, rule.mode == "enforce", usage)))
+            planned.append(_Planned(rule, tier, Charge(key, record.limit, spends, rule.mode == "enforce", usage)))
     return planned
 
 

@@ -99,9 +99,9 @@ def test_the_rule_set_takes_it(rules: tuple[Rule, Rule]) -> None:
     assert ruleset.left_out == ()
     met = ruleset.match(Facts("GET", "/items/3/", route="items/<int:item>/"))
     assert [rule.slug for rule in met] == ["bad"]
-    assert [found.capacity for found in met[0].limits_for(ruleset.tiers["free"])] == [10]
+    assert [found.limit.capacity for found in met[0].limits_for(ruleset.tiers["free"])] == [10]
     assert met[0].limits_for(ruleset.tiers["pro"]) == ()
-    assert [found.capacity for found in met[0].limits_for(None)] == [8]
+    assert [found.limit.capacity for found in met[0].limits_for(None)] == [8]
 
 
 def test_asks_the_same_number_of_queries_however_many_rules(

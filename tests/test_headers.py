@@ -28,7 +28,7 @@ def results(*answers: tuple[bool, int, float | None, float] | None, limits: Any 
     """One result per limit of a rule: (allowed, remaining, retry_after, reset_after); None = not counted."""
     rule = rule_from(rule_data(**{"slug": "api", "limits": limits or [limit()], **fields}))
     return [
-        Result(rule, None, one, answer and verdict(one, *answer), rule.mode)
+        Result(rule, None, one.limit, answer and verdict(one.limit, *answer), rule.mode)
         for one, answer in zip(rule.limits[None], answers, strict=True)
     ]
 

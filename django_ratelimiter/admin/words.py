@@ -28,8 +28,9 @@ def limits_in_words(rule: RuleRecord) -> str:
         return _("no limits: it applies to nobody")
     others = _("every other tier") if len(rule.limits) > 1 else _("every tier")
     return "; ".join(
-        f"{others if tier is None else tier}: {_(' and ').join(map(limit_in_words, limits)) or _('unlimited')}"
-        for tier, limits in rule.limits.items()
+        f"{others if tier is None else tier}: "
+        f"{_(' and ').join(limit_in_words(record.limit) for record in records) or _('unlimited')}"
+        for tier, records in rule.limits.items()
     )
 
 

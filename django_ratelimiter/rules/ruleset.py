@@ -22,6 +22,9 @@ MISSING_PARTITION: Final = ("skip", "ip", "deny")
 FAILURE_POLICIES: Final = ("local", "open", "closed")
 DEFAULT_FOR: Final = ("none", "anonymous", "authenticated")
 
+#: What a limit may be given beside quota, window and algorithm; absent or empty = the engine's default.
+OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
+
 
 class Facts(NamedTuple):
     """What rules match on. `route` is the URL pattern's text, `scope` what the calling door named; empty = none."""
@@ -53,12 +56,24 @@ class TierRecord:
         return self.slug
 
 
+class LimitRecord(NamedTuple):
+    """A limit as a rule has it.
+
+    max_delay: seconds that a synchronous worker may hold an admitted request; for leaky buckets only.
+    generation: part of the counters' names; a higher one leaves what was spent behind.
+    """
+
+    limit: Limit
+    max_delay: float = 0.0
+    generation: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RuleRecord:
     """A rule with its limits by tier slug; under `None` those of every other tier; an empty tuple = unlimited.
 
     methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
-    that one request spends.
+    that one request spends. count_refusals: whether refused requests spend, too.
     """
 
     slug: str
@@ -75,7 +90,8 @@ class RuleRecord:
     cost: int
     priority: int
     message: str
-    limits: Mapping[str | None, tuple[Limit, ...]] = field(hash=False)
+    count_refusals: bool
+    limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
 
     def __str__(self) -> str:
         return self.slug
@@ -85,7 +101,7 @@ class RuleRecord:
         """Whether some tier has limits of its own here."""
         return any(tier is not None for tier in self.limits)
 
-    def limits_for(self, tier: TierRecord | None) -> tuple[Limit, ...]:
+    def limits_for(self, tier: TierRecord | None) -> tuple[LimitRecord, ...]:
         """The limits of this tier, else those of every other tier, else none: the rule does not apply to it."""
         slug = tier.slug if tier else None
         return self.limits[slug] if slug in self.limits else self.limits.get(None, ())
@@ -178,14 +194,17 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     cost = data["cost"]
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost: must be a whole number from 1, not {cost!r}.")
-    limits: dict[str | None, tuple[Limit, ...]] = {}
+    count_refusals = data.get("count_refusals", False)  # versions before it was known lack it
+    if not isinstance(count_refusals, bool):
+        raise ValueError(f"count_refusals: must be true or false, not {count_refusals!r}.")
+    limits: dict[str | None, tuple[LimitRecord, ...]] = {}
     unlimited = {entry["tier"] for entry in data["limits"] if entry["unlimited"]}
     for entry in data["limits"]:
         tier = entry["tier"]
         limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
-    tags = [(tier, limit.tag) for tier, several in limits.items() for limit in several]
+    tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
-        raise ValueError("limits: a tier has two limits of the same algorithm and window; keep the lower one.")
+        raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
     return RuleRecord(
         slug=data["slug"],
         name=data["name"],
@@ -201,24 +220,36 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
         cost=cost,
         priority=data["priority"],
         message=data["message"],
+        count_refusals=count_refusals,
         limits=limits,
     )
 
 
-def limit_from(entry: Mapping[str, Any]) -> Limit:
-    """One limit of a snapshot. Raises ValueError saying what cannot be enforced."""
+def limit_from(entry: Mapping[str, Any]) -> LimitRecord:
+    """One limit of a snapshot, of an earlier version's too. Raises ValueError saying what cannot be enforced."""
+    options = {name: entry[name] for name in OPTIONS if entry.get(name) not in (None, "")}
+    limit = Limit(entry["quota"], _window(entry), entry["algorithm"], **options)
+    return LimitRecord(limit, _count(entry, "max_delay_ms") / 1000, _count(entry, "generation"))
+
+
+def _window(entry: Mapping[str, Any]) -> Any:
+    """The window of a limit in seconds; `None` = a unit of the calendar."""
+    text = entry["window_seconds"]
+    if text is None and entry.get("calendar"):
+        return None
     try:
-        window = Decimal(entry["window_seconds"])
+        window = Decimal(text)
         whole = int(window)
     except (ArithmeticError, TypeError, ValueError):
-        raise ValueError(f"window: must be a number of seconds, not {entry['window_seconds']!r}.") from None
-    return Limit(
-        entry["quota"],
-        whole if whole == window else window,
-        entry["algorithm"],
-        burst=entry["burst"],
-        soft_quota=entry["soft_quota"],
-    )
+        raise ValueError(f"window: must be a number of seconds, not {text!r}.") from None
+    return whole if whole == window else window
+
+
+def _count(entry: Mapping[str, Any], name: str) -> int:
+    count = entry.get(name, 0)
+    if type(count) is not int or count < 0:
+        raise ValueError(f"{name}: must be a whole number from 0, not {count!r}.")
+    return count
 
 
 def _index_key(rule: RuleRecord) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Limit
-from django_ratelimiter.rules.ruleset import Facts, RuleSet, TierRecord
+from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
 
 from .build import limit_data, rule_data, snapshot
 
@@ -103,9 +103,10 @@ def test_a_tier_has_its_own_limits_else_those_of_every_other_tier() -> None:
     def tier(slug: str) -> TierRecord:
         return TierRecord(slug, slug, 0, "none")
 
-    assert rule.limits_for(tier("free")) == (Limit(10, 60, "fixed_window"), Limit(50, 3600, "fixed_window"))
+    minute, hour = LimitRecord(Limit(10, 60, "fixed_window")), LimitRecord(Limit(50, 3600, "fixed_window"))
+    assert rule.limits_for(tier("free")) == (minute, hour)
     assert rule.limits_for(tier("staff")) == ()
-    assert rule.limits_for(tier("other")) == rule.limits_for(None) == (Limit(3, 60, "fixed_window"),)
+    assert rule.limits_for(tier("other")) == rule.limits_for(None) == (LimitRecord(Limit(3, 60, "fixed_window")),)
 
 
 def test_a_tier_that_no_limit_names_does_not_meet_the_rule() -> None:
@@ -128,6 +129,10 @@ def test_a_tier_that_no_limit_names_does_not_meet_the_rule() -> None:
         ({"limits": [limit_data(window_seconds=None)]}, "window"),
         ({"limits": [limit_data(quota=-1)]}, "quota"),
         ({"limits": [limit_data(), limit_data(quota=5)]}, "limits"),
+        ({"limits": [limit_data(), limit_data(generation=1)]}, "limits"),
+        ({"limits": [limit_data(max_delay_ms=-1)]}, "max_delay_ms"),
+        ({"limits": [limit_data(generation="x")]}, "generation"),
+        ({"count_refusals": None}, "count_refusals"),
     ],
 )
 def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reason: str) -> None:
@@ -135,3 +140,17 @@ def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reaso
     assert [rule.slug for rule in rules.rules] == ["good"]
     assert [left.rule for left in rules.left_out] == ["bad"]
     assert rules.left_out[0].reason.startswith(reason)
+
+
+def test_a_limit_has_what_the_doors_need_beside_it() -> None:
+    limits = [limit_data(max_delay_ms=1500, generation=3)]
+    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=limits, count_refusals=True))).rules[0]
+    assert rule.limits_for(None) == (LimitRecord(Limit(100, 60, "fixed_window"), max_delay=1.5, generation=3),)
+    assert rule.count_refusals
+
+
+def test_a_snapshot_of_the_first_version_still_loads() -> None:
+    entry = {"tier": None, "algorithm": "fixed_window", "quota": 1, "window_seconds": "60.000000", "unlimited": False}
+    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=[entry | {"burst": None, "soft_quota": None}]))).rules[0]
+    assert rule.limits_for(None) == (LimitRecord(Limit(1, 60, "fixed_window"), max_delay=0.0, generation=0),)
+    assert not rule.count_refusals

@@ -32,7 +32,7 @@ def quota_in_force(slug: str = "rule") -> int | None:
     except StaleRules as stale:
         rules = cache.reload(stale, rules)
     found = [rule for rule in rules.rules if rule.slug == slug]
-    return found[0].limits[None][0].quota if found and found[0].limits else None
+    return found[0].limits[None][0].limit.quota if found and found[0].limits else None
 
 
 def held() -> Version | None:
@@ -232,7 +232,7 @@ def test_an_open_transaction_sees_its_own_edits_and_a_rollback_undoes_them(djang
         with django_assert_num_queries(0):
             cache.current_rules()
         transaction.set_rollback(True)
-    assert cache.current_rules().rules[0].limits[None][0].quota == 5
+    assert cache.current_rules().rules[0].limits[None][0].limit.quota == 5
 
 
 def test_the_rollback_of_a_savepoint_leaves_the_edits_before_it() -> None:
