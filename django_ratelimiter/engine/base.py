@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from .limits import Limit
+from .limits import Algorithm, Limit
 
 
 class Charge(NamedTuple):
@@ -16,7 +16,7 @@ class Charge(NamedTuple):
     gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
     usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
     count_refusals: a refusal by this charge spends too, up to the limit's capacity.
-    max_delay: seconds that an admitted request may be held; `None` = any. So far no algorithm holds requests.
+    max_delay: seconds that a leaky bucket may have an admitted request held, else it refuses; `None` = any.
     partition: what picks the shard; `None` = the key. So far there is one shard.
     """
 
@@ -37,7 +37,7 @@ class Verdict:
     remaining: the largest cost that would pass now. After a refused call, what it was before, less counted refusals.
     retry_after: seconds until this cost would pass; 0 = now, `None` = never.
     reset_after: seconds until the full quota is back if nothing more is spent.
-    delay: seconds to hold an admitted request.
+    delay: seconds to hold an admitted request; 0 but for a leaky bucket.
     at_us: the engine's time, in microseconds since the Unix epoch.
     spent: units that a refund would give back: 0 in a refused call, in a peek, and once refunded.
     spent_at_us: the time that the spending was booked at; later than `at_us` only where the clock ran back.
@@ -58,6 +58,13 @@ class Verdict:
         """Note that what it spent was given back."""
         self.remaining = min(self.remaining + self.spent, self.charge.limit.capacity)
         self.spent = 0
+
+
+def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those that hold a lease."""
+    return [
+        verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.algorithm == Algorithm.CONCURRENCY
+    ]
 
 
 class Version(NamedTuple):
@@ -110,6 +117,9 @@ class Engine(Protocol):
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent, once each."""
+
+    def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases that these verdicts of `concurrency` limits hold, once each; others are left alone."""
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys."""

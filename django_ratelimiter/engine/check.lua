@@ -6,12 +6,14 @@
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
 -- ARGV[2]  the usage labels of the charges, one a line; empty = do not count
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
---          algorithm, period, rate, capacity, tick_us, soft_floor, cost, and flags (a charge: 1 gating,
+--          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals) or the time of the spending (a refund)
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is
--- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, and nothing was done; else
---          {time, then for each charge: remaining, wait (0 = passes, -1 = never), reset, lead of its clock}
+-- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
+--          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
+--          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
+--          never, below -1 = passes and is held for what it is below); reset; lead of its clock}
 local call, format, match = redis.call, string.format, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local pack, unpack = struct.pack, struct.unpack
@@ -53,15 +55,15 @@ local function algorithm(id) -- only those that a call uses are made
 end
 
 local function record(i)
-  return unpack('<dddddddd', ARGV[3], 64 * i - 31)
+  return unpack('<ddddddddd', ARGV[3], 72 * i - 39)
 end
 
 local function give_back(first)
   for i = first + 1, first + refunds do
     local raw = call('GET', KEYS[i + 1])
     if raw then
-      local id, period, rate, capacity, tick_us, _, cost, spent_at = record(i)
-      raw = algorithm(id)[6](raw, cost, spent_at, period, rate, capacity, tick_us)
+      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = record(i)
+      raw = algorithm(id)[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
       if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
     end
   end
@@ -69,42 +71,61 @@ end
 
 if mode == 2 then give_back(0) end
 
-local reply, levels, denied = { now }, {}, false
+local levels, denied, elsewhere = {}, false, false
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, _, cost, flags = record(i)
+  local id, period, rate, capacity, tick_us, _, extra, cost, flags = record(i)
   local raw, at, last = call('GET', KEYS[i + 1]), now, nil
   if raw then
-    last = unpack('<d', raw)
+    last = unpack('<i7', raw)
     at = max(now, last) -- time that runs backwards stands still
   end
-  local remaining, x, y = algorithm(id)[1](raw, last, at, period, rate, capacity, tick_us)
-  if cost > remaining and flags % 2 == 1 then denied = true end
-  levels[i] = { remaining, x, y, at }
+  local steps, delay, passes = algorithm(id), 0, nil
+  local remaining, x, y = steps[1](raw, last, at, period, rate, capacity, tick_us, extra)
+  if remaining < 0 then elsewhere = true end
+  passes = cost <= remaining
+  if steps[7] then
+    delay = steps[4](x, y, at, period, rate, capacity, tick_us)
+    passes = passes and (delay <= extra or cost == 0)
+  end
+  if not passes and flags % 2 == 1 then denied = true end
+  levels[i] = { remaining, x, y, at, raw, delay, passes }
 end
 
-local outcomes = ''
+if elsewhere then
+  local reply = { -2, now }
+  for i = 1, charges do reply[i + 2] = levels[i][4] end
+  return reply
+end
+
+local reply, outcomes = { now }, ''
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, soft_floor, cost, flags = record(i)
+  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = record(i)
   local level, steps = levels[i], algorithm(id)
-  local remaining, x, y, at = level[1], level[2], level[3], level[4]
-  local passes = cost <= remaining
-  local spends = mode == 0 and cost > 0
+  local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
+  local spends, added = mode == 0 and cost > 0, 0
   if passes then spends = spends and not denied else spends = spends and flags >= 2 end
   if spends then
+    local before = x
     x = steps[2](x, cost, period, rate, capacity)
+    added = x - before
     remaining = max(remaining - cost, 0)
   end
+  local reset = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, added)
   local lead, wait = at - now, 0
   if cost > capacity then
     wait = -1
   elseif not passes then
-    wait = steps[3](x, y, at, cost, period, rate, capacity, tick_us) + lead
+    if cost > remaining then wait = steps[3](x, y, at, cost, period, rate, capacity, tick_us, extra, raw) end
+    if steps[7] then wait = max(wait, reset - extra) end
+    wait = wait + lead
+  elseif delay > 0 then
+    wait = -1 - delay
   end
-  local reset = steps[4](x, y, at, period, rate, capacity, tick_us)
-  if reset > 0 then reset = reset + lead end
   if spends then
-    call('SET', KEYS[i + 1], steps[5](x, y, at, period), 'PX', ceil((reset + GRACE_US) / 1000))
+    local state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, added)
+    call('SET', KEYS[i + 1], state, 'PX', ceil((reset + lead + GRACE_US) / 1000))
   end
+  if reset > 0 then reset = reset + lead end
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')

@@ -6,12 +6,15 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 from struct import pack
 from typing import Any, Final, NamedTuple
+
+from .calendars import CALENDARS, window_at, zone_of
+from .registry import ANCHORS, ON_CALENDAR, REFILLS
+from .registry import Algorithm as Algorithm
 
 #: Lua keeps its numbers in doubles: integers are exact below this, so no product may reach it.
 EXACT: Final = 2**53
@@ -26,32 +29,21 @@ MAX_WINDOW_SECONDS: Final = 366 * 86_400
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
 
-class Algorithm(StrEnum):
-    """The algorithms, each with the options it takes beside quota, window and soft_quota.
+#: More units than anybody counts, and so few that a counter of them takes six bytes.
+MOST_UNITS: Final = 2**48 - 1
 
-    This is the registry: the engines load `algorithms/VALUE.py` and `algorithms/VALUE.lua` by these values.
-    """
-
-    options: frozenset[str]
-    number: int
-
-    def __new__(cls, value: str, *options: str) -> Algorithm:
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.options = frozenset(options)
-        member.number = len(cls.__members__)
-        return member
-
-    FIXED_WINDOW = "fixed_window"
-    SLIDING_WINDOW_COUNTER = "sliding_window_counter"
-    TOKEN_BUCKET = "token_bucket", "burst"
+#: What is kept for each request, and not only counted, must not fill the server.
+MOST_ENTRIES: Final = 10_000
+MOST_SLOTS: Final = 100
 
 
 class Terms(NamedTuple):
     """A limit in the integers that the algorithms reckon with; every product of them stays below 2^53.
 
-    For windows `period` is the window in ticks, `rate` is 0 and `capacity` the quota. For buckets one token
-    is `period` parts, `rate` parts come back per tick, and `capacity` counts whole tokens.
+    For windows `period` is the window in ticks and `capacity` the quota; `rate` is the number of slots, or how a
+    fixed window is anchored, or 0. For buckets one token is `period` parts, `rate` parts come back per tick, and
+    `capacity` counts whole tokens. `extra` differs from charge to charge: the start of a calendar window, or the
+    longest delay of a leaky bucket, both in microseconds.
     """
 
     period: int
@@ -60,6 +52,7 @@ class Terms(NamedTuple):
     tick_us: int
     #: Fewer units remaining than this means that the soft quota is exceeded; 0 = there is none.
     soft_floor: int
+    extra: int = 0
 
 
 _RATE = re.compile(
@@ -71,26 +64,42 @@ _RATE = re.compile(
 class Limit:
     """`quota` units per `window`, kept by `algorithm`.
 
-    window: seconds, an int, a float or a Decimal, in whole microseconds, at most 366 days.
+    window: seconds, an int, a float or a Decimal, in whole microseconds, at most 366 days; `None` with a calendar.
     burst: what a bucket holds when full, in units; `None` = the quota. Only for buckets.
     soft_quota: units after which an admitted request counts as `soft_exceeded`, below quota and burst; `None` = none.
+    slots: how many parts sliding_window_slots cuts the window into; `None` = 10 there.
+    anchor: whether fixed windows begin by the clock, or each with a key's first request.
+    refill: whether a token bucket fills up continuously, or by the whole quota at whole windows of the clock.
+    calendar: day, week (from Monday), month or year instead of a window; only for fixed_window.
+    timezone: whose midnight the calendar means; `None` = UTC. anchor_day: the day on which months begin, where
+    shorter months begin on their last day; `None` = 1.
 
     Raises ValueError, naming the field, for whatever could not be enforced exactly.
     """
 
     quota: int
-    window: float | Decimal
+    window: float | Decimal | None = None
     algorithm: str = Algorithm.SLIDING_WINDOW_COUNTER
     burst: int | None = None
     soft_quota: int | None = None
+    slots: int | None = None
+    anchor: str = ANCHORS[0]
+    refill: str = REFILLS[0]
+    calendar: str | None = None
+    timezone: str | None = None
+    anchor_day: int | None = None
 
     def __post_init__(self) -> None:
         algorithm = _algorithm(self.algorithm)
         object.__setattr__(self, "algorithm", algorithm)
+        _check_options(self, algorithm)
         for name in ("quota", "burst", "soft_quota"):
             _check_units(name, getattr(self, name), optional=name != "quota")
-        if self.burst is not None and "burst" not in algorithm.options:
-            raise ValueError(f"burst: {self.algorithm} has no burst; leave it out or choose a bucket.")
+        if algorithm in (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY) and self.quota > MOST_ENTRIES:
+            raise ValueError(f"quota: {algorithm} keeps every request, so at most {MOST_ENTRIES}; choose another.")
+        if self.calendar is not None:
+            _check_calendar(self)
+            object.__setattr__(self, "window", None)
         if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
             raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
         ceiling = min(self.quota, self.capacity)
@@ -118,39 +127,86 @@ class Limit:
 
     @cached_property
     def window_us(self) -> int:
-        """The window in microseconds."""
+        """The window in microseconds; for a calendar the longest that it has, but for changes of the clock."""
+        if self.calendar is not None:
+            return CALENDARS[self.calendar] * 86_400_000_000
         return _window_us(self.window)
 
     @cached_property
     def terms(self) -> Terms:
         """The integers of this limit. Time is counted in the finest tick that keeps every product exact."""
+        window_us, algorithm = self.window_us, Algorithm(self.algorithm)
         soft_floor = 0 if self.soft_quota is None else self.capacity - self.soft_quota
+        if algorithm == Algorithm.SLIDING_WINDOW_SLOTS:
+            if self.number_of_slots > window_us:
+                raise ValueError(f"slots: a window of {window_us} microseconds cannot have more slots than these.")
+            return Terms(window_us, self.number_of_slots, self.capacity, 1, soft_floor)
+        if algorithm in _COMPARING_UNITS:  # nothing is multiplied, nothing can overflow
+            anchored = ON_CALENDAR if self.calendar else ANCHORS.index(self.anchor)
+            return Terms(window_us, anchored, self.capacity, 1, soft_floor)
+        if self.refill == "interval":  # a bucket whose clock ticks once per window
+            return Terms(1, self.quota, self.capacity, window_us, soft_floor)
         for tick_us in TICKS_US:
-            period, rest = divmod(self.window_us, tick_us)
+            period, rest = divmod(window_us, tick_us)
             if rest:
                 break
-            if self.algorithm == Algorithm.FIXED_WINDOW:  # compares whole units only: nothing to overflow
-                return Terms(period, 0, self.capacity, tick_us, soft_floor)
             rate = 0
-            if "burst" in Algorithm(self.algorithm).options:
+            if "burst" in algorithm.options:
                 shared = gcd(self.quota, period)
                 rate, period = self.quota // shared, period // shared
             if max(self.capacity, rate, 1) * period < EXACT // 2:
-                return Terms(period, rate, self.capacity, tick_us, soft_floor)
+                return Terms(period, rate, self.capacity, tick_us, soft_floor, EXACT if self.holds else 0)
         raise ValueError(
             f"quota: {self.capacity} units over a window of {self.window} s cannot be reckoned exactly; "
             "lower the quota, shorten the window, or make the window a whole number of seconds."
         )
 
     @cached_property
+    def holds(self) -> bool:
+        """Whether an admitted request may have to be held."""
+        return "max_delay" in Algorithm(self.algorithm).options
+
+    def terms_at(self, at_us: int, max_delay: float | None = None) -> Terms:
+        """The terms of a charge at this moment. max_delay: seconds; `None` = any."""
+        if self.calendar is not None:
+            start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day)
+            return self.terms._replace(period=end - start, extra=start)
+        if max_delay is not None and self.holds:
+            return self.terms._replace(extra=_delay_us(max_delay))
+        return self.terms
+
+    @cached_property
     def packed(self) -> bytes:
-        """The terms as check.lua reads them: six doubles, the algorithm's number first."""
-        return pack("<dddddd", Algorithm(self.algorithm).number, *self.terms)
+        """The terms as check.lua reads them: seven doubles, the algorithm's number first."""
+        return self.packed_with(self.terms)
+
+    def packed_with(self, terms: Terms) -> bytes:
+        """As `packed`, where the terms are those of one charge."""
+        return pack("<ddddddd", Algorithm(self.algorithm).number, *terms)
+
+    @property
+    def number_of_slots(self) -> int:
+        """The slots of sliding_window_slots; other algorithms have one, the whole window."""
+        if self.algorithm != Algorithm.SLIDING_WINDOW_SLOTS:
+            return 1
+        return 10 if self.slots is None else self.slots
 
     @cached_property
     def tag(self) -> str:
-        """What tells the counters of this limit from others under the same key: a change of it starts anew."""
-        return f":{self.algorithm}:{self.window_us}"
+        """What tells the counters of this limit from others under the same key: a change of it starts anew.
+
+        It is short because it stands in every key's name.
+        """
+        letter = Algorithm(self.algorithm).letter
+        if self.calendar is not None:
+            anchor = f"-{self.anchor_day}" if (self.anchor_day or 1) > 1 else ""
+            zone = "" if self.timezone in (None, "UTC") else f"@{self.timezone}"
+            return f":{letter}{self.calendar}{anchor}{zone}"
+        seconds, rest = divmod(self.window_us, 1_000_000)
+        window = f"{self.window_us}us" if rest else f"{seconds}"
+        slots = f"/{self.number_of_slots}" if self.number_of_slots > 1 else ""
+        variant = {"first_request": "r", "interval": "i"}
+        return f":{letter}{variant.get(self.anchor, '')}{variant.get(self.refill, '')}{window}{slots}"
 
     def scaled(self, share: float, least: int = 1) -> Limit:
         """This limit with `share` of its quota and burst, but a capacity of `least`, without its soft quota.
@@ -164,8 +220,12 @@ class Limit:
         else:
             burst = max(1, least, int(burst * exact))
         with suppress(ValueError):
-            return Limit(quota, self.window, self.algorithm, burst)
+            return replace(self, quota=quota, burst=burst, soft_quota=None)
         return replace(self, soft_quota=None)
+
+
+#: Algorithms that compare whole units, and never multiply them by a time.
+_COMPARING_UNITS: Final = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
 
 
 def _algorithm(value: str) -> Algorithm:
@@ -178,8 +238,56 @@ def _algorithm(value: str) -> Algorithm:
 def _check_units(name: str, value: object, *, optional: bool) -> None:
     if value is None and optional:
         return
-    if type(value) is not int or not 1 <= value < EXACT:
-        raise ValueError(f"{name}: must be a whole number from 1 to 2^53 - 1, not {value!r}.")
+    if type(value) is not int or not 1 <= value <= MOST_UNITS:
+        raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
+
+
+#: Options by the value that stands for "not given".
+_NOT_GIVEN: Final[dict[str, object]] = {
+    "burst": None,
+    "slots": None,
+    "anchor": ANCHORS[0],
+    "refill": REFILLS[0],
+    "calendar": None,
+    "timezone": None,
+    "anchor_day": None,
+}
+_WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDARS)}
+
+
+def _check_options(limit: Limit, algorithm: Algorithm) -> None:
+    """Refuse options that the algorithm would ignore, and words that it would not understand."""
+    for name, not_given in _NOT_GIVEN.items():
+        value = getattr(limit, name)
+        if value == not_given:
+            continue
+        if name not in algorithm.options:
+            users = [str(user) for user in Algorithm if name in user.options]
+            raise ValueError(f"{name}: {algorithm} has no {name}; leave it out, or choose {' or '.join(users)}.")
+        if name in _WORDS and value not in _WORDS[name]:
+            raise ValueError(f"{name}: {value!r} is unknown; choose one of {', '.join(_WORDS[name])}.")
+    slots = limit.slots
+    if slots is not None and (type(slots) is not int or not 1 <= slots <= MOST_SLOTS):
+        raise ValueError(f"slots: must be a whole number from 1 to {MOST_SLOTS}, not {slots!r}.")
+    if limit.calendar is None:
+        for name in ("timezone", "anchor_day"):
+            if getattr(limit, name) is not None:
+                raise ValueError(f"{name}: only a calendar has one; leave it out, or choose a calendar.")
+
+
+def _check_calendar(limit: Limit) -> None:
+    """Refuse what contradicts the calendar. A window may be given if it is as long as the calendar's."""
+    calendar, day = limit.calendar or "", limit.anchor_day
+    if limit.timezone is not None:
+        zone_of(str(limit.timezone))
+    if limit.anchor != ANCHORS[0]:
+        raise ValueError("anchor: a calendar's windows begin by the calendar; leave it out.")
+    if day is not None and (calendar != "month" or type(day) is not int or not 1 <= day <= 31):
+        raise ValueError(f"anchor_day: must be a day from 1 to 31 on which months begin, not {day!r} of a {calendar}.")
+    if limit.window is not None:
+        days = Fraction(_window_us(limit.window), 86_400_000_000)
+        if days not in {"day": (1,), "week": (7,), "month": (28, 29, 30, 31), "year": (365, 366)}[calendar]:
+            raise ValueError(f"window: a calendar {calendar} is no window of {limit.window} seconds; leave it out.")
 
 
 def _window_us(window: object) -> int:
@@ -195,3 +303,11 @@ def _window_us(window: object) -> int:
     if microseconds.denominator != 1:
         raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
     return int(microseconds)
+
+
+@lru_cache(maxsize=1_000)
+def _delay_us(seconds: float) -> int:
+    """Microseconds, rounded down. Raises ValueError for what is no delay."""
+    if not seconds >= 0:
+        raise ValueError(f"max_delay: must be a number of seconds from 0, not {seconds!r}.")
+    return min(int(Fraction(str(seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT

@@ -12,8 +12,8 @@ from uuid import uuid4
 from ..exceptions import StaleRules
 from . import usage
 from .algorithms import STEPS, State
-from .base import Charge, UsageCount, Verdict, Version, as_version
-from .limits import EXACT
+from .base import Charge, UsageCount, Verdict, Version, as_version, leases
+from .limits import EXACT, Terms
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
@@ -28,10 +28,13 @@ class _Look(NamedTuple):
     """A charge and the level that its counter stands at; `at_us` is ahead of now where the clock ran back."""
 
     charge: Charge
+    terms: Terms
+    state: State | None
     remaining: int
     x: int
     y: int
     at_us: int
+    delay: int
     passes: bool
 
 
@@ -90,6 +93,10 @@ class MemoryEngine:
         with self._lock:
             self._give_back(verdicts)
 
+    def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts; those of other algorithms are left alone."""
+        self.refund(leases(verdicts))
+
     def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys: their next request finds the full quota."""
         with self._lock:
@@ -138,36 +145,37 @@ class MemoryEngine:
             counter = self._counters.get(_name(charge))
             state = counter.state if counter else None
             at = max(now, state[0]) if state else now  # time that runs backwards stands still
-            terms = charge.limit.terms
-            remaining, x, y = STEPS[charge.limit.algorithm].look(state, at, terms)
-            looks.append(_Look(charge, remaining, x, y, at, charge.cost <= remaining))
+            terms, steps = charge.limit.terms_at(at, charge.max_delay), STEPS[charge.limit.algorithm]
+            remaining, x, y = steps.look(state, at, terms)
+            delay = steps.reset(x, y, at, terms, state, 0) if charge.limit.holds else 0
+            in_time = delay <= terms.extra or not charge.limit.holds or not charge.cost
+            looks.append(_Look(charge, terms, state, remaining, x, y, at, delay, charge.cost <= remaining and in_time))
         if len({_name(charge) for charge in charges}) != len(looks):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
         return looks
 
     def _settle(self, look: _Look, now: int, denied: bool, *, spending: bool) -> Verdict:
-        charge, remaining, x, y, at, passes = look
-        steps, terms, cost = STEPS[charge.limit.algorithm], charge.limit.terms, min(charge.cost, EXACT)
+        charge, terms, state, remaining, x, y, at, delay, passes = look
+        steps, cost, lead, added = STEPS[charge.limit.algorithm], min(charge.cost, EXACT), at - now, 0
         spends = spending and cost > 0 and (not denied if passes else charge.count_refusals)
         if spends:
-            x = steps.spend(x, cost, terms)
-            remaining = max(remaining - cost, 0)
-        lead = at - now
-        retry_after: float | None = 0.0
-        if cost > terms.capacity:
-            retry_after = None
-        elif not passes:
-            retry_after = (steps.wait(x, y, at, cost, terms) + lead) / 1_000_000
-        reset = steps.reset(x, y, at, terms)
+            x, before = steps.spend(x, cost, terms), x
+            added, remaining = x - before, max(remaining - cost, 0)
+        reset = steps.reset(x, y, at, terms, state, added)
+        wait = None if cost > terms.capacity else 0
+        if wait is not None and not passes:
+            wait = steps.wait(x, y, at, cost, terms, state) if cost > remaining else 0
+            wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
         if spends:
-            self._keep(_name(charge), _Counter(steps.store(x, y, at, terms), at + reset), now)
+            kept = steps.store(x, y, at, terms, state, added)
+            self._keep(_name(charge), _Counter(kept, at + reset), now)
         left = remaining if spending else remaining - cost
         return Verdict(
             passes,
-            remaining,
-            retry_after,
+            0 if charge.limit.holds and reset > terms.extra else remaining,
+            None if wait is None else wait / 1_000_000,
             (reset + lead if reset else 0) / 1_000_000,
-            0.0,
+            delay / 1_000_000 if passes else 0.0,
             passes and not denied and left < terms.soft_floor,
             now,
             charge,
@@ -189,7 +197,8 @@ class MemoryEngine:
             name, limit = _name(verdict.charge), verdict.charge.limit
             counter = self._counters.get(name)
             if counter and verdict.spent:
-                state = STEPS[limit.algorithm].refund(counter.state, verdict.spent, verdict.spent_at_us, limit.terms)
+                spent, at = verdict.spent, verdict.spent_at_us
+                state = STEPS[limit.algorithm].refund(counter.state, spent, at, limit.terms_at(at))
                 if state:
                     self._counters[name] = counter._replace(state=state)
             verdict.mark_refunded()

@@ -7,6 +7,7 @@ costs more than the script (benchmarks/), and it repeats a command whose reply w
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,11 +24,14 @@ from redis.retry import Retry
 
 from ..exceptions import EngineUnavailable, StaleRules
 from . import usage
-from .base import Charge, UsageCount, Verdict, Version, as_version
+from .base import Charge, UsageCount, Verdict, Version, as_version, leases
 from .limits import EXACT
 from .scripts import CHECK, CHECK_SHA, TAKE_USAGE
 
 CHECK_MODE, PEEK, REFUND, PUBLISH = range(4)
+
+#: How often a call is sent with other calendar windows before the clocks are held to be out of their minds.
+ATTEMPTS: Final = 4
 _FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 _COST_ONE: Final = {flags: pack("<dd", 1, flags) for flags in _FLAGS.values()}
 
@@ -48,6 +52,7 @@ class RedisEngine:
         self._prefix = f"{{{namespace}:0}}:"
         self._version_key = f"{self._prefix}version"
         self._heads: dict[int, bytes] = {}
+        self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
     def check(
         self,
@@ -78,6 +83,10 @@ class RedisEngine:
             self._call(REFUND, (), receipts, None, None)
             _mark_refunded(receipts)
 
+    def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts; those of other algorithms are left alone."""
+        self.refund(leases(verdicts))
+
     def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys: their next request finds the full quota."""
         names = [self._name(charge) for charge in charges]
@@ -91,8 +100,8 @@ class RedisEngine:
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed and name all batches that wait, the oldest first."""
-        time = str(-1 if now_us is None else now_us)
-        batches = self._ask(lambda: self._client.eval(TAKE_USAGE, 1, self._version_key, time, uuid4().hex))
+        now = str(-1 if now_us is None else now_us)
+        batches = self._ask(lambda: self._client.eval(TAKE_USAGE, 1, self._version_key, now, uuid4().hex))
         return usage.in_order(_text(batch) for batch in batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
@@ -124,20 +133,45 @@ class RedisEngine:
         names = [self._name(charge) for charge in charges]
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        records = [self._record(charge) for charge in charges]
-        for receipt in receipts:
-            names.append(self._name(receipt.charge))
-            records.append(receipt.charge.limit.packed + pack("<dd", receipt.spent, receipt.spent_at_us))
-        header = pack("<dddd", -1 if now_us is None else now_us, len(charges), len(receipts), mode)
-        compared = b"" if version is None else b"%d:%d" % as_version(version).order
         labels = usage.labels_of(charges).encode() if mode == CHECK_MODE else b""
-        parts = [self._head(len(names))]
-        for word in (*names, compared, labels, b"".join((header, *records))):
-            parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
-        reply = self._links.ask(b"".join(parts))
-        if reply[0] == -1:
-            raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
-        return reply
+        compared = b"" if version is None else b"%d:%d" % as_version(version).order
+        header = pack("<dddd", -1 if now_us is None else now_us, len(charges), len(receipts), mode)
+        given_back = [self._receipt(receipt) for receipt in receipts]
+        names += [self._name(receipt.charge) for receipt in receipts]
+        times: list[int] | None = None
+        for _ in range(ATTEMPTS):
+            records = self._records(charges, now_us, times)
+            parts = [self._head(len(names))]
+            for word in (*names, compared, labels, b"".join((header, *records, *given_back))):
+                parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+            reply = self._links.ask(b"".join(parts))
+            if reply[0] == -1:
+                raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
+            if reply[0] != -2:
+                return reply
+            times = reply[2:]
+            if now_us is None:
+                self._ahead = reply[1] - _now()
+        raise EngineUnavailable(f"The time of Redis left its calendar windows {ATTEMPTS} times during one call.")
+
+    def _records(self, charges: Sequence[Charge], now_us: int | None, times: Sequence[int] | None) -> list[bytes]:
+        """The charges as the script reads them. times: by the clock of each; `None` = not known yet."""
+        records = []
+        for index, charge in enumerate(charges):
+            limit = charge.limit
+            packed = limit.packed
+            if limit.calendar is not None:
+                now = _now() + self._ahead if now_us is None else now_us
+                packed = limit.packed_with(limit.terms_at(times[index] if times else now))
+            elif charge.max_delay is not None and limit.holds:
+                packed = limit.packed_with(limit.terms_at(0, charge.max_delay))
+            records.append(packed + self._cost(charge))
+        return records
+
+    @staticmethod
+    def _receipt(verdict: Verdict) -> bytes:
+        limit, at = verdict.charge.limit, verdict.spent_at_us
+        return limit.packed_with(limit.terms_at(at)) + pack("<dd", verdict.spent, at)
 
     def _head(self, counters: int) -> bytes:
         """What a packed call with so many counters begins with: up to the version key."""
@@ -150,13 +184,11 @@ class RedisEngine:
         return head
 
     @staticmethod
-    def _record(charge: Charge) -> bytes:
+    def _cost(charge: Charge) -> bytes:
         cost, flags = charge.cost, _FLAGS[charge.gating, charge.count_refusals]
         if type(cost) is not int or cost < 0:
             raise ValueError(f"cost: must be a whole number from 0, not {cost!r}.")
-        if cost == 1:
-            return charge.limit.packed + _COST_ONE[flags]
-        return charge.limit.packed + pack("<dd", min(cost, EXACT), flags)
+        return _COST_ONE[flags] if cost == 1 else pack("<dd", min(cost, EXACT), flags)
 
     def _ask(self, command: Callable[[], Any]) -> Any:
         """Run a command off the path of decisions, through the client; it may be repeated without harm."""
@@ -170,17 +202,27 @@ def _read(reply: list[int], charges: Sequence[Charge], *, spending: bool) -> lis
     """The reply of check.lua as verdicts, in the order of the charges."""
     now = reply[0]
     waits = reply[2::4]
-    denied = any(wait and charge.gating for wait, charge in zip(waits, charges, strict=True))
+    denied = any((wait > 0 or wait == -1) and charge.gating for wait, charge in zip(waits, charges, strict=True))
     verdicts = []
     for charge, remaining, wait, reset, lead in zip(charges, reply[1::4], waits, reply[3::4], reply[4::4], strict=True):
-        spent = charge.cost if spending and not denied and not wait else 0
+        limit, allowed, delay = charge.limit, wait == 0, 0.0
+        if wait < -1:
+            allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
+        spent = charge.cost if spending and allowed and not denied else 0
         left = remaining if spending else remaining - charge.cost
-        soft = not wait and not denied and left < charge.limit.terms.soft_floor
+        soft = allowed and not denied and left < limit.terms.soft_floor
+        if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
+            remaining = 0
         retry_after = None if wait < 0 else wait / 1_000_000
         verdicts.append(
-            Verdict(not wait, remaining, retry_after, reset / 1_000_000, 0.0, soft, now, charge, spent, now + lead)
+            Verdict(allowed, remaining, retry_after, reset / 1_000_000, delay, soft, now, charge, spent, now + lead)
         )
     return verdicts
+
+
+def _now() -> int:
+    """This process's time in microseconds since the Unix epoch."""
+    return time.time_ns() // 1_000
 
 
 def _receipts(verdicts: Iterable[Verdict]) -> list[Verdict]:

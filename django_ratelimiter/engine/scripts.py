@@ -18,7 +18,10 @@ def _with_algorithms(frame: str) -> str:
         f"{(_FOLDER / 'algorithms' / f'{algorithm}.lua').read_text('utf-8')}end)()"
         for algorithm in Algorithm
     ]
-    return frame.replace("--@ALGORITHMS@", "\nelse".join(branches) + "\nend")
+    script = frame.replace("--@ALGORITHMS@", "\nelse".join(branches) + "\nend")
+    for algorithm in Algorithm:  # one that takes from another asks for it by name
+        script = script.replace(f"algorithm('{algorithm}')", f"algorithm({algorithm.number})")
+    return script
 
 
 CHECK: Final = _with_algorithms((_FOLDER / "check.lua").read_text("utf-8")).encode()

@@ -2,8 +2,8 @@
 
 Both sides of a twin hold the same six functions over the same integers. Time is in microseconds since the Unix
 epoch and never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the
-algorithm's own, of which spending changes only `x`. Adding an algorithm takes its two files and its line in
-`limits.Algorithm`.
+algorithm's own, of which spending changes only `x`, by `added`. An algorithm that differs from another in little takes
+the rest from it. Adding one takes its two files and its line in `registry.Algorithm`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ State = tuple[int, ...]
 class Steps(Protocol):
     """One algorithm: a module of these functions."""
 
-    def look(self, state: State | None, now: int, terms: Terms) -> tuple[int, int, int]:
-        """Bring the level up to now: (remaining, x, y)."""
+    def look(self, state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
+        """Bring the level up to this time: (remaining, x, y). A remaining of -1 = the terms are for another time."""
 
     def spend(self, x: int, cost: int, terms: Terms) -> int:
         """The `x` after spending `cost`, filled up at the capacity where it does not fit."""
 
-    def wait(self, x: int, y: int, now: int, cost: int, terms: Terms) -> int:
+    def wait(self, x: int, y: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
         """Microseconds until `cost`, more than remains and at most the capacity, would pass."""
 
-    def reset(self, x: int, y: int, now: int, terms: Terms) -> int:
+    def reset(self, x: int, y: int, at: int, terms: Terms, state: State | None, added: int) -> int:
         """Microseconds until the full quota is back; from then on the state says nothing."""
 
-    def store(self, x: int, y: int, now: int, terms: Terms) -> State:
+    def store(self, x: int, y: int, at: int, terms: Terms, state: State | None, added: int) -> State:
         """The state to keep."""
 
     def refund(self, state: State, cost: int, spent_at: int, terms: Terms) -> State | None:

@@ -13,9 +13,9 @@ from ..limits import Terms
 from . import State
 
 
-def look(state: State | None, now: int, terms: Terms) -> tuple[int, int, int]:
+def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
     period = terms.period
-    tick = now // terms.tick_us
+    tick = at // terms.tick_us
     current = previous = 0
     if state:
         windows = tick // period - state[0] // terms.tick_us // period
@@ -31,27 +31,27 @@ def spend(current: int, cost: int, terms: Terms) -> int:
     return max(current, min(current + cost, terms.capacity))
 
 
-def wait(current: int, previous: int, now: int, cost: int, terms: Terms) -> int:
+def wait(current: int, previous: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
     period = terms.period
-    start = now // terms.tick_us // period * period
+    start = at // terms.tick_us // period * period
     room = terms.capacity - current - cost
     if room >= 0:  # it passes in this window, once enough of the previous one has slid out
         tick = start + period - room * period // previous
     else:  # or in the next, once enough of this one has
         tick = start + 2 * period - (terms.capacity - cost) * period // current
-    return tick * terms.tick_us - now
+    return tick * terms.tick_us - at
 
 
-def reset(current: int, previous: int, now: int, terms: Terms) -> int:
+def reset(current: int, previous: int, at: int, terms: Terms, state: State | None, added: int) -> int:
     windows = 2 if current else 1 if previous else 0
     if not windows:
         return 0
-    start = now // terms.tick_us // terms.period * terms.period
-    return (start + windows * terms.period) * terms.tick_us - now
+    start = at // terms.tick_us // terms.period * terms.period
+    return (start + windows * terms.period) * terms.tick_us - at
 
 
-def store(current: int, previous: int, now: int, terms: Terms) -> State:
-    return now, current, previous
+def store(current: int, previous: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+    return at, current, previous
 
 
 def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:

@@ -1,7 +1,7 @@
 -- Token bucket. State: last, missing, parts. See token_bucket.py, the twin of this file.
-local function look(raw, last, now, period, rate, capacity, tick_us)
+local function look(raw, last, at, period, rate, capacity, tick_us)
   if not raw then return capacity, 0, 0 end
-  local missing, parts = unpack('<dd', raw, 9)
+  local missing, parts = unpack('<I7I6', raw, 8)
   local full = capacity * period
   if parts ~= period then
     local tokens, rest = floor(missing / parts), missing % parts
@@ -9,7 +9,7 @@ local function look(raw, last, now, period, rate, capacity, tick_us)
     missing = tokens * period + min(ceil(rest * period / parts), period)
   end
   missing = min(missing, full)
-  local ticks = floor(now / tick_us) - floor(last / tick_us)
+  local ticks = floor(at / tick_us) - floor(last / tick_us)
   if ticks < ceil(missing / rate) then
     missing = missing - ticks * rate
   else
@@ -22,26 +22,26 @@ local function spend(missing, cost, period, rate, capacity)
   return min(missing + cost * period, capacity * period)
 end
 
-local function until_back(parts, now, rate, tick_us)
-  return (floor(now / tick_us) + ceil(parts / rate)) * tick_us - now
+local function until_back(parts, at, rate, tick_us)
+  return (floor(at / tick_us) + ceil(parts / rate)) * tick_us - at
 end
 
-local function wait(missing, _, now, cost, period, rate, capacity, tick_us)
-  return until_back(missing - (capacity - cost) * period, now, rate, tick_us)
+local function wait(missing, _, at, cost, period, rate, capacity, tick_us)
+  return until_back(missing - (capacity - cost) * period, at, rate, tick_us)
 end
 
-local function reset(missing, _, now, period, rate, capacity, tick_us)
+local function reset(missing, _, at, period, rate, capacity, tick_us)
   if missing == 0 then return 0 end
-  return until_back(missing, now, rate, tick_us)
+  return until_back(missing, at, rate, tick_us)
 end
 
-local function store(missing, _, now, period)
-  return pack('<ddd', now, missing, period)
+local function store(missing, _, at, period)
+  return pack('<i7I7I6', at, missing, period)
 end
 
 local function refund(raw, cost)
-  local last, missing, parts = unpack('<ddd', raw)
-  return pack('<ddd', last, max(missing - cost * parts, 0), parts)
+  local last, missing, parts = unpack('<i7I7I6', raw)
+  return pack('<i7I7I6', last, max(missing - cost * parts, 0), parts)
 end
 
 return { look, spend, wait, reset, store, refund }

@@ -15,12 +15,12 @@ from ..limits import Terms
 from . import State
 
 
-def look(state: State | None, now: int, terms: Terms) -> tuple[int, int, int]:
-    missing = _missing(state, now, terms) if state else 0
+def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
+    missing = _missing(state, at, terms) if state else 0
     return terms.capacity + -missing // terms.period, missing, 0
 
 
-def _missing(state: State, now: int, terms: Terms) -> int:
+def _missing(state: State, at: int, terms: Terms) -> int:
     last, missing, parts = state
     period = terms.period
     if parts != period:  # the quota was changed: what is spent stays spent, in the new parts
@@ -28,7 +28,7 @@ def _missing(state: State, now: int, terms: Terms) -> int:
         # In floating point, as the twin must: the product can pass 2^53, and the rest is less than a token.
         missing = tokens * period + min(ceil(float(rest) * float(period) / float(parts)), period)
     missing = min(missing, terms.capacity * period)
-    ticks = now // terms.tick_us - last // terms.tick_us
+    ticks = at // terms.tick_us - last // terms.tick_us
     return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0
 
 
@@ -36,20 +36,20 @@ def spend(missing: int, cost: int, terms: Terms) -> int:
     return min(missing + cost * terms.period, terms.capacity * terms.period)
 
 
-def wait(missing: int, _: int, now: int, cost: int, terms: Terms) -> int:
-    return _until(missing - (terms.capacity - cost) * terms.period, now, terms)
+def wait(missing: int, _: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
+    return _until(missing - (terms.capacity - cost) * terms.period, at, terms)
 
 
-def reset(missing: int, _: int, now: int, terms: Terms) -> int:
-    return _until(missing, now, terms) if missing else 0
+def reset(missing: int, _: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+    return _until(missing, at, terms) if missing else 0
 
 
-def _until(parts: int, now: int, terms: Terms) -> int:
-    return (now // terms.tick_us - -parts // terms.rate) * terms.tick_us - now
+def _until(parts: int, at: int, terms: Terms) -> int:
+    return (at // terms.tick_us - -parts // terms.rate) * terms.tick_us - at
 
 
-def store(missing: int, _: int, now: int, terms: Terms) -> State:
-    return now, missing, terms.period
+def store(missing: int, _: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+    return at, missing, terms.period
 
 
 def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:

@@ -1,0 +1,63 @@
+"""Sliding window log: every admitted cost with its time, so that the window slides exactly.
+
+State: (last, total, time, cost, time, cost, …), the oldest first; what was spent in one microsecond is one entry.
+Admits when the costs in (at - P, at] and this one are at most `capacity`. No stretch of length P sees more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ..limits import Terms
+from . import State
+
+#: Where the entries of a state begin.
+FIRST = 2
+
+
+def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
+    total, live = 0, FIRST
+    if state:
+        total = state[1]
+        while live < len(state) and state[live] <= at - terms.period:
+            total -= state[live + 1]
+            live += 2
+    return max(terms.capacity - total, 0), total, live
+
+
+def spend(total: int, cost: int, terms: Terms) -> int:
+    return max(total, min(total + cost, terms.capacity))
+
+
+def wait(total: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
+    excess = total + cost - terms.capacity
+    for entry in range(live, len(state or ()), 2):
+        excess -= state[entry + 1]  # type: ignore[index]
+        if excess <= 0:
+            return state[entry] + terms.period - at  # type: ignore[index]
+    return terms.period  # only what was spent just now is left then
+
+
+def reset(total: int, live: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+    if added:
+        return terms.period
+    return state[-2] + terms.period - at if state and total else 0
+
+
+def store(total: int, live: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+    entries = state[live:] if state else ()
+    if added and entries and entries[-2] == at:
+        entries, added = entries[:-2], entries[-1] + added
+    return (at, total, *entries, at, added) if added else (at, total, *entries)
+
+
+def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
+    last, total, *entries = state
+    entry = 2 * bisect_left(entries[::2], spent_at)
+    if entry >= len(entries) or entries[entry] != spent_at:
+        return None
+    back = min(cost, entries[entry + 1])
+    entries[entry + 1] -= back
+    if not entries[entry + 1]:
+        del entries[entry : entry + 2]
+    return last, total - back, *entries

@@ -1,0 +1,74 @@
+"""Calendar windows: days, weeks, months and years as a time zone's clocks show them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+#: The calendars, each with the days that its longest window has.
+CALENDARS: Final = {"day": 1, "week": 7, "month": 31, "year": 366}
+
+
+class Window(NamedTuple):
+    """From `start` up to, and not including, `end`: microseconds since the Unix epoch."""
+
+    start: int
+    end: int
+
+
+def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int | None) -> Window:
+    """The window that holds this moment. `None` stands for UTC, and for the first of the month."""
+    zone = zone_of(timezone)
+    day = datetime.fromtimestamp(at_us // 1_000_000, zone).date()
+    window = _window_of(day, calendar, zone, anchor_day or 1)
+    # A zone that turned its clocks back over midnight has shown the same day twice, and its windows do not.
+    if at_us < window.start:
+        return _window_of(day - timedelta(days=1), calendar, zone, anchor_day or 1)
+    return window
+
+
+@lru_cache(maxsize=1_000)
+def zone_of(timezone: str | None) -> tzinfo:
+    """The time zone of this name. Raises ValueError if this machine does not know it."""
+    if timezone in (None, "UTC"):
+        return UTC  # known without a time zone database
+    try:
+        return ZoneInfo(timezone)
+    except (ValueError, KeyError, OSError):
+        raise ValueError(f"timezone: {timezone!r} is unknown here; give a name such as 'Europe/Berlin'.") from None
+
+
+@lru_cache(maxsize=10_000)
+def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int) -> Window:
+    """The window that this date belongs to."""
+    if calendar == "day":
+        first, last = day, day + timedelta(days=1)
+    elif calendar == "week":
+        first = day - timedelta(days=day.weekday())
+        last = first + timedelta(days=7)
+    elif calendar == "year":
+        first, last = date(day.year, 1, 1), date(day.year + 1, 1, 1)
+    else:
+        first = _anchor(day.year, day.month, anchor_day)
+        if day < first:
+            first, last = _anchor(day.year, day.month - 1, anchor_day), first
+        else:
+            last = _anchor(day.year, day.month + 1, anchor_day)
+    return Window(_midnight(first, zone), _midnight(last, zone))
+
+
+def _anchor(year: int, month: int, anchor_day: int) -> date:
+    """The day on which a month's window begins: the anchor, or the month's last day where it has no such day.
+
+    month: 0 is December of the year before, 13 January of the year after.
+    """
+    year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
+    after = date(year + month // 12, month % 12 + 1, 1)
+    return min(date(year, month, 1) + timedelta(days=anchor_day - 1), after - timedelta(days=1))
+
+
+def _midnight(day: date, zone: tzinfo) -> int:
+    """When a day begins, in microseconds. Where clocks skip midnight, that is the moment at which they do."""
+    return int(datetime.combine(day, time.min, zone).timestamp()) * 1_000_000
