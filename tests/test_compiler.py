@@ -80,6 +80,7 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
         "cost": 1,
         "priority": 100,
         "message": "",
+        "count_refusals": False,
         "limits": [
             limit("free", quota=10, window_seconds="60.000000"),
             limit("pro", unlimited=True),
@@ -90,8 +91,9 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
 
 def limit(tier: str | None, **values: Any) -> dict[str, Any]:
     """A limit as it stands in a snapshot."""
-    empty = {"quota": None, "window_seconds": None, "burst": None, "soft_quota": None, "unlimited": False}
-    return {"tier": tier, "algorithm": "sliding_window_counter"} | empty | values
+    empty: dict[str, Any] = dict.fromkeys(("quota", "window_seconds", "burst", "soft_quota", "slots", "anchor_day"))
+    empty |= {"anchor": "clock", "refill": "continuous", "calendar": "", "timezone": "", "max_delay_ms": 0}
+    return {"tier": tier, "algorithm": "sliding_window_counter", "unlimited": False, "generation": 0} | empty | values
 
 
 def test_the_rule_set_takes_it(rules: tuple[Rule, Rule]) -> None:
@@ -123,7 +125,11 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         ("rulelimit", "window_seconds", 0, "Window in seconds: Must be above 0"),
         ("rulelimit", "window_seconds", -60, "Window in seconds: Must be above 0"),
         ("rulelimit", "quota", 2**60, "Quota: Must be a whole number"),
-        ("rulelimit", "burst", 3, "Burst: sliding_window_counter has no burst"),
+        ("rulelimit", "burst", 3, "Burst: sliding_window_counter does not use this."),
+        ("rulelimit", "anchor", "first_request", "Windows begin: sliding_window_counter does not use this."),
+        ("rulelimit", "refill", "monthly", "Units come back: "),
+        ("rulelimit", "slots", 7, "Slots: sliding_window_counter does not use this."),
+        ("rulelimit", "max_delay_ms", 7, "Longest delay in milliseconds: sliding_window_counter does not use"),
         ("rulelimit", "soft_quota", 10, "Soft quota: Must be below 10"),
         ("rule", "cost", 9, "Never lets a request pass"),
         ("rule", "slug", "b|d", "Slug: "),

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, ValidationError
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.limits import Algorithm, Limit
+from ..engine.limits import MOST_SLOTS, Limit
+from ..engine.registry import Algorithm
+from .options import (
+    COLUMNS,
+    NOT_GIVEN,
+    WORDS,
+    algorithm_choices,
+    anchor_choices,
+    calendar_choices,
+    columns_used,
+    refill_choices,
+)
 from .rules import Rule
 from .tiers import Tier
 
+__all__ = ["RuleLimit", "algorithm_choices"]  # the first migration has the choices from here
 
-def algorithm_choices() -> list[tuple[str, str]]:
-    """The algorithms that the engine has. A callable, so that a new one needs no migration."""
-    return [(algorithm.value, algorithm.value.replace("_", " ")) for algorithm in Algorithm]
+#: The columns that tell a tier's limits under a rule apart: a change of one starts the counters anew.
+MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
+
+#: The same in an index, where null would be unlike null, and by what null stands for.
+_IN_INDEX: Final = {
+    "window_seconds": Coalesce("window_seconds", Decimal(0)),
+    "anchor_day": Coalesce("anchor_day", 1),
+    "slots": Coalesce("slots", 10),
+}
+_EXPRESSIONS: Final = [_IN_INDEX.get(column, F(column)) for column in MEANING]
 
 
 class RuleLimitQuerySet(models.QuerySet["RuleLimit"]):
-    """Limits, found in fixtures by rule, tier, algorithm and window."""
+    """Limits, found in fixtures by rule, tier and meaning."""
 
-    def get_by_natural_key(
-        self, rule: str, tier: str | None, algorithm: str, window_seconds: Decimal | str | None
-    ) -> RuleLimit:
+    def get_by_natural_key(self, rule: str, tier: str | None, *meaning: Any) -> RuleLimit:
         tier_is = Q(tier__slug=tier) if tier else Q(tier=None)
-        return self.get(tier_is, rule__slug=rule, algorithm=algorithm, window_seconds=window_seconds)
+        return self.get(tier_is, rule__slug=rule, **dict(zip(MEANING, meaning, strict=True)))
 
 
 class RuleLimit(models.Model):
     """What one tier may spend under a rule. Several limits for one tier all apply.
 
     tier: `None` = every tier that has no limit of its own here, and callers without a tier.
-    quota, window_seconds: `None` only where `unlimited`. burst: `None` = the quota. soft_quota: `None` = none.
+    quota: `None` only where `unlimited`. window_seconds: also where there is a calendar. timezone: empty = UTC.
+    Of the others, what is `None`, empty or 0 is not given; which of them an algorithm uses is in `options`.
+    generation: part of the counters' names; raised to forget what is spent.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))
@@ -48,7 +69,9 @@ class RuleLimit(models.Model):
         default=Algorithm.SLIDING_WINDOW_COUNTER.value,
         error_messages={"invalid_choice": _("%(value)r is unknown to this version of the program.")},
     )
-    quota = models.PositiveBigIntegerField(_("quota"), null=True, blank=True, help_text=_("Units per window."))
+    quota = models.PositiveBigIntegerField(
+        _("quota"), null=True, blank=True, help_text=_("Units per window, or in progress at once.")
+    )
     window_seconds = models.DecimalField(
         _("window in seconds"),
         max_digits=16,
@@ -57,11 +80,38 @@ class RuleLimit(models.Model):
         blank=True,
         help_text=_("60 = a minute, 3600 = an hour, 86400 = a day."),
     )
-    burst = models.PositiveBigIntegerField(
-        _("burst"),
+    calendar = models.CharField(
+        _("calendar"),
+        max_length=16,
+        choices=calendar_choices,
+        blank=True,
+        help_text=_("A unit of the calendar instead of a window."),
+    )
+    timezone = models.CharField(
+        _("time zone"), max_length=64, blank=True, help_text=_("Whose midnight is meant. Empty = UTC.")
+    )
+    anchor_day = models.PositiveSmallIntegerField(
+        _("first day of the month"),
         null=True,
         blank=True,
-        help_text=_("What a full token bucket holds. Empty = the quota. Other algorithms have none."),
+        help_text=_("1 to 31; in shorter months their last day. Empty = 1."),
+    )
+    anchor = models.CharField(_("windows begin"), max_length=16, choices=anchor_choices, default=NOT_GIVEN["anchor"])
+    burst = models.PositiveBigIntegerField(
+        _("burst"), null=True, blank=True, help_text=_("What a full bucket holds. Empty = the quota.")
+    )
+    refill = models.CharField(_("units come back"), max_length=16, choices=refill_choices, default=NOT_GIVEN["refill"])
+    slots = models.PositiveSmallIntegerField(
+        _("slots"),
+        null=True,
+        blank=True,
+        help_text=_("Parts of the window, 1 to 100. Empty = 10."),
+    )
+    max_delay_ms = models.PositiveIntegerField(
+        _("longest delay in milliseconds"),
+        default=NOT_GIVEN["max_delay_ms"],
+        blank=True,
+        help_text=_("For synchronous workers, which sleep meanwhile. 0 = refuse what would have to wait."),
     )
     soft_quota = models.PositiveBigIntegerField(
         _("soft quota"),
@@ -72,6 +122,7 @@ class RuleLimit(models.Model):
     unlimited = models.BooleanField(
         _("unlimited"), default=False, help_text=_("The tier is not limited by this rule; no numbers then.")
     )
+    generation = models.PositiveIntegerField(_("generation"), default=0, editable=False)
 
     objects = RuleLimitQuerySet.as_manager()
 
@@ -81,13 +132,19 @@ class RuleLimit(models.Model):
         ordering = (F("tier__rank").asc(nulls_last=True), "window_seconds", "pk")
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["rule", "tier", "algorithm", "window_seconds"], name="ratelimiter_limit_of_tier"
+                F("rule"),
+                F("tier"),
+                *_EXPRESSIONS,
+                condition=Q(unlimited=False),
+                name="ratelimiter_limit_of_tier",
+                violation_error_message=_("This tier has a limit that counts the same already."),
             ),
             models.UniqueConstraint(
-                fields=["rule", "algorithm", "window_seconds"],
-                condition=Q(tier=None),
+                F("rule"),
+                *_EXPRESSIONS,
+                condition=Q(unlimited=False, tier=None),
                 name="ratelimiter_limit_of_others",
-                violation_error_message=_("Every other tier has a limit of this algorithm and window already."),
+                violation_error_message=_("Every other tier has a limit that counts the same already."),
             ),
             models.UniqueConstraint(
                 fields=["rule", "tier"],
@@ -102,15 +159,18 @@ class RuleLimit(models.Model):
                 violation_error_message=_("Every other tier is unlimited already."),
             ),
             models.CheckConstraint(
-                condition=Q(
-                    unlimited=True,
-                    quota__isnull=True,
-                    window_seconds__isnull=True,
-                    burst__isnull=True,
-                    soft_quota__isnull=True,
-                )
-                | Q(unlimited=False, quota__isnull=False, quota__gte=1, window_seconds__isnull=False),
+                condition=Q(unlimited=True, **NOT_GIVEN)
+                | Q(unlimited=False, quota__isnull=False, quota__gte=1, window_seconds__isnull=False, calendar="")
+                | (Q(unlimited=False, quota__isnull=False, quota__gte=1, window_seconds=None) & ~Q(calendar="")),
                 name="ratelimiter_limit_numbers",
+            ),
+            models.CheckConstraint(
+                condition=(Q(timezone="") | ~Q(calendar=""))
+                & (Q(anchor_day=None) | Q(anchor_day__range=(1, 31), calendar="month")),
+                name="ratelimiter_limit_calendar",
+            ),
+            models.CheckConstraint(
+                condition=Q(slots=None) | Q(slots__range=(1, MOST_SLOTS)), name="ratelimiter_limit_slots"
             ),
         ]
 
@@ -126,13 +186,16 @@ class RuleLimit(models.Model):
         tier = self.tier.slug if self.tier else gettext("every other tier")
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
+        if self.calendar:
+            return f"{tier}: {self.quota} / {self.calendar}"
         seconds = str(self.window_seconds)
         if "." in seconds:
             seconds = seconds.rstrip("0").rstrip(".")
         return f"{tier}: {self.quota} / {seconds} s"
 
-    def natural_key(self) -> tuple[str, str | None, str, Decimal | None]:
-        return self.rule.slug, self.tier.slug if self.tier else None, self.algorithm, self.window_seconds
+    def natural_key(self) -> tuple[Any, ...]:
+        tier = self.tier.slug if self.tier else None
+        return self.rule.slug, tier, *(getattr(self, column) for column in MEANING)
 
     natural_key.dependencies = (  # type: ignore[attr-defined]
         "django_ratelimiter.rule",
@@ -143,26 +206,43 @@ class RuleLimit(models.Model):
         """This row as the engine's limit; `None` = unlimited. Raises ValueError, naming the field."""
         if self.unlimited:
             return None
-        return Limit(self.quota, self.window_seconds, self.algorithm, self.burst, self.soft_quota)  # type: ignore[arg-type]
+        return Limit(
+            self.quota,  # type: ignore[arg-type]
+            self.window_seconds,
+            self.algorithm,
+            burst=self.burst,
+            soft_quota=self.soft_quota,
+            slots=self.slots,
+            anchor=self.anchor,
+            refill=self.refill,
+            calendar=self.calendar or None,
+            timezone=self.timezone or None,
+            anchor_day=self.anchor_day,
+        )
 
     def clean(self) -> None:
-        """Refuse what the engine could not enforce, and a limit below the rule's cost, which never passes."""
+        """Refuse what the engine could not enforce or would ignore, and a limit below the rule's cost."""
+        if self.timezone == "UTC":  # one meaning, one value: the database tells limits apart by it
+            self.timezone = ""
         if self.unlimited:
-            self._clean_unlimited()
-        elif self.algorithm in set(Algorithm):  # else the field says so itself
+            self._refuse_given(NOT_GIVEN, gettext("Leave this empty, or take the tick from “unlimited”."))
+        elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field says so itself
             self._clean_limited()
 
-    def _clean_unlimited(self) -> None:
-        fields = ("quota", "window_seconds", "burst", "soft_quota")
-        if given := [field for field in fields if getattr(self, field) is not None]:
-            text = gettext("Leave this empty, or take the tick from “unlimited”.")
+    def _refuse_given(self, columns: Collection[str], text: str) -> None:
+        """Refuse values in these columns, which would only be decorative."""
+        if given := [column for column in columns if getattr(self, column) != NOT_GIVEN[column]]:
             raise ValidationError(dict.fromkeys(given, text))
 
     def _clean_limited(self) -> None:
-        missing = [field for field in ("quota", "window_seconds") if getattr(self, field) is None]
+        by_algorithm = columns_used(self.algorithm) | columns_used(self.algorithm, "month")
+        used = columns_used(self.algorithm, self.calendar)
+        self._refuse_given(NOT_GIVEN.keys() - by_algorithm, gettext("%s does not use this.") % self.algorithm)
+        self._refuse_given(by_algorithm - used, gettext("Not used with this choice of calendar."))
+        missing = [column for column in ("quota", "window_seconds") if column in used and getattr(self, column) is None]
         if missing:
             text = gettext("Needed, unless the tier is unlimited.")
-            raise ValidationError(dict.fromkeys(missing, text))
+            raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
         try:
             limit: Any = self.to_limit()
         except ValueError as error:
@@ -176,7 +256,7 @@ class RuleLimit(models.Model):
 def _by_field(message: str) -> dict[str, str]:
     """The engine's "field: text" as this form's error."""
     name, colon, text = message.partition(": ")
-    field = {"window": "window_seconds"}.get(name, name)
-    if not colon or field not in {"quota", "window_seconds", "algorithm", "burst", "soft_quota"}:
+    column = COLUMNS.get(name, name)
+    if not colon or column not in {"algorithm", *NOT_GIVEN}:
         return {NON_FIELD_ERRORS: message}
-    return {field: text if text.startswith(tuple(Algorithm)) else str(capfirst(text))}
+    return {column: text if text.startswith(tuple(Algorithm)) else str(capfirst(text))}

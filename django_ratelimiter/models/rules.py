@@ -98,6 +98,11 @@ class Rule(models.Model):
     cost = models.PositiveIntegerField(
         _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request spends.")
     )
+    count_refusals = models.BooleanField(
+        _("count refusals"),
+        default=False,
+        help_text=_("A refused request spends what is left. Callers who keep asking may then be kept out for longer."),
+    )
     priority = models.IntegerField(
         _("priority"),
         default=100,

@@ -16,6 +16,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ..models import Rule, RuleLimit, Tier
+from ..models.options import NOT_GIVEN
 from .ruleset import rule_from
 
 #: What a rule can be enforced without: a fault in these is for the form alone.
@@ -114,12 +115,9 @@ def _rule_data(rule: Rule, limits: Iterable[RuleLimit]) -> dict[str, Any]:
 
 def _limit_data(limit: RuleLimit) -> dict[str, Any]:
     window: Decimal | None = limit.window_seconds
+    columns = ("algorithm", *NOT_GIVEN, "unlimited", "generation")
     return {
         "tier": limit.tier.slug if limit.tier else None,
-        "algorithm": limit.algorithm,
-        "quota": limit.quota,
+        **{column: getattr(limit, column) for column in columns},
         "window_seconds": None if window is None else f"{window:.6f}",
-        "burst": limit.burst,
-        "soft_quota": limit.soft_quota,
-        "unlimited": limit.unlimited,
     }

@@ -25,12 +25,18 @@ from django_ratelimiter.models import (
 pytestmark = pytest.mark.django_db
 
 HASH = "ab" * 32
+COLUMNS = [field.name for field in RuleLimit._meta.concrete_fields if field.name not in ("id", "rule", "tier")]
 
 
 class TestFixtures:
     def test_natural_keys_carry_everything(self, rule: Rule, tier: Tier, tmp_path: Path) -> None:
         RuleLimit.objects.create(rule=rule, tier=tier, quota=5, window_seconds=Decimal("0.25"))
-        RuleLimit.objects.create(rule=rule, unlimited=True)
+        monthly = {"algorithm": "fixed_window", "calendar": "month", "timezone": "Europe/Berlin", "generation": 3}
+        for day in (None, 31):
+            RuleLimit.objects.create(rule=rule, quota=9, anchor_day=day, **monthly)
+        RuleLimit.objects.create(rule=rule, tier=tier, algorithm="sliding_window_slots", quota=7, window_seconds=60)
+        RuleLimit.objects.create(rule=rule, tier=Tier.objects.create(slug="pro", name="Pro"), unlimited=True)
+        before = list(RuleLimit.objects.order_by("quota", "anchor_day").values("tier__slug", *COLUMNS))
         user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
         for subject in ({"user": user}, {"group": group}, {"api_key_hash": HASH}):
             TierAssignment.objects.create(tier=tier, **subject)
@@ -41,15 +47,12 @@ class TestFixtures:
 
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)  # onto itself: updates, adds nothing
         counts = [model.objects.count() for model in (Tier, Rule, RuleLimit, TierAssignment)]
-        assert counts == [1, 1, 2, 3]
+        assert counts == [2, 1, 5, 3]
 
         Tier.objects.all().delete()
         Rule.objects.all().delete()
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)
-        assert [str(limit) for limit in Rule.objects.get(slug="api").limits.all()] == [
-            "api, free: 5 / 0.25 s",
-            "api, every other tier: unlimited",
-        ]
+        assert list(RuleLimit.objects.order_by("quota", "anchor_day").values("tier__slug", *COLUMNS)) == before
         assert TierAssignment.objects.filter(tier__slug="free").count() == 3
 
 

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.engine import Algorithm, Limit
 from django_ratelimiter.models import (
     Rule,
     RuleLimit,
     Tier,
 )
+from django_ratelimiter.models import options as options_of
 from django_ratelimiter.rules import ruleset
 
 from .refusals import assert_database_refuses, refused
 
 pytestmark = pytest.mark.django_db
+
+MONTHLY: dict[str, Any] = {"algorithm": "fixed_window", "calendar": "month", "window_seconds": None}
 
 
 class TestRule:
@@ -128,17 +131,72 @@ class TestLimit:
         assert RuleLimit(rule=rule, unlimited=True).to_limit() is None
 
     @pytest.mark.parametrize(
+        ("values", "limit"),
+        [
+            (MONTHLY | {"anchor_day": 31}, Limit(9, None, "fixed_window", calendar="month", anchor_day=31)),
+            (
+                MONTHLY | {"timezone": "Asia/Tokyo", "calendar": "day"},
+                Limit(9, None, "fixed_window", calendar="day", timezone="Asia/Tokyo"),
+            ),
+            (
+                {"algorithm": "fixed_window", "anchor": "first_request"},
+                Limit(9, 60, "fixed_window", anchor="first_request"),
+            ),
+            ({"algorithm": "token_bucket", "refill": "interval"}, Limit(9, 60, "token_bucket", refill="interval")),
+            ({"algorithm": "sliding_window_slots", "slots": 6}, Limit(9, 60, "sliding_window_slots", slots=6)),
+            ({"algorithm": "leaky_bucket", "burst": 20, "max_delay_ms": 500}, Limit(9, 60, "leaky_bucket", burst=20)),
+            ({"algorithm": "concurrency", "soft_quota": 5}, Limit(9, 60, "concurrency", soft_quota=5)),
+        ],
+    )
+    def test_every_option_reaches_the_engine(self, rule: Rule, values: dict[str, Any], limit: Limit) -> None:
+        row = RuleLimit(**{"rule": rule, "quota": 9, "window_seconds": Decimal(60)} | values)
+        row.full_clean()
+        assert row.to_limit() == limit
+
+    def test_every_option_of_the_engine_has_a_column(self) -> None:
+        fields = {field.name for field in Limit.__dataclass_fields__.values()} - {"algorithm"}
+        options = fields.union(*(algorithm.options for algorithm in Algorithm))
+        columns = {options_of.COLUMNS.get(option, option) for option in options}
+        assert columns == set(options_of.NOT_GIVEN)
+        for column, absent in options_of.NOT_GIVEN.items():
+            assert RuleLimit._meta.get_field(column).get_default() == absent
+
+    def test_utc_has_one_name(self, rule: Rule) -> None:
+        row = RuleLimit(rule=rule, quota=9, **MONTHLY, timezone="UTC")
+        row.full_clean()
+        assert row.timezone == ""
+
+    @pytest.mark.parametrize(
         ("values", "field", "says"),
         [
             ({"quota": 0}, "quota", "Must be a whole number"),
-            ({"quota": 2**53}, "quota", "2^53"),
+            ({"quota": 2**53}, "quota", "2^48"),
             ({"quota": None}, "quota", "Needed"),
             ({"window_seconds": None}, "window_seconds", "Needed"),
             ({"window_seconds": Decimal(0)}, "window_seconds", "above 0"),
             ({"window_seconds": Decimal(-1)}, "window_seconds", "above 0"),
             ({"window_seconds": Decimal(367 * 86_400)}, "window_seconds", "at most"),
             ({"algorithm": "magic"}, "algorithm", "unknown"),
-            ({"burst": 5}, "burst", "has no burst"),
+            ({"burst": 5}, "burst", "sliding_window_counter does not use this"),
+            ({"slots": 5}, "slots", "does not use this"),
+            ({"refill": "interval"}, "refill", "does not use this"),
+            ({"refill": "monthly"}, "refill", "valid choice"),
+            ({"anchor": "first_request"}, "anchor", "does not use this"),
+            ({"calendar": "day"}, "calendar", "does not use this"),
+            ({"calendar": "decade"}, "calendar", "valid choice"),
+            ({"max_delay_ms": 1, "algorithm": "gcra"}, "max_delay_ms", "gcra does not use this"),
+            ({"slots": 101, "algorithm": "sliding_window_slots"}, "slots", "1 to 100"),
+            ({"timezone": "Asia/Tokyo", "algorithm": "fixed_window"}, "timezone", "choice of calendar"),
+            ({"anchor_day": 1, "algorithm": "fixed_window"}, "anchor_day", "choice of calendar"),
+            (MONTHLY | {"window_seconds": Decimal(60)}, "window_seconds", "choice of calendar"),
+            (MONTHLY | {"anchor": "first_request"}, "anchor", "choice of calendar"),
+            (MONTHLY | {"anchor_day": 32}, "anchor_day", "1 to 31"),
+            (MONTHLY | {"anchor_day": 0}, "anchor_day", "1 to 31"),
+            (MONTHLY | {"calendar": "year", "anchor_day": 2}, "anchor_day", "choice of calendar"),
+            (MONTHLY | {"timezone": "Europe/Atlantis"}, "timezone", "is unknown here"),
+            (MONTHLY | {"timezone": "../../etc/passwd"}, "timezone", "is unknown here"),
+            ({"unlimited": True, "quota": None, "window_seconds": None, "slots": 3}, "slots", "Leave this empty"),
+            ({"algorithm": "concurrency", "quota": 10_001}, "quota", "at most 10000"),
             ({"soft_quota": 10}, "soft_quota", "below 10"),
             ({"unlimited": True}, "quota", "Leave this empty"),
         ],
@@ -164,14 +222,42 @@ class TestLimit:
         row.full_clean()
 
     @pytest.mark.parametrize("of_tier", [True, False])
-    def test_one_per_tier_algorithm_and_window(self, rule: Rule, tier: Tier, of_tier: bool) -> None:
-        values: dict[str, Any] = {"rule": rule, "tier": tier if of_tier else None, "window_seconds": Decimal(60)}
-        RuleLimit.objects.create(quota=10, **values)
-        RuleLimit.objects.create(quota=10, **values | {"window_seconds": Decimal(1)})
-        RuleLimit.objects.create(quota=10, **values | {"algorithm": "fixed_window"})
-        row = RuleLimit(quota=20, **values)
+    @pytest.mark.parametrize(
+        ("values", "others"),
+        [
+            ({"window_seconds": Decimal(60)}, [{"window_seconds": Decimal(1)}, {"algorithm": "fixed_window"}]),
+            (MONTHLY, [{"calendar": "day"}, {"anchor_day": 31}, {"timezone": "Asia/Tokyo"}]),
+            (MONTHLY | {"anchor_day": 5}, [{"anchor_day": 6}]),
+            ({"window_seconds": Decimal(60), "algorithm": "fixed_window"}, [{"anchor": "first_request"}]),
+            ({"window_seconds": Decimal(60), "algorithm": "token_bucket"}, [{"refill": "interval"}]),
+            ({"window_seconds": Decimal(60), "algorithm": "sliding_window_slots"}, [{"slots": 5}, {"slots": 11}]),
+        ],
+    )
+    def test_one_per_tier_and_meaning(
+        self, rule: Rule, tier: Tier, of_tier: bool, values: dict[str, Any], others: list[dict[str, Any]]
+    ) -> None:
+        values = {"rule": rule, "tier": tier if of_tier else None, "quota": 10} | values
+        RuleLimit.objects.create(**values)
+        for other in others:
+            row = RuleLimit(**values | other)
+            row.full_clean()
+            row.save()
+        row = RuleLimit(**values | {"quota": 20})
         assert "already" in str(refused(row))
         assert_database_refuses("ratelimiter_limit_of_(tier|others)", row)
+
+    @pytest.mark.parametrize(
+        ("values", "same"),
+        [
+            ({"algorithm": "sliding_window_slots", "window_seconds": 60}, {"slots": 10}),
+            (MONTHLY, {"anchor_day": 1}),
+        ],
+    )
+    def test_a_default_by_its_name_is_the_same(self, rule: Rule, values: dict[str, Any], same: dict[str, Any]) -> None:
+        RuleLimit.objects.create(rule=rule, quota=10, **values)
+        row = RuleLimit(rule=rule, quota=10, **values | same)
+        assert "already" in str(refused(row))
+        assert_database_refuses("ratelimiter_limit_of_others", row)
 
     @pytest.mark.parametrize("of_tier", [True, False])
     def test_unlimited_once(self, rule: Rule, tier: Tier, of_tier: bool) -> None:
@@ -191,10 +277,30 @@ class TestLimit:
             {"quota": None, "window_seconds": 1},
             {"quota": 0, "window_seconds": 1},
             {"quota": 1, "window_seconds": None},
+            {"quota": 1, "window_seconds": 1, "calendar": "day"},
+            {"quota": None, "calendar": "day"},
+            {"unlimited": True, "calendar": "day"},
+            {"unlimited": True, "max_delay_ms": 1},
+            {"unlimited": True, "anchor": "first_request"},
         ],
     )
     def test_numbers_go_with_limits_only(self, rule: Rule, values: dict[str, Any]) -> None:
         assert_database_refuses("ratelimiter_limit_numbers", RuleLimit(rule=rule, **values))
+
+    @pytest.mark.parametrize(
+        ("constraint", "values"),
+        [
+            ("calendar", {"window_seconds": 1, "timezone": "Asia/Tokyo"}),
+            ("calendar", {"window_seconds": 1, "anchor_day": 1}),
+            ("calendar", {"calendar": "week", "anchor_day": 1}),
+            ("calendar", {"calendar": "month", "anchor_day": 0}),
+            ("calendar", {"calendar": "month", "anchor_day": 32}),
+            ("slots", {"window_seconds": 1, "slots": 0}),
+            ("slots", {"window_seconds": 1, "slots": 101}),
+        ],
+    )
+    def test_options_stay_in_range(self, rule: Rule, constraint: str, values: dict[str, Any]) -> None:
+        assert_database_refuses(f"ratelimiter_limit_{constraint}", RuleLimit(rule=rule, quota=1, **values))
 
     def test_order_of_tiers_with_the_others_last(self, rule: Rule, tier: Tier) -> None:
         low = Tier.objects.create(slug="low", name="Low", rank=0)
