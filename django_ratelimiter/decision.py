@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from .engine.base import Verdict, Version
+from .engine.base import Verdict, Version, leases
 from .engine.limits import Limit
 from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
+
+#: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
+UNAVAILABLE_RETRY_SECONDS: Final = 1
 
 
 class Result(NamedTuple):
@@ -37,7 +40,8 @@ class Decision:
     """The answer for a request.
 
     degraded: taken without the engine, by each rule's failure policy. unavailable: refused because such a policy is
-    `closed`, which is an outage (503) and not the client's doing (429). delay: seconds to hold an admitted request.
+    `closed`, which is an outage (503) and not the client's doing (429). delay: seconds to hold the admitted request
+    from now on, by the rules that the latest call decided: an earlier call's delay has been served by its door.
     binding: the result that refused (of several, the one to wait longest for), else the one nearest exhaustion;
     `None` where no enforced rule was met. results: by ascending priority of their rules, shadow ones included.
     """
@@ -59,6 +63,20 @@ class Decision:
         """The results that refuse the request."""
         return tuple(result for result in self.results if result.refuses)
 
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until a refused request would pass, 0 if it was not refused; `None` = never."""
+        if self.unavailable:
+            return UNAVAILABLE_RETRY_SECONDS
+        waits = [result.verdict.retry_after for result in self.refused_by if result.verdict]
+        known = [wait for wait in waits if wait is not None]
+        return max(known, default=0.0) if len(known) == len(waits) else None
+
+    @property
+    def leases(self) -> list[Verdict]:
+        """What counts as in flight until the engine is told of its end."""
+        return leases(result.verdict for result in self.results if result.verdict)
+
 
 #: For a request that met no rule, or met the limiter while it was off.
 NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
@@ -67,14 +85,22 @@ NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
 def decide(results: Sequence[Result], version: Version, *, degraded: bool = False) -> Decision:
     """One answer from the results of all rules that the request met."""
     enforced = [result for result in results if result.mode == "enforce"]
+    allowed = not any(result.refuses for result in enforced)
     return Decision(
-        allowed=not any(result.refuses for result in enforced),
+        allowed=allowed,
         degraded=degraded,
-        delay=max((result.verdict.delay for result in enforced if result.verdict), default=0.0),
+        delay=max((result.verdict.delay for result in enforced if result.verdict), default=0.0) if allowed else 0.0,
         binding=min(enforced, key=_tightness, default=None),
         results=tuple(results),
         version=version,
     )
+
+
+def merge(earlier: Decision, latest: Decision) -> Decision:
+    """One answer from what several calls decided for a request. What the earlier ones delayed it is past."""
+    results = [*earlier.results, *latest.results]
+    merged = decide(results, latest.version, degraded=earlier.degraded or latest.degraded)
+    return replace(merged, delay=latest.delay if merged.allowed else 0.0)
 
 
 def _tightness(result: Result) -> tuple[int, float]:

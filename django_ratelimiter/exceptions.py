@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RateLimiterError(Exception):
     """The base of every error that this package raises on purpose."""
@@ -28,3 +30,17 @@ class EngineUnavailable(RateLimiterError):
 
 class RulesUnavailable(RateLimiterError):
     """The rules are known to be stale and the database cannot be read: nothing may be decided by them."""
+
+
+class LimitExceeded(RateLimiterError):
+    """A slot could not be had in time. `decision` says why; `retry_after`: seconds, `None` = it never will be."""
+
+    def __init__(self, decision: Any) -> None:
+        self.decision = decision
+        self.retry_after: float | None = decision.retry_after
+        rules = ", ".join(dict.fromkeys(str(result.rule) for result in decision.refused_by))
+        when = "will never pass" if self.retry_after is None else f"would pass in {self.retry_after:.3f} s"
+        super().__init__(f"Refused by {rules}; {when}.")
+
+    def __reduce__(self) -> tuple[type[LimitExceeded], tuple[Any]]:
+        return type(self), (self.decision,)

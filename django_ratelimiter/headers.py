@@ -21,9 +21,6 @@ from .decision import Decision, Result
 from .engine.base import Verdict
 from .engine.limits import Limit
 
-#: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
-UNAVAILABLE_RETRY_SECONDS: Final = 1
-
 PROBLEM_JSON: Final = "application/problem+json"
 TEMPLATE: Final = "django_ratelimiter/refused.html"
 
@@ -103,13 +100,8 @@ def policy_name(result: Result) -> str:
 
 def retry_after(decision: Decision) -> int | None:
     """Whole seconds until a refused request would pass, at least 1; `None` = never."""
-    if decision.unavailable:
-        return UNAVAILABLE_RETRY_SECONDS
-    waits = [None if result.verdict is None else result.verdict.retry_after for result in decision.refused_by]
-    known = [wait for wait in waits if wait is not None]
-    if not known or len(known) < len(waits):
-        return None
-    return max(1, ceil(max(known)))
+    seconds = decision.retry_after
+    return None if seconds is None else max(1, ceil(seconds))
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:

@@ -6,44 +6,29 @@ knows its user only after authentication; the second call then gives back what t
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
+from . import holding, planning
 from .conf import settings
 from .connection import get_engine
-from .decision import NOTHING_TO_DECIDE, Decision, Result, decide
-from .engine.base import Charge, Verdict
-from .engine.limits import EXACT
+from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .engine.resilience import LocalEngine
 from .exceptions import EngineUnavailable, RulesUnavailable, StaleRules
-from .identity import Identity, digest, identify, partition
+from .planning import MaxDelay, Question, plan
 from .rules import cache
-from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
+
+logger = logging.getLogger("django_ratelimiter")
 
 #: A request whose rules are replaced this often while it is decided is decided by the failure policies.
 ATTEMPTS: Final = 5
 
 _local = LocalEngine()
-
-
-class _Question(NamedTuple):
-    """What a door asks: the request's facts and identity, the cost (`None` = each rule's own), what went before."""
-
-    facts: Facts
-    identity: Identity
-    cost: int | None
-    before_authentication: bool
-    earlier: Decision
-
-
-class _Planned(NamedTuple):
-    rule: RuleRecord
-    tier: TierRecord | None
-    charge: Charge
-
-    def result(self, verdict: Verdict | None) -> Result:
-        return Result(self.rule, self.tier, self.charge.limit, verdict, self.rule.mode)
 
 
 def check(
@@ -53,97 +38,97 @@ def check(
 
     request: Django's or the REST framework's. scope: also meet the rules of this scope. cost: units to spend,
     `None` = what each rule says. before_authentication: leave rules that need the user to a later call.
+    The caller holds an admitted request for the decision's `delay`; leases end with the response.
     """
+    return _check(request, scope, cost, before_authentication, "rule")
+
+
+async def acheck(
+    request: Any, *, scope: str | None = None, cost: int | None = None, before_authentication: bool = False
+) -> Decision:
+    """The same for asynchronous code: in a thread, as the database may be asked, and with any delay."""
+    return await sync_to_async(_check)(request, scope, cost, before_authentication, None)
+
+
+def slot(
+    scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None
+) -> holding.Slot:
+    """A turn within the rules of exactly this scope, for work that is no request, such as calls of others' services.
+
+    cost: units to spend, `None` = what each rule says. max_wait: seconds to wait for the turn at most, 0 = not at all,
+    `None` = as long as it takes. partition: what splits the counters of rules that are split by anything, such as
+    "user:42"; without it they do as their `missing_partition` says. Tiers have no say: nobody asks.
+    """
+    if not scope:
+        raise ValueError("scope: name the scope whose rules shall be met.")
+
+    def ask(max_delay: float | None, *, only_leases: bool = False) -> Decision:
+        question = planning.slot_question(scope, cost, partition, max_delay, only_leases)
+        return (_decide(question) if settings.ENABLED else None) or NOTHING_TO_DECIDE
+
+    return holding.Slot(ask, _release, max_wait)
+
+
+def _check(
+    request: Any, scope: str | None, cost: int | None, before_authentication: bool, max_delay: MaxDelay
+) -> Decision:
     http: HttpRequest = getattr(request, "_request", request)
-    earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-    if earlier.allowed and settings.ENABLED:
-        question = _Question(_facts(http, scope), identify(http), cost, before_authentication, earlier)
-        http.ratelimit = _decide(question)  # type: ignore[attr-defined]
-        return http.ratelimit  # type: ignore[attr-defined,no-any-return]
-    return earlier
+    decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+    if decision.allowed and settings.ENABLED:
+        decision = replace(decision, delay=0.0) if decision.delay else decision
+        latest = _decide(planning.request_question(http, scope, cost, max_delay, before_authentication, decision))
+        if latest:
+            decision = merge(decision, latest)
+            if latest.leases:
+                holding.end_with(http, partial(_release, latest))
+        http.ratelimit = decision  # type: ignore[attr-defined]
+    return decision
 
 
-def _facts(request: HttpRequest, scope: str | None) -> Facts:
-    match = request.resolver_match
-    route, view_name = (match.route, match.view_name) if match else ("", "")
-    return Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
-
-
-def _decide(question: _Question) -> Decision:
+def _decide(question: Question) -> Decision | None:
+    """The decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
     earlier = question.earlier  # what it spent in this process's memory is no receipt for the engine
     receipts = [] if earlier.degraded else [result.verdict for result in earlier.results if result.verdict]
     try:
         for _ in range(ATTEMPTS):
             rules = cache.current_rules()
-            planned = _plan(rules, question)
+            planned = plan(rules, question)
             if not planned and not cache.is_time_to_ask():
-                return earlier
-            charges = [plan.charge for plan in planned]
+                return None
+            charges = [each.charge for each in planned]
             try:
                 verdicts = get_engine().check(charges, version=rules.version, refund_if_denied=receipts)
             except StaleRules as stale:
                 cache.reload(stale, rules)
             else:
                 cache.confirm()
-                results = [plan.result(verdict) for plan, verdict in zip(planned, verdicts, strict=True)]
-                return _merge(earlier, results, rules, degraded=False)
+                return decide(
+                    [each.result(verdict) for each, verdict in zip(planned, verdicts, strict=True)], rules.version
+                )
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
         return _decide_without_engine(question, error)
 
 
-def _plan(rules: RuleSet, question: _Question) -> list[_Planned]:
-    """The charges of a request: one for each limit of each rule that it meets."""
-    identity = question.identity
-    decided = {result.rule.slug for result in question.earlier.results}
-    planned: list[_Planned] = []
-    matched = rules.match(question.facts)
-    if not matched:
-        return planned
-    # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
-    unknown = question.before_authentication and identity.awaits_authentication
-    tier = None if unknown else cache.tier_for(rules, identity.user_id, identity.api_key)
-    for rule in matched:
-        if rule.slug in decided or (question.before_authentication and _needs_user(rule, identity)):
-            continue
-        limits = rule.limits_for(tier)
-        if not limits:
-            continue
-        value, cost = partition(identity, rule.partition_by), question.cost
-        if value is None and rule.missing_partition == "ip":
-            value = partition(identity, ("ip",))
-        if value is None:
-            if rule.missing_partition != "deny":
-                continue
-            value, cost = "missing", EXACT  # more than any limit holds: refused for good, and counted
-        key = f"{rule.slug}:{digest(value)}"
-        usage = f"{rule.slug}|{tier or ''}"
-        for record in limits:
-            spends = rule.cost if cost is None else cost
-            planned.append(_Planned(rule, tier, Charge(key, record.limit, spends, rule.mode == "enforce", usage)))
-    return planned
-
-
-def _needs_user(rule: RuleRecord, identity: Identity) -> bool:
-    """Whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
-    return "user" in rule.partition_by or (rule.depends_on_tier and identity.api_key is None)
-
-
-def _decide_without_engine(question: _Question, error: Exception) -> Decision:
+def _decide_without_engine(question: Question, error: Exception) -> Decision | None:
     """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
     rules = cache.renewed_by_age()
-    planned = _plan(rules, question)
+    planned = plan(rules, question)
     if not planned:
-        return question.earlier
+        return None
     _local.log_outage(error)
-    results = [plan.result(None) for plan in planned]
-    local = [index for index, plan in enumerate(planned) if plan.rule.failure_policy == "local"]
+    results = [each.result(None) for each in planned]
+    local = [index for index, each in enumerate(planned) if each.rule.failure_policy == "local"]
     if not any(result.refuses for result in results):
         verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
         for index, verdict in zip(local, verdicts, strict=True):
             results[index] = planned[index].result(verdict)
-    return _merge(question.earlier, results, rules, degraded=True)
+    return decide(results, rules.version, degraded=True)
 
 
-def _merge(earlier: Decision, results: list[Result], rules: RuleSet, *, degraded: bool) -> Decision:
-    return decide([*earlier.results, *results], rules.version, degraded=degraded or earlier.degraded)
+def _release(latest: Decision) -> None:
+    """End the leases that one call took, unless a refusal has given them back. If it fails they expire."""
+    try:
+        (_local if latest.degraded else get_engine()).release(latest.leases)
+    except Exception as error:
+        logger.warning("A lease could not be released; it ends by itself: %s", error)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import NoReverseMatch, get_script_prefix, get_urlconf, reverse
 from django.utils.translation import get_language
 
-from . import limiter
+from . import holding, limiter
 from .conf import asset_paths, django_setting, settings
+from .decision import Decision
 from .headers import refusal, response_fields
 
 
@@ -20,31 +23,71 @@ class RateLimitMiddleware:
     """Place it after the authentication middleware, so that rules can ask for the user.
 
     A view of the REST framework with a throttle that decides rules gets only those that need no user here, before
-    it authenticates anybody. A path that no view answers is decided when its 404 comes back.
+    it authenticates anybody. A path that no view answers is decided when its 404 comes back. A request that a queue
+    delays waits here. Asynchronous where what it wraps is: then no thread is kept waiting, and any delay is served.
     """
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        self.process_view = self._aprocess_view if self.is_async else self._process_view
+        if self.is_async:
+            markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        response = self.get_response(request)
-        if response.status_code == 404 and request.resolver_match is None and not _is_exempt(request):
-            decision = limiter.check(request)
-            if not decision.allowed:
-                response = refusal(request, decision)
-        decided = getattr(request, "ratelimit", None)
-        if decided is not None:
-            for name, value in response_fields(decided).items():
-                response.headers[name] = value
-            if not decided.allowed and response.status_code in (429, 503):
-                response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
-        return response
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self.is_async:
+            return self._acall(request)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+            if _is_undecided(request, response):
+                response = self._process_view(request) or response
+        except BaseException:  # no response will follow whose end could release what the request holds
+            holding.end(request)
+            raise
+        return _with_fields(request, response)
 
-    def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponseBase | None:
+    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+            if _is_undecided(request, response):
+                response = await self._aprocess_view(request) or response
+        except (Exception, CancelledError):  # cancelled: the client has gone
+            await holding.in_thread(holding.end, request)
+            raise
+        return _with_fields(request, response)
+
+    def _process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         if _is_exempt(request):
             return None
         decision = limiter.check(request, before_authentication=_decides_later(view))
+        holding.hold(decision)
         return None if decision.allowed else refusal(request, decision)
+
+    async def _aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
+        if _is_exempt(request):
+            return None
+        decision = await limiter.acheck(request, before_authentication=_decides_later(view))
+        await holding.ahold(decision)
+        # A template of the project's may ask for the user.
+        return None if decision.allowed else await sync_to_async(refusal)(request, decision)
+
+
+def _is_undecided(request: HttpRequest, response: HttpResponseBase) -> bool:
+    """Whether no view was found for this request."""
+    return response.status_code == 404 and request.resolver_match is None
+
+
+def _with_fields(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    decided: Decision | None = getattr(request, "ratelimit", None)
+    if decided is not None:
+        for name, value in response_fields(decided).items():
+            response.headers[name] = value
+        if not decided.allowed and response.status_code in (429, 503):
+            response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
+    return response
 
 
 def _is_exempt(request: HttpRequest) -> bool:

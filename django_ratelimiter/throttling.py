@@ -8,8 +8,9 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-from . import limiter
-from .headers import UNAVAILABLE_RETRY_SECONDS, retry_after
+from . import holding, limiter
+from .decision import UNAVAILABLE_RETRY_SECONDS
+from .headers import retry_after
 
 
 class LimiterUnavailable(APIException):
@@ -25,7 +26,8 @@ class RuleThrottle(BaseThrottle):
     """Decides the rules that need the authenticated user, and those of the view's `throttle_scope`.
 
     What the middleware decided before authentication is not decided again; if the request is refused here, what
-    it spent there is given back in the same call.
+    it spent there is given back in the same call. A request that a queue delays waits here, as long as the rule
+    lets a worker wait.
     """
 
     #: Tells the middleware to leave rules that need the user to this class.
@@ -34,6 +36,7 @@ class RuleThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         decision = limiter.check(request, scope=getattr(view, "throttle_scope", None))
         if decision.allowed:
+            holding.hold(decision)
             return True
         if decision.unavailable:
             raise LimiterUnavailable

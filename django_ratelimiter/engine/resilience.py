@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -34,6 +34,10 @@ class LocalEngine:
         """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
         return self._memory.check(scaled)
+
+    def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts."""
+        self._memory.release(verdicts)
 
     def log_outage(self, error: Exception) -> None:
         """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS."""

@@ -1,0 +1,142 @@
+"""What a request is charged: the question that a door asks, and a charge for each limit of each rule that it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
+
+from django.http import HttpRequest
+
+from .decision import NOTHING_TO_DECIDE, Decision, Result
+from .engine.base import Charge, Verdict
+from .engine.limits import EXACT, Algorithm
+from .identity import Identity, digest, identify, partition
+from .rules import cache
+from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
+
+#: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
+MaxDelay = float | None | Literal["rule"]
+
+#: More than any limit holds: refused for good, and counted.
+_NEVER: Final = EXACT
+
+
+class Question(NamedTuple):
+    """What a door or a slot asks.
+
+    identity: `None` for a slot, which meets the rules of its scope only, and splits them by `partition`.
+    cost: units; `None` = each rule's own. before_authentication: leave rules that need the user to a later call.
+    earlier: what other doors decided for this request. only_leases: all else has been charged in an earlier call.
+    """
+
+    facts: Facts
+    identity: Identity | None
+    cost: int | None
+    max_delay: MaxDelay
+    partition: str | None = None
+    before_authentication: bool = False
+    earlier: Decision = NOTHING_TO_DECIDE
+    only_leases: bool = False
+
+
+class Planned(NamedTuple):
+    """A charge, and the rule and tier that it is for."""
+
+    rule: RuleRecord
+    tier: TierRecord | None
+    charge: Charge
+
+    def result(self, verdict: Verdict | None) -> Result:
+        """The result of this charge."""
+        return Result(self.rule, self.tier, self.charge.limit, verdict, self.rule.mode)
+
+
+def request_question(
+    request: HttpRequest,
+    scope: str | None,
+    cost: int | None,
+    max_delay: MaxDelay,
+    before_authentication: bool,
+    earlier: Decision,
+) -> Question:
+    """What a door asks about a request."""
+    match = request.resolver_match
+    route, view_name = (match.route, match.view_name) if match else ("", "")
+    facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
+    return Question(facts, identify(request), cost, max_delay, None, before_authentication, earlier)
+
+
+def slot_question(
+    scope: str, cost: int | None, partition: str | None, max_delay: float | None, only_leases: bool
+) -> Question:
+    """What a slot asks: there is no request."""
+    return Question(Facts("", "", scope=scope), None, cost, max_delay, partition, only_leases=only_leases)
+
+
+def plan(rules: RuleSet, question: Question) -> list[Planned]:
+    """The charges: one for each limit of each rule that is met and was not met before."""
+    matched = rules.match(question.facts)
+    if not matched:
+        return []
+    tier = _tier(rules, question)
+    decided = {result.rule.slug for result in question.earlier.results}
+    return [
+        Planned(rule, tier, charge)
+        for rule in matched
+        if rule.slug not in decided and _meets(rule, question)
+        for charge in _charges(rule, tier, question)
+    ]
+
+
+def _tier(rules: RuleSet, question: Question) -> TierRecord | None:
+    identity = question.identity
+    # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
+    if identity is None or (question.before_authentication and identity.awaits_authentication):
+        return None
+    return cache.tier_for(rules, identity.user_id, identity.api_key)
+
+
+def _meets(rule: RuleRecord, question: Question) -> bool:
+    if question.identity is None:
+        return rule.scope == question.facts.scope
+    return not (question.before_authentication and _needs_user(rule, question.identity))
+
+
+def _needs_user(rule: RuleRecord, identity: Identity) -> bool:
+    """Whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
+    return "user" in rule.partition_by or (rule.depends_on_tier and identity.api_key is None)
+
+
+def _charges(rule: RuleRecord, tier: TierRecord | None, question: Question) -> Iterator[Charge]:
+    records = rule.limits_for(tier)
+    if question.only_leases:
+        records = tuple(record for record in records if record.limit.algorithm == Algorithm.CONCURRENCY)
+    if not records:
+        return
+    value, cost = _value(rule, question), rule.cost if question.cost is None else question.cost
+    if value is None:
+        if rule.missing_partition != "deny":
+            return
+        value, cost = "missing", _NEVER
+    key = f"{rule.slug}:{digest(value)}"
+    for limit, max_delay, generation in records:
+        yield Charge(
+            f"{key}:{generation}" if generation else key,
+            limit,
+            cost,
+            gating=rule.mode == "enforce",
+            usage=f"{rule.slug}|{tier or ''}",
+            count_refusals=rule.count_refusals,
+            max_delay=max_delay if question.max_delay == "rule" else question.max_delay,
+        )
+
+
+def _value(rule: RuleRecord, question: Question) -> str | None:
+    """What splits the counters of a rule; `None` if it is missing."""
+    identity = question.identity
+    if identity is None:
+        return question.partition if rule.partition_by else ""
+    value = partition(identity, rule.partition_by)
+    if value is None and rule.missing_partition == "ip":
+        value = partition(identity, ("ip",))
+    return value
