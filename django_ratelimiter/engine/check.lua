@@ -121,11 +121,15 @@ for i = 1, charges do
   elseif delay > 0 then
     wait = -1 - delay
   end
+  if reset > 0 then reset = reset + lead end
+  local lasts = ceil((reset + GRACE_US) / 1000)
   if spends then
     local state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, added)
-    call('SET', KEYS[i + 1], state, 'PX', ceil((reset + lead + GRACE_US) / 1000))
+    call('SET', KEYS[i + 1], state, 'PX', lasts)
+  elseif wait > 0 and mode == 0 and call('PTTL', KEYS[i + 1]) < lasts - GRACE_US / 1000 then
+    -- Spent under a higher quota, it would be forgotten before it passes by this one.
+    call('PEXPIRE', KEYS[i + 1], lasts)
   end
-  if reset > 0 then reset = reset + lead end
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
