@@ -1,13 +1,18 @@
-"""Rules for the doors' tests, made in the database as an operator would."""
+"""Rules for the doors' tests, made in the database as an operator would, and a clock that only sleeping moves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import pytest
 
+from django_ratelimiter import connection, holding, limiter
+from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.rules import cache
 
 MakeRule = Callable[..., Rule]
 
@@ -16,14 +21,59 @@ MakeRule = Callable[..., Rule]
 def make_rule(db: None) -> MakeRule:
     """Make a rule of one limit: `make_rule("slug", quota=2, tier=None, algorithm=…, **fields of the rule)`.
 
-    The window is a day, so that no edge of it falls into a test.
+    The window is a day, so that no edge of it falls into a test. limit: further fields of the limit.
     """
 
     def make(
-        slug: str, quota: int = 2, tier: Tier | None = None, algorithm: str = "token_bucket", **fields: Any
+        slug: str,
+        quota: int = 2,
+        tier: Tier | None = None,
+        algorithm: str = "token_bucket",
+        limit: dict[str, Any] | None = None,
+        **fields: Any,
     ) -> Rule:
-        rule = Rule.objects.create(slug=slug, name=slug, **fields)
-        RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, window_seconds=86_400)
+        options = {"window_seconds": 86_400, **(limit or {})}
+        with cache.editing():
+            rule = Rule.objects.create(slug=slug, name=slug, **fields)
+            RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
         return rule
 
     return make
+
+
+class Clock:
+    """Time in microseconds, which passes only while somebody sleeps. slept: for how long each time, in seconds."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_700_000_000_000_000
+        self.slept: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def __call__(self) -> int:
+        return self.now_us
+
+    def seconds(self) -> float:
+        """The same in seconds since the clock was made."""
+        return (self.now_us - 1_700_000_000_000_000) / 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and `meanwhile` happen."""
+        self.slept.append(seconds)
+        self.now_us += ceil(round(seconds * 1_000_000, 3))
+        self.meanwhile()
+
+    async def asleep(self, seconds: float) -> None:
+        """The same for coroutines."""
+        self.sleep(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the engine, which counts in memory, and of whoever waits."""
+    clock = Clock()
+    monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
+    monkeypatch.setattr(limiter, "_local", LocalEngine(clock))
+    monkeypatch.setattr(holding, "_sleep", clock.sleep)
+    monkeypatch.setattr(holding, "_asleep", clock.asleep)
+    monkeypatch.setattr(holding, "_clock", clock.seconds)
+    return clock

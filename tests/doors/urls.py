@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import ClassVar
 
 from django.contrib import admin
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import path
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -56,9 +57,46 @@ def scoped(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"allowed": decision.allowed, "rules": [str(result.rule) for result in decision.results]})
 
 
+async def native(request: HttpRequest, **captured: object) -> HttpResponse:
+    return HttpResponse("native")
+
+
+def broken(request: HttpRequest) -> HttpResponse:
+    raise RuntimeError("broken on purpose")
+
+
+async def broken_natively(request: HttpRequest) -> HttpResponse:
+    raise RuntimeError("broken on purpose")
+
+
+def streamed(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        yield from (b"one", b"two", b"three")
+
+    return StreamingHttpResponse(parts())
+
+
+async def streamed_natively(request: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        for part in (b"one", b"two", b"three"):
+            yield part
+
+    return StreamingHttpResponse(parts())
+
+
+def tagged(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("tagged", headers={"ETag": '"1"'})
+
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("plain/", plain, name="plain"),
+    path("native/", native),
+    path("broken/", broken),
+    path("broken/natively/", broken_natively),
+    path("streamed/", streamed),
+    path("streamed/natively/", streamed_natively),
+    path("tagged/", tagged),
     path("items/<int:pk>/", plain, name="item"),
     path("scoped/", scoped, name="scoped"),
     path("throttled/", Throttled.as_view(), name="throttled"),
