@@ -12,6 +12,7 @@ import pytest
 import redis
 from hypothesis import settings
 
+from django_ratelimiter.engine import Engine, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer
 from tests.engine.trio import Trio
@@ -27,6 +28,13 @@ def trio(redis_url: str) -> Iterator[Callable[[], Trio]]:
     with redis.Redis.from_url(redis_url) as client:
         engine = RedisEngine(client, namespace="trio")
         yield lambda: Trio(engine)
+
+
+@pytest.fixture(scope="session", params=["memory", "redis"])
+def asked(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Engine]:
+    """Each engine in turn, the same for all examples; they take keys of their own from `asking.fresh`."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield MemoryEngine() if request.param == "memory" else RedisEngine(client, namespace="asked")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.engine.limits import EXACT
+from django_ratelimiter.engine.limits import EXACT, MOST_UNITS
 from tests.engine.strategies import limits
 from tests.reference import capacity_of, period_of
 
@@ -39,7 +40,7 @@ def test_changed_units_keep_the_counters_and_changed_meaning_starts_new_ones() -
 
 
 @pytest.mark.parametrize("name", ["quota", "burst", "soft_quota"])
-@pytest.mark.parametrize("value", [0, -1, EXACT, 1.0, True, "5", Decimal(5)])
+@pytest.mark.parametrize("value", [0, -1, MOST_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
 def test_impossible_units(name: str, value: object) -> None:
     given = {"quota": 10, name: value}
     with pytest.raises(ValueError, match=f"^{name}: must be a whole number"):
@@ -74,14 +75,8 @@ def test_windows_that_are_no_number(window: object) -> None:
 
 @pytest.mark.parametrize("algorithm", ["leaky", "", None, [], "Token_Bucket"])
 def test_unknown_algorithms(algorithm: object) -> None:
-    with pytest.raises(ValueError, match=r"^algorithm: .* choose one of fixed_window, sliding_window_counter"):
+    with pytest.raises(ValueError, match=r"^algorithm: .* choose one of fixed_window, .*, concurrency"):
         Limit(5, 60, algorithm)
-
-
-@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
-def test_only_buckets_have_a_burst(algorithm: Algorithm) -> None:
-    with pytest.raises(ValueError, match=r"^burst: .* has no burst"):
-        Limit(5, 60, algorithm, burst=5)
 
 
 @pytest.mark.parametrize(("burst", "soft_quota"), [(None, 5), (None, 6), (3, 3), (3, 4), (9, 5)])
@@ -101,13 +96,15 @@ def test_time_is_coarsened_only_where_it_must_be() -> None:
     assert Limit(10_000_000, 3_600).terms.tick_us == 1_000
     assert Limit(1_000_000_000, YEAR, "token_bucket").terms.tick_us == 1  # the common divisor is large
     assert Limit(999_999_937, 86_400, "token_bucket").terms.tick_us == 1_000_000
-    assert Limit(EXACT - 1, YEAR, "fixed_window").terms.tick_us == 1  # no product, nothing to overflow
+    assert Limit(MOST_UNITS, YEAR, "fixed_window").terms.tick_us == 1  # no product, nothing to overflow
+    assert Limit(MOST_UNITS, YEAR, "sliding_window_slots", slots=100).terms.tick_us == 1
+    assert Limit(MOST_UNITS, YEAR, "token_bucket", refill="interval").capacity == MOST_UNITS
 
 
-@pytest.mark.parametrize("algorithm", ["sliding_window_counter", "token_bucket"])
+@pytest.mark.parametrize("algorithm", ["sliding_window_counter", "token_bucket", "gcra", "leaky_bucket"])
 def test_what_cannot_be_exact_in_any_tick(algorithm: Algorithm) -> None:
     with pytest.raises(ValueError, match="cannot be reckoned exactly"):
-        Limit(EXACT - 1, YEAR, algorithm)
+        Limit(MOST_UNITS, YEAR, algorithm)
     with pytest.raises(ValueError, match="make the window a whole number of seconds"):
         Limit(999_999_937, Decimal("86400.000001"), algorithm)
 
@@ -117,13 +114,14 @@ def test_the_terms_say_what_the_limit_says(limit: Limit) -> None:
     terms = limit.terms
     assert terms.capacity == capacity_of(limit)
     assert terms.capacity - terms.soft_floor == (limit.soft_quota or terms.capacity)
-    if limit.algorithm is Algorithm.TOKEN_BUCKET:
+    if "burst" in limit.algorithm.options:
         assert Fraction(terms.rate, terms.period * terms.tick_us) == Fraction(limit.quota, period_of(limit))
+        assert max(terms.capacity, terms.rate) * terms.period < EXACT // 2
     else:
         assert terms.period * terms.tick_us == period_of(limit)
-    if limit.algorithm is not Algorithm.FIXED_WINDOW:
+    if limit.algorithm is Algorithm.SLIDING_WINDOW_COUNTER:
         assert terms.capacity * terms.period < EXACT // 2
-    assert len(limit.packed) == 6 * 8
+    assert len(limit.packed) == 7 * 8
 
 
 @pytest.mark.parametrize(
@@ -175,6 +173,13 @@ def test_a_share_of_a_limit() -> None:
     assert Limit(10, 60, "token_bucket", burst=31).scaled(0.5) == Limit(5, 60, "token_bucket", burst=15)
 
 
+def test_a_share_keeps_what_the_limit_means() -> None:
+    month = Limit(10, algorithm="fixed_window", calendar="month", timezone="Europe/Berlin", anchor_day=31, soft_quota=3)
+    assert month.scaled(0.5) == replace(month, quota=5, soft_quota=None)
+    slots = Limit(10, 60, "sliding_window_slots", slots=6)
+    assert slots.scaled(0.5) == replace(slots, quota=5)
+
+
 def test_a_share_that_a_cost_still_fits_into() -> None:
     assert Limit(10, 60).scaled(0.5, least=8) == Limit(8, 60)
     assert Limit(10, 60, "token_bucket", burst=20).scaled(0.5, least=18) == Limit(5, 60, "token_bucket", burst=18)
@@ -187,4 +192,6 @@ def test_a_share_that_cannot_be_reckoned_exactly() -> None:
 
 @given(limit=limits(), share=st.floats(0.000_1, 1), least=st.integers(1, 10))
 def test_a_share_is_a_limit_again(limit: Limit, share: float, least: int) -> None:
-    assert limit.scaled(share, min(least, limit.capacity)).capacity <= limit.capacity
+    part = limit.scaled(share, min(least, limit.capacity))
+    assert part.capacity <= limit.capacity
+    assert part.tag == limit.tag

@@ -1,114 +1,76 @@
-"""MemoryEngine, RedisEngine and the exact reference give the same answers, whatever they are asked."""
+"""MemoryEngine, RedisEngine and the exact reference give the same answers, whatever they are asked.
+
+TWIN_STEPS: how many checks and peeks of each algorithm `test_walks` makes at least (2,000; 20,000 in `make test`).
+The long run: `pytest -m long -s tests/engine/test_twins.py`; TWIN_LONG_STEPS: how many in all (1,000,000).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from random import Random
 
-from hypothesis import given, note, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Algorithm, Charge, Limit
-from tests.engine.strategies import changed, costs, limits, pauses, short_windows
-from tests.engine.trio import Receipt, Trio
+from django_ratelimiter.engine import Algorithm
+from tests.engine.strategies import limit_by, limits, tiny_window_by
+from tests.engine.trio import Trio
+from tests.engine.walk import Walk
 
-EXAMPLES = settings().max_examples
+STEPS = int(os.environ.get("TWIN_STEPS", "2_000"))
+LONG_STEPS = int(os.environ.get("TWIN_LONG_STEPS", "1_000_000"))
+STEPS_OF_A_WALK = 50
 
 MakeTrio = Callable[[], Trio]
 
 
-@given(data=st.data())
-@settings(max_examples=2 * EXAMPLES)
-def test_one_key(trio: MakeTrio, data: st.DataObject) -> None:
-    limit = data.draw(limits())
-    asked = trio()
-    for _ in range(data.draw(st.integers(1, 15))):
-        answer = asked.one(limit, data.draw(costs(limit)))
-        asked.now += _next(data, asked.now, limit, answer.retry_after, answer.reset_after)
+def walked(trio: MakeTrio, algorithm: Algorithm, least: int) -> int:
+    """Walk until so many steps are made; how many were. Hypothesis draws the limits and a seed for each walk."""
+    steps = 0
+
+    @given(first=limits(algorithm), others=st.lists(limits(), max_size=2), seed=st.integers(0, 2**64 - 1))
+    @settings(max_examples=max(least // STEPS_OF_A_WALK, 1))
+    def walk(first, others, seed) -> None:
+        nonlocal steps
+        made = Walk(trio(), Random(seed), [first, *others])
+        made.go(STEPS_OF_A_WALK)
+        steps += made.steps
+
+    while steps < least:
+        walk()
+    return steps
 
 
-def _next(data: st.DataObject, now: int, limit: Limit, *moments: int | None) -> int:
-    """A pause, or the way to a moment that the last answer has promised, or just before it."""
-    promised = [moment + early for moment in moments if moment for early in (-1, 0)]
-    return data.draw(st.sampled_from(promised) | pauses(now, limit) if promised else pauses(now, limit), "pause")
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_walks(trio: MakeTrio, algorithm: Algorithm, record_property: Callable[[str, object], None]) -> None:
+    steps = walked(trio, algorithm, STEPS)
+    record_property("steps", steps)
+    assert steps >= STEPS
 
 
-@st.composite
-def charges(draw: st.DrawFn, limits_of_keys: dict[str, Limit]) -> list[Charge]:
-    chosen = draw(st.lists(st.sampled_from(sorted(limits_of_keys)), min_size=1, max_size=4, unique=True))
-    return [
-        Charge(
-            key,
-            limits_of_keys[key],
-            draw(costs(limits_of_keys[key])),
-            gating=draw(st.sampled_from([True, True, False])),
-            count_refusals=draw(st.sampled_from([False, False, True])),
-        )
-        for key in chosen
-    ]
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_long_walks(trio: MakeTrio, algorithm: Algorithm) -> None:
+    steps = walked(trio, algorithm, -(-LONG_STEPS // len(Algorithm)))
+    print(f"\n{algorithm}: {steps} steps, identical verdicts", flush=True)
 
 
-@given(data=st.data())
-@settings(max_examples=3 * EXAMPLES)
-def test_calls_of_several_charges(trio: MakeTrio, data: st.DataObject) -> None:
-    """Mixed algorithms, shadow charges, counted refusals, receipts given back in every way, quotas changed."""
-    asked = trio()
-    keys = {f"k{number}": limit for number, limit in enumerate(data.draw(st.lists(limits(), min_size=1, max_size=4)))}
-    receipts: list[Receipt] = []
-    for _ in range(data.draw(st.integers(1, 12))):
-        called = data.draw(charges(keys))
-        match data.draw(st.sampled_from(["check", "check", "check", "peek", "refund"])):
-            case "peek":
-                asked.peek(called)
-            case "refund" if receipts:
-                asked.refund(data.draw(st.lists(st.sampled_from(receipts), max_size=3)))
-            case _:
-                given = data.draw(st.lists(st.sampled_from(receipts), max_size=3)) if receipts else []
-                receipts += asked.check(called, refund_if_denied=given)
-        limit = data.draw(st.sampled_from(called)).limit
-        asked.now += _next(data, asked.now, limit, *([receipts[-1].reference.retry_after] if receipts else []))
+@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 12))
+@settings(suppress_health_check=[HealthCheck.large_base_example, HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_walks_that_shrink(trio: MakeTrio, random: Random, steps: int) -> None:
+    """Each choice is hypothesis' own here."""
+    Walk(trio(), random, [limit_by(random) for _ in range(random.randint(1, 3))]).go(steps)
 
 
-@given(data=st.data())
-def test_quotas_changed_half_way(trio: MakeTrio, data: st.DataObject) -> None:
-    """What is spent stays spent. Windows are short here: for those the reference rounds as the engines do."""
-    asked = trio()
-    limit = data.draw(limits(short_windows))
-    for _ in range(data.draw(st.integers(2, 12))):
-        charge = Charge("key", limit, data.draw(costs(limit)), count_refusals=data.draw(st.booleans()))
-        answer = asked.check([charge])[0].reference
-        asked.now += _next(data, asked.now, limit, answer.retry_after, answer.reset_after)
-        limit = data.draw(st.just(limit) | changed(limit))
-        note(str(limit))
-
-
-@given(data=st.data())
-def test_small_numbers(trio: MakeTrio, data: st.DataObject) -> None:
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_walks_of_small_numbers(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
     """Where edges are met all the time: up to five units in a window of up to six microseconds."""
-    tiny = limits(st.integers(1, 6).map(lambda us: us / 1_000_000), st.integers(1, 5))
-    asked = trio()
-    keys = dict(zip("abc", data.draw(st.lists(tiny, min_size=3, max_size=3)), strict=True))
-    receipts: list[Receipt] = []
-    for _ in range(data.draw(st.integers(1, 25))):
-        given = data.draw(st.lists(st.sampled_from(receipts), max_size=2)) if receipts else []
-        if data.draw(st.booleans()):
-            asked.refund(given)
-            given = []
-        receipts += asked.check(data.draw(charges(keys)), refund_if_denied=given)
-        asked.now += data.draw(st.integers(-3, 7))
-
-
-@given(data=st.data())
-def test_a_changed_bucket_is_within_a_part_of_a_token(trio: MakeTrio, data: st.DataObject) -> None:
-    """However long the window: both engines round alike, and tell a wait that is off by a tick at most."""
-    buckets = st.just(Algorithm.TOKEN_BUCKET)
-    before = data.draw(limits(algorithms=buckets))
-    after = data.draw(changed(before))
-    asked = trio()
-    asked.one(before, data.draw(costs(before)))
-    asked.now += data.draw(pauses(asked.now, before))
-    charge = [Charge(f"{asked._mark}key", after, data.draw(costs(after)))]
-    memory, redis = (engine.peek(charge, asked.now)[0] for engine in (asked.memory, asked.redis))
-    assert memory == redis
-    exact = asked.reference.peek(charge, asked.now)[0]
-    assert abs(memory.remaining - exact.remaining) <= 1
-    assert abs(memory.reset_after * 1_000_000 - exact.reset_after) <= after.terms.tick_us
+    random = Random(seed)
+    made = [
+        limit_by(random, kind, window=tiny_window_by(random), quota=random.randint(1, 5))
+        for kind in (algorithm, random.choice(list(Algorithm)))
+    ]
+    Walk(trio(), random, made).go(40)

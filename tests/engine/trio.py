@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
-from tests.reference import Answer, Reference, due, seen
+from tests.reference import Answer, Reference, differences
 
 #: A whole hour, at which the examples begin.
 HOUR = 500_000 * 3_600_000_000
@@ -39,19 +39,23 @@ class Trio:
 
     def check(self, charges: Sequence[Charge], refund_if_denied: Sequence[Receipt] = ()) -> list[Receipt]:
         """Check on all three; the equal answers to each charge."""
-        charges = self._own(charges)
+        charges = self.own(charges)
         memory, redis, reference = zip(*refund_if_denied, strict=True) if refund_if_denied else ((), (), ())
+        # What is refunded changes the counters that the reference's answers are still to be held against.
+        answers = self.reference.check(charges, self.now)
         receipts = self._compared(
             self.memory.check(charges, now_us=self.now, refund_if_denied=memory),
             self.redis.check(charges, now_us=self.now, refund_if_denied=redis),
-            self.reference.check(charges, self.now, reference),
+            answers,
         )
+        if any(answer.charge.gating and not answer.allowed for answer in answers):
+            self.reference.refund(reference)
         self._compare_spent(refund_if_denied)
         return receipts
 
     def peek(self, charges: Sequence[Charge]) -> list[Receipt]:
         """Peek on all three; the equal answers to each charge."""
-        charges = self._own(charges)
+        charges = self.own(charges)
         return self._compared(
             self.memory.peek(charges, self.now),
             self.redis.peek(charges, self.now),
@@ -65,19 +69,35 @@ class Trio:
         self.reference.refund([receipt.reference for receipt in receipts])
         self._compare_spent(receipts)
 
-    def one(self, limit: Limit, cost: int = 1, *, key: str = "key") -> Answer:
-        """Check a single charge; its answer."""
-        return self.check([Charge(key, limit, cost)])[0].reference
+    def release(self, receipts: Sequence[Receipt]) -> None:
+        """End the leases of these receipts on all three."""
+        self.memory.release([receipt.memory for receipt in receipts])
+        self.redis.release([receipt.redis for receipt in receipts])
+        self.reference.release([receipt.reference for receipt in receipts])
+        self._compare_spent(receipts)
 
-    def _own(self, charges: Sequence[Charge]) -> list[Charge]:
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these keys on all three."""
+        charges = self.own(charges)
+        for engine in (self.memory, self.redis, self.reference):
+            engine.reset(charges)
+
+    def one(self, limit: Limit, cost: int = 1, *, key: str = "key") -> Verdict:
+        """Check a single charge; the verdict on it."""
+        return self.check([Charge(key, limit, cost)])[0].memory
+
+    def own(self, charges: Sequence[Charge]) -> list[Charge]:
+        """These charges over keys of this trio's own."""
         return [charge._replace(key=self._mark + charge.key) for charge in charges]
 
-    def _compared(self, memory: list[Verdict], redis: list[Verdict], reference: list[Answer]) -> list[Receipt]:
-        expected = [due(answer) for answer in reference]
-        assert [seen(verdict) for verdict in memory] == expected, "MemoryEngine differs from the reference"
-        assert [seen(verdict) for verdict in redis] == expected, "RedisEngine differs from the reference"
-        assert {verdict.at_us for verdict in (*memory, *redis)} <= {self.now}
-        return [Receipt(*three) for three in zip(memory, redis, reference, strict=True)]
+    def _compared(self, memory: list[Verdict], redis: list[Verdict], answers: list[Answer]) -> list[Receipt]:
+        receipts = [Receipt(*three) for three in zip(memory, redis, answers, strict=True)]
+        for receipt in receipts:
+            wrong = differences(receipt.memory, receipt.reference)
+            assert not wrong, f"MemoryEngine differs at {self.now} in {wrong}: {receipt.memory}"
+            assert receipt.redis == receipt.memory, f"RedisEngine differs at {self.now} from MemoryEngine"
+            assert receipt.memory.at_us == self.now
+        return receipts
 
     def _compare_spent(self, receipts: Sequence[Receipt]) -> None:
         for receipt in receipts:
