@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
-from .decision import Decision, Result
+from .decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
 from .engine.limits import Algorithm
 from .exceptions import LimitExceeded
 
@@ -158,8 +158,20 @@ def _next_try(decision: Decision, deadline: float | None) -> float:
     seconds, left = pause(decision), _left(deadline)
     if seconds is None or left == 0:
         raise LimitExceeded(decision)
-    if left is None or seconds <= left:
+    if left is None:
         return seconds
-    if any(result.limit.algorithm != Algorithm.CONCURRENCY for result in decision.refused_by):
+    if any(_earliest(result) > left for result in decision.refused_by):
         raise LimitExceeded(decision)
-    return left  # a lease may be released before it expires
+    return min(seconds, left)
+
+
+def _earliest(result: Result) -> float:
+    """Seconds until a refused charge can have its turn at the earliest."""
+    verdict, algorithm = result.verdict, result.limit.algorithm
+    if verdict is None:
+        return UNAVAILABLE_RETRY_SECONDS
+    if algorithm == Algorithm.CONCURRENCY:
+        return 0.0  # a lease may be released at any time
+    if algorithm == Algorithm.LEAKY_BUCKET:
+        return verdict.reset_after  # once there is room in the queue, what is in it goes first
+    return verdict.retry_after or 0.0

@@ -13,13 +13,94 @@ The beat entry is a static one, in the settings of the project (with `namespace=
 
 from __future__ import annotations
 
-from celery import shared_task
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from .exceptions import EngineUnavailable
+from celery import Task, shared_task
+from celery.exceptions import Retry
+
+from . import limiter
+from .decision import Decision
+from .exceptions import EngineUnavailable, LimitExceeded
+from .holding import Slot, pause
 from .usage.collect import collect
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds. A broker may take a message that is held back for longer for a lost one, and deliver it twice.
+LONGEST_COUNTDOWN: Final = 600.0
+#: Seconds by which a message may come before its time and be obeyed at once.
+EARLY_SECONDS: Final = 0.01
+
+#: The header of a message that waits for its turn: {"at": when, in epoch seconds, "reserved": whether it is paid for}.
+_HEADER: Final = "ratelimit_slot"
 
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
 def collect_usage() -> None:
     """Collect the usage of all closed minutes. While Redis is out of reach the task fails, one line each minute."""
     collect()
+
+
+def in_slot(
+    scope: str, *, cost: int | None = None, partition: str | None = None
+) -> Callable[[Callable[Concatenate[Task[..., Any], P], T]], Callable[Concatenate[Task[..., Any], P], T]]:
+    """Let a bound task run when it has its turn within the rules of this scope; options as for `limiter.slot`.
+
+    It goes between the task's decorator, which needs `bind=True`, and the function. The worker never sleeps: a task
+    whose turn is later is sent again with a countdown, which counts as none of its retries. Its place in a queue is
+    taken once, and leases last for the function. A cost that never passes fails the task with LimitExceeded; so does
+    any wait where nobody could send it again: called as a function, or eagerly.
+    """
+    slot = limiter.slot(scope, cost=cost, partition=partition)
+
+    def decorate(run: Callable[Concatenate[Task[..., Any], P], T]) -> Callable[Concatenate[Task[..., Any], P], T]:
+        @wraps(run)
+        def run_in_turn(self: Task[..., Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            decision = _turn(self, slot)
+            try:
+                return run(self, *args, **kwargs)
+            finally:
+                slot.release(decision)
+
+        return run_in_turn
+
+    return decorate
+
+
+def _turn(task: Task[..., Any], slot: Slot) -> Decision:
+    """What the task holds while it runs, if it is its turn; else sends it again and raises Retry."""
+    request: Any = task.request
+    headers = request.headers or {}
+    waited: dict[str, Any] = headers.get(_HEADER, {})
+    at, reserved = waited.get("at", 0.0), waited.get("reserved", False)
+    if at - time.time() > EARLY_SECONDS:
+        _send_again(task, at, reserved)
+    can_wait = not (request.called_directly or request.is_eager)
+    decision = slot.ask(None if can_wait else 0.0, only_leases=reserved)
+    if not decision.allowed:
+        seconds = pause(decision)
+        if seconds is None or not can_wait:
+            raise LimitExceeded(decision)
+        _send_again(task, time.time() + seconds, reserved)
+    if decision.delay:
+        slot.release(decision)  # taken again when its turn has come
+        _send_again(task, time.time() + decision.delay, True)
+    headers.pop(_HEADER, None)  # a retry of the task's own takes a new place
+    return decision
+
+
+def _send_again(task: Task[..., Any], at: float, reserved: bool) -> NoReturn:
+    request: Any = task.request
+    seconds = max(0.0, min(at - time.time(), LONGEST_COUNTDOWN))
+    message = task.signature_from_request(
+        request,
+        countdown=seconds,
+        retries=request.retries,
+        headers={**(request.headers or {}), _HEADER: {"at": at, "reserved": reserved}},
+    )
+    message.apply_async()
+    raise Retry(when=seconds, sig=message)  # type: ignore[arg-type]  # a float is a Real, say all but the stubs
