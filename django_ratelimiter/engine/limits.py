@@ -166,6 +166,11 @@ class Limit:
         """Whether an admitted request may have to be held."""
         return "max_delay" in Algorithm(self.algorithm).options
 
+    @cached_property
+    def is_fixed(self) -> bool:
+        """Whether its terms are the same in each call."""
+        return self.calendar is None and not self.holds
+
     def terms_at(self, at_us: int, max_delay: float | None = None) -> Terms:
         """The terms of a charge at this moment. max_delay: seconds; `None` = any."""
         if self.calendar is not None:
