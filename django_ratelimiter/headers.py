@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from math import ceil
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
@@ -40,11 +41,15 @@ _BODIES: Final = {
 
 
 class Policy(NamedTuple):
-    """One limit as the RateLimit fields show it. seconds: until there is more quota; `None` = never, for this cost."""
+    """One limit as the RateLimit fields show it.
+
+    window: seconds; `None` = a unit of the calendar, which has no fixed length.
+    seconds: until there is more quota; `None` = never, for this cost.
+    """
 
     name: str
     quota: int
-    window: float | Decimal
+    window: float | Decimal | None
     remaining: int
     seconds: int | None
 
@@ -71,7 +76,7 @@ def response_fields(decision: Decision) -> dict[str, str]:
 def ratelimit_fields(policies: Sequence[Policy]) -> dict[str, str]:
     """`RateLimit` and `RateLimit-Policy` as of draft-ietf-httpapi-ratelimit-headers-11.
 
-    The only place that knows this syntax, which is not final yet. w is left out where it would not be a whole number
+    The only place that knows this syntax, which is not final yet. w is left out where the window is not a whole number
     of seconds, t where there will never be enough.
     """
     if not policies:
@@ -79,7 +84,7 @@ def ratelimit_fields(policies: Sequence[Policy]) -> dict[str, str]:
     limits, states = [], []
     for name, quota, window, remaining, seconds in policies:
         quoted = _quoted(name)
-        whole = f";w={int(window)}" if window == int(window) else ""
+        whole = f";w={int(window)}" if window is not None and window == int(window) else ""
         limits.append(f"{quoted};q={min(quota, _LARGEST_INTEGER)}{whole}")
         left = "" if seconds is None else f";t={seconds}"
         states.append(f"{quoted};r={min(remaining, _LARGEST_INTEGER)}{left}")
@@ -87,15 +92,30 @@ def ratelimit_fields(policies: Sequence[Policy]) -> dict[str, str]:
 
 
 def policy_name(result: Result) -> str:
-    """What a limit is called towards clients: its rule's slug, with the window where the rule has several limits."""
-    rule, limit = result.rule, result.limit
-    several = [record.limit for record in rule.limits_for(result.tier)]
-    if len(several) < 2:
-        return rule.slug
-    name = f"{rule.slug}-{Decimal(str(limit.window)).normalize():f}"
-    if sum(other.window == limit.window for other in several) > 1:
-        name = f"{name}-{limit.algorithm}"
+    """What a limit is called towards clients: its rule's slug, and where the rule has several limits, its window.
+
+    Where that does not tell it from the others, the algorithm follows, and then what else is unlike the default.
+    """
+    name, limit = result.rule.slug, result.limit
+    alike = [record.limit for record in result.rule.limits_for(result.tier)]
+    for part in (_period, attrgetter("algorithm"), _variant):
+        if len(alike) < 2:
+            break
+        own = part(limit)
+        name = f"{name}-{own}" if own else name
+        alike = [other for other in alike if part(other) == own]
     return name
+
+
+def _period(limit: Limit) -> str:
+    return limit.calendar or f"{Decimal(str(limit.window)).normalize():f}"
+
+
+def _variant(limit: Limit) -> str:
+    """What tells apart limits of one window and algorithm. Empty for the one that has every option's default."""
+    words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
+    words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
+    return "-".join([*words, *filter(None, [limit.timezone])])
 
 
 def retry_after(decision: Decision) -> int | None:

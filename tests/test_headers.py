@@ -113,6 +113,46 @@ def test_limits_of_one_window_have_names_of_their_own() -> None:
     assert fields["RateLimit-Policy"] == '"api-60-fixed_window";q=100;w=60,"api-60-token_bucket";q=100;w=60'
 
 
+MONTH: dict[str, Any] = {"window_seconds": None, "calendar": "month"}
+
+
+def test_a_calendar_has_no_length() -> None:
+    alone = response_fields(decision(results(ALLOWED, limits=[limit_data(**MONTH)])))
+    assert alone["RateLimit-Policy"] == '"api";q=100'
+    limits = [limit(), limit_data(**MONTH, quota=5000)]
+    fields = response_fields(decision(results(ALLOWED, DENIED, limits=limits)))
+    assert fields["RateLimit-Policy"] == '"api-60";q=100;w=60,"api-month";q=5000'
+    assert fields["RateLimit"] == '"api-60";r=99;t=13,"api-month";r=0;t=8'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ({"anchor": "first_request"}, {}, ["api-60-fixed_window-first_request", "api-60-fixed_window"]),
+        (
+            {"algorithm": "token_bucket"},
+            {"algorithm": "token_bucket", "refill": "interval"},
+            ["api-60-token_bucket", "api-60-token_bucket-interval"],
+        ),
+        (
+            {"algorithm": "sliding_window_slots"},
+            {"algorithm": "sliding_window_slots", "slots": 6},
+            ["api-60-sliding_window_slots", "api-60-sliding_window_slots-6"],
+        ),
+        (
+            MONTH | {"anchor_day": 31},
+            MONTH | {"timezone": "Europe/Berlin"},
+            ["api-month-fixed_window-31", "api-month-fixed_window-Europe/Berlin"],
+        ),
+        (MONTH, MONTH | {"calendar": "day"}, ["api-month", "api-day"]),
+    ],
+)
+def test_limits_that_differ_in_an_option_only(first: Any, second: Any, names: list[str]) -> None:
+    limits = [limit_data(**first), limit_data(**second)]
+    fields = response_fields(decision(results(ALLOWED, ALLOWED, limits=limits)))
+    assert re.findall('"([^"]*)"', fields["RateLimit-Policy"]) == names
+
+
 def test_what_never_passes_has_no_time() -> None:
     fields = response_fields(decision(results(NEVER)))
     assert fields["RateLimit"] == '"api";r=3'
@@ -185,7 +225,7 @@ MEMBER = re.compile(
             Policy,
             name=st.text(max_size=20),
             quota=st.integers(1, 2**53),
-            window=st.sampled_from([0.5, 1, 60, 90.25, 86400]),
+            window=st.sampled_from([None, 0.5, 1, 60, 90.25, 86400]),
             remaining=st.integers(0, 2**53),
             seconds=st.none() | st.integers(0, 10**9),
         ),
