@@ -1,35 +1,95 @@
-"""Eight processes that hit one key at once: `python -m tests.engine.hits URL ALGORITHM` prints how many got in."""
+"""Processes that hit one key at once, by clocks of their own.
+
+Run: python -m tests.engine.hits URL CASE WINDOW PROCESSES HITS APART. Each process makes HITS calls of one charge, its
+clock being APART seconds ahead of the one's before it; nothing comes back within WINDOW seconds. Prints, as JSON, how
+many of the calls were admitted, and what was counted as usage: [allowed, denied].
+"""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import redis
 
-from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.engine.redis import RedisEngine
 
-PROCESSES, HITS, QUOTA = 8, 500, 1_234
+QUOTA = 1_234
+DAY = 86_400
 
-#: No limit of these gives anything back while the processes are at work: the next window is months away.
-LIMITS = {
-    "fixed_window": Limit(QUOTA, 366 * 86_400, "fixed_window"),
-    "sliding_window_counter": Limit(QUOTA, 366 * 86_400, "sliding_window_counter"),
-    "token_bucket": Limit(1, 86_400, "token_bucket", burst=QUOTA),
+#: An algorithm each, with an option that matters.
+CASES: dict[str, dict[str, Any]] = {
+    "fixed_window": {},
+    "fixed_window, first_request": {"anchor": "first_request"},
+    "fixed_window, month": {"calendar": "month", "timezone": "Asia/Kathmandu"},
+    "sliding_window_log": {},
+    "sliding_window_counter": {},
+    "sliding_window_slots": {"slots": 12},
+    "token_bucket": {},
+    "token_bucket, interval": {"refill": "interval"},
+    "gcra": {},
+    "leaky_bucket": {},
+    "concurrency": {},
 }
 
 
-def hit(url: str, algorithm: str) -> int:
+def limit_of(case: str, window: int) -> Limit:
+    """A limit of one of the CASES, of about this window in seconds, that gives nothing back during a test."""
+    algorithm = Algorithm(case.partition(",")[0])
+    options = {"quota": QUOTA, "algorithm": algorithm, **CASES[case]}
+    if "calendar" in options:  # its months begin in two weeks
+        options |= {"anchor_day": (datetime.now(UTC) + timedelta(days=14)).day % 28 or 28}
+    elif "burst" in algorithm.options:  # a unit a window; not so long that it would take centuries to fill up
+        options |= {"quota": 1, "burst": QUOTA, "window": far(min(window, 25 * DAY))}
+    else:
+        options |= {"window": far(window)}
+    return Limit(**options)
+
+
+def far(longest: int) -> int:
+    """A window of at most so many seconds whose end, by the clock, is as far away as may be."""
+    return max(range(longest * 2 // 3, longest + 1, longest // 50), key=lambda window: window - time.time() % window)
+
+
+def set_clock(ahead: float) -> None:
+    """Put the clock of this process ahead by so many seconds."""
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + ahead  # type: ignore[assignment]
+    time.time_ns = lambda: right_ns() + int(ahead * 1e9)  # type: ignore[assignment]
+
+
+def hit(url: str, limit: Limit, hits: int, ahead: float) -> int:
     """What one process does; how many of its hits were admitted."""
+    charge = Charge("key", limit, usage="rule|")
+    set_clock(ahead)
     with redis.Redis.from_url(url) as client:
         engine = RedisEngine(client, "hits")
-        charge = Charge("key", LIMITS[algorithm], usage="rule|")
-        return sum(engine.check([charge])[0].allowed for _ in range(HITS))
+        together.wait()
+        return sum(engine.check([charge])[0].allowed for _ in range(hits))
+
+
+def main(url: str, limit: Limit, processes: int, hits: int, apart: float) -> None:
+    """Let them all hit, and sum up."""
+    jobs = [(url, limit, hits, (number - processes // 2) * apart) for number in range(processes)]
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        admitted = sum(pool.starmap(hit, jobs, chunksize=1))
+        pool.close()
+        pool.join()
+    with redis.Redis.from_url(url) as client:
+        engine = RedisEngine(client, "hits")
+        batches = engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000))
+        counts = [count for batch in batches for count in engine.read_usage(batch)]
+    usage = [sum(count.allowed for count in counts), sum(count.denied for count in counts)]
+    print(json.dumps({"admitted": admitted, "usage": usage}))
 
 
 if __name__ == "__main__":
-    with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
-        print(sum(pool.starmap(hit, [tuple(sys.argv[1:])] * PROCESSES, chunksize=1)))
-        pool.close()
-        pool.join()
+    url, case = sys.argv[1:3]
+    window, processes, hits, apart = map(int, sys.argv[3:])
+    together = multiprocessing.get_context("fork").Barrier(processes, timeout=60)
+    main(url, limit_of(case, window), processes, hits, apart)

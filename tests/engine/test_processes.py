@@ -1,26 +1,47 @@
-"""Eight processes on one key admit exactly its quota, by the server's own clock."""
+"""Processes on one key admit exactly its quota, by the server's own clock and whatever theirs show."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import redis
 
 from django_ratelimiter.engine import Algorithm
-from django_ratelimiter.engine.redis import RedisEngine
-from tests.engine.hits import HITS, PROCESSES, QUOTA
-from tests.engine.trio import HOUR
+from tests.engine.hits import CASES, DAY, QUOTA, limit_of
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_exactly_the_quota_is_admitted(redis_client: redis.Redis, redis_url: str, algorithm: Algorithm) -> None:
-    command = [sys.executable, "-W", "error", "-m", "tests.engine.hits", redis_url, algorithm]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=120)
-    assert int(done.stdout) == QUOTA
-    engine = RedisEngine(redis_client, "hits")
-    counts = [count for batch in engine.take_usage(now_us=2 * HOUR) for count in engine.read_usage(batch)]
-    assert sum(count.allowed for count in counts) == QUOTA
-    assert sum(count.denied for count in counts) == PROCESSES * HITS - QUOTA
+def outcome(program: str, *arguments: object) -> Any:
+    """What a program beside this file prints."""
+    command = [sys.executable, "-W", "error", "-m", f"tests.engine.{program}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=True, stdout=subprocess.PIPE, timeout=120)
+    return json.loads(done.stdout)
+
+
+def test_no_algorithm_is_left_out() -> None:
+    limits = [limit_of(case, 60) for case in CASES]
+    assert {limit.algorithm for limit in limits} == set(Algorithm)
+    assert {limit.capacity for limit in limits} == {QUOTA}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eight_processes_admit_exactly_the_quota(redis_url: str, case: str) -> None:
+    found = outcome("hits", redis_url, case, 366 * DAY, 8, 2_000, 0)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_processes_whose_clocks_are_30_seconds_apart_admit_no_more(redis_url: str, case: str) -> None:
+    """The window is shorter than what lies between the clocks of the first and the last."""
+    found = outcome("hits", redis_url, case, 58, 3, 1_000, 30)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 3_000 - QUOTA]}
+
+
+def test_all_pass_midnight_at_once_whatever_their_clocks_show(redis_url: str) -> None:
+    """Each sends the calendar's day as its own clock has it; the server's clock decides."""
+    admitted, refused = outcome("midnight", redis_url)
+    assert admitted == [QUOTA, QUOTA]
+    assert min(refused) > 0
