@@ -6,14 +6,16 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
-from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget
+from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..engine.limits import MOST_SLOTS
 from ..identity import MAX_API_KEY, hash_api_key
 from ..models import Rule, RuleLimit, TierAssignment
+from ..models.options import NOT_GIVEN, columns_used
 from ..models.validation import METHODS
 from ..rules.ruleset import IDENTITIES
 
@@ -78,7 +80,10 @@ class RuleForm(OfferingWhatIsThere):
 
 
 class RuleLimitForm(OfferingWhatIsThere):
-    """A limit. A field that cannot be read is reported once, not again as missing."""
+    """A limit. A field that cannot be read is reported once, not again as missing.
+
+    What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
+    """
 
     window_seconds = SecondsField(
         label=gettext_lazy("Window in seconds"),
@@ -92,7 +97,32 @@ class RuleLimitForm(OfferingWhatIsThere):
     class Meta:
         model = RuleLimit
         fields = "__all__"  # noqa: DJ007
-        widgets = dict.fromkeys(("quota", "burst", "soft_quota"), AdminIntegerFieldWidget)
+        widgets = dict.fromkeys(("quota", "burst", "soft_quota"), AdminIntegerFieldWidget) | {
+            "slots": AdminIntegerFieldWidget({"min": 1, "max": MOST_SLOTS}),
+            "anchor_day": AdminIntegerFieldWidget({"min": 1, "max": 31}),
+            "max_delay_ms": AdminIntegerFieldWidget({"min": 0}),
+            "timezone": AdminTextInputWidget({"list": "ratelimiter-timezones", "placeholder": "UTC"}),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in NOT_GIVEN.keys() & self.fields.keys():  # what is needed depends on the algorithm
+            self.fields[name].required = False
+
+    def clean(self) -> dict[str, Any] | None:
+        """Drop what is not used, and read what is left empty as not given."""
+        super().clean()
+        data = self.cleaned_data
+        used = columns_used(data.get("algorithm", ""), data.get("calendar", ""))
+        if data.get("unlimited"):
+            used = frozenset()
+        for name in NOT_GIVEN.keys() & self.fields.keys():
+            if name not in used:
+                self.errors.pop(name, None)
+                data[name] = NOT_GIVEN[name]
+            elif name in data and data[name] in (None, ""):
+                data[name] = NOT_GIVEN[name]
+        return data
 
     def add_error(self, field: str | None, error: Any) -> None:
         if isinstance(error, ValidationError) and hasattr(error, "error_dict"):
@@ -106,24 +136,35 @@ class RuleLimitForm(OfferingWhatIsThere):
         """Leave what is unique to the form set, which knows all rows as they will be; Django 6.1 asks here."""
 
 
+class LimitAloneForm(RuleLimitForm):
+    """A limit while it is being typed. The instance brings the rule."""
+
+    rule = None  # Django's way to leave a field out
+
+
 class RuleLimitFormSet(forms.BaseInlineFormSet):
     """The limits of one rule, judged together."""
 
     def clean(self) -> None:
         """Refuse two limits that are one, and a limit beside "unlimited", at the later row."""
-        seen: dict[tuple[Any, ...], bool] = {}
+        seen: dict[tuple[Any, str | None], bool] = {}
         for form in self.forms:
             data = getattr(form, "cleaned_data", {})
             if not data or data.get("DELETE") or form.errors:
                 continue
-            tier, unlimited = data["tier"], data["unlimited"]
-            key = (tier, data["algorithm"], data["window_seconds"])
-            of_tier = [other for other in seen if other[0] == tier]
-            if key in seen and not unlimited:
-                form.add_error(None, _("This tier has a limit of this algorithm and window already. Change that one."))
-            elif of_tier and (unlimited or any(seen[other] for other in of_tier)):
+            tier, limit = data["tier"], form.instance.to_limit()
+            key = (tier, limit and limit.tag)
+            of_tier = [unlimited for other, unlimited in seen.items() if other[0] == tier]
+            if key in seen and limit:
+                form.add_error(None, _("This tier has a limit that counts the same already. Change that one."))
+            elif of_tier and (limit is None or any(of_tier)):
                 form.add_error(None, _("A tier that is unlimited has no other limits. Delete one or the other."))
-            seen[key] = unlimited
+            seen[key] = limit is None
+
+    def save_new(self, form: Any, commit: bool = True) -> Any:
+        """Let a new limit share the counters of those that are there: their names hold the generation."""
+        form.instance.generation = max((other.instance.generation for other in self.initial_forms), default=0)
+        return super().save_new(form, commit)
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them anew: two may have swapped their windows.

@@ -6,16 +6,19 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, JsonResponse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..models import Rule, RuleLimit
+from ..models import Rule
 from ..rules.compiler import reasons_against, snapshot_of_rows
 from ..rules.ruleset import RuleSet
-from .forms import RuleForm, RuleLimitForm, RuleLimitFormSet
+from .forms import RuleForm
+from .limits import SENTENCES, RuleLimitInline, limits_context, told
 from .numbering import NothingSaved, NumberedAdmin, numbered
 from .words import limits_in_words, place_in_words
 
@@ -33,27 +36,6 @@ class RuleChangeList(ChangeList):
             rule.in_words = words[rule.slug]
 
 
-class RuleLimitInline(admin.TabularInline):
-    """The limits of a rule, on its own page."""
-
-    model = RuleLimit
-    form = RuleLimitForm
-    formset = RuleLimitFormSet
-    verbose_name_plural = gettext_lazy("Limits, tier by tier; several for one tier all apply")
-
-    def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
-        return 0 if obj else 1
-
-    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        if db_field.name == "tier":
-            kwargs["empty_label"] = _("every other tier")
-        field = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if db_field.name == "tier":  # tiers are edited on their own pages; the icons would widen the table
-            field.widget.can_add_related = field.widget.can_change_related = False  # type: ignore[union-attr]
-            field.widget.can_delete_related = field.widget.can_view_related = False  # type: ignore[union-attr]
-        return field
-
-
 @admin.register(Rule)
 class RuleAdmin(NumberedAdmin):
     """Rules."""
@@ -64,7 +46,7 @@ class RuleAdmin(NumberedAdmin):
     list_display = ("name", "mode", "priority", "place", "limits")
     list_filter = ("mode", "limits__tier", "path_kind")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
-    actions = ("switch_off", "shadow", "enforce")
+    actions = ("switch_off", "shadow", "enforce", "forget")
     fieldsets = (
         (None, {"fields": ("name", "slug", "mode", "description")}),
         (
@@ -75,11 +57,12 @@ class RuleAdmin(NumberedAdmin):
             },
         ),
         (gettext_lazy("How they are counted"), {"fields": ("partition_by", "missing_partition", "cost")}),
-        (gettext_lazy("What then happens"), {"fields": ("message", "failure_policy", "priority")}),
+        (gettext_lazy("What then happens"), {"fields": ("message", "count_refusals", "failure_policy", "priority")}),
     )
 
     class Media:
         css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
+        js = ("django_ratelimiter/rules.js",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList
@@ -87,7 +70,18 @@ class RuleAdmin(NumberedAdmin):
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
+    def get_urls(self) -> list[URLPattern]:
+        address = path("sentences/", self.admin_site.admin_view(self.sentences_view), name=SENTENCES)
+        return [address, *super().get_urls()]
+
+    def sentences_view(self, request: HttpRequest) -> JsonResponse:
+        """What the limit that is being typed would do, and what speaks against it, by field. Saves nothing."""
+        if not self.has_change_permission(request) and not self.has_add_permission(request):
+            raise PermissionDenied
+        return JsonResponse(told(request.GET))
+
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        context |= limits_context()
         rule = kwargs.get("obj")
         if rule and request.method == "GET":  # after a POST with errors it bears what was not saved
             context["reasons_against"] = reasons_against(rule)
@@ -122,6 +116,26 @@ class RuleAdmin(NumberedAdmin):
     def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
         """Enforce."""
         self._switch(request, queryset, Rule.Mode.ENFORCE)
+
+    @admin.action(description=gettext_lazy("Forget what is spent under selected rules"), permissions=["change"])
+    def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
+        """Begin all counters anew: the generation is part of their names, the old ones expire by themselves."""
+        rules = [rule for rule in queryset if rule.limits.exists() and self.has_change_permission(request, rule)]
+        names = ", ".join(rule.slug for rule in rules)
+        with numbered(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
+            for rule in rules:
+                generation = 1 + max(limit.generation for limit in rule.limits.all())
+                for limit in rule.limits.all():
+                    limit.generation = generation
+                    limit.save(update_fields=["generation"])
+                self.log_change(request, rule, _("What was spent is forgotten."))
+            if not rules:
+                raise NothingSaved
+        if rules:
+            text = ngettext("%(count)d rule counts anew.", "%(count)d rules count anew.", len(rules))
+            self.message_user(request, text % {"count": len(rules)}, messages.SUCCESS)
+        else:
+            self.message_user(request, _("Nothing changed: the selected rules have no limits."), messages.WARNING)
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
         """Save row by row, so that signals are sent and the history of each rule tells; number all as one version."""

@@ -13,6 +13,10 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterModelOptions(
+            name='rulelimit',
+            options={'ordering': (models.OrderBy(models.F('tier__rank'), nulls_last=True), models.OrderBy(models.F('window_seconds'), nulls_last=True), 'pk'), 'verbose_name': 'limit', 'verbose_name_plural': 'limits'},
+        ),
         migrations.RemoveConstraint(
             model_name='rulelimit',
             name='ratelimiter_limit_of_tier',

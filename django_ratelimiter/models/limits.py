@@ -129,7 +129,7 @@ class RuleLimit(models.Model):
     class Meta:
         verbose_name = _("limit")
         verbose_name_plural = _("limits")
-        ordering = (F("tier__rank").asc(nulls_last=True), "window_seconds", "pk")
+        ordering = (F("tier__rank").asc(nulls_last=True), F("window_seconds").asc(nulls_last=True), "pk")
         constraints: ClassVar = [
             models.UniqueConstraint(
                 F("rule"),

@@ -48,10 +48,13 @@ class TestForm:
             ({"quota": "5", "window_seconds": ""}, "window_seconds", "Needed, unless"),
             ({"quota": "5", "window_seconds": "0"}, "window_seconds", "above 0"),
             ({"quota": "5", "window_seconds": "0.0000001"}, "window_seconds", "decimal places"),
-            ({"quota": "5", "window_seconds": "60", "burst": "9"}, "burst", "has no burst"),
+            ({"quota": "5", "window_seconds": "60", "algorithm": "gcra", "burst": "1"}, "burst", "one costs 2"),
+            ({"quota": "5", "algorithm": "fixed_window", "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),
+            ({"quota": "5", "algorithm": "fixed_window", "calendar": "month", "anchor_day": "32"}, "anchor_day", "31"),
+            ({"quota": "5", "window_seconds": "60", "algorithm": "sliding_window_slots", "slots": "0"}, "slots", "100"),
+            ({"quota": "10001", "window_seconds": "60", "algorithm": "concurrency"}, "quota", "at most 10000"),
             ({"quota": "5", "window_seconds": "60", "soft_quota": "5"}, "soft_quota", "below 5"),
             ({"quota": "1", "window_seconds": "60"}, "quota", "one costs 2"),
-            ({"quota": "5", "window_seconds": "60", "unlimited": "on"}, "quota", "Leave this empty"),
             ({"quota": "5", "window_seconds": "60", "algorithm": "magic"}, "algorithm", "valid choice"),
         ],
     )
@@ -75,7 +78,7 @@ class TestForm:
     @pytest.mark.parametrize(
         ("second", "says"),
         [
-            ({"quota": "7", "window_seconds": "60.0"}, "algorithm and window already"),
+            ({"quota": "7", "window_seconds": "60.0"}, "counts the same already"),
             ({"unlimited": "on"}, "has no other limits"),
         ],
     )

@@ -10,6 +10,7 @@ import pytest
 from django_ratelimiter.admin.words import limit_in_words, place_in_words
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.models import Rule
+from django_ratelimiter.rules.ruleset import LimitRecord
 
 
 class TestWords:
@@ -24,10 +25,33 @@ class TestWords:
             (Limit(5, Decimal("0.25")), "5 per 0.25 seconds, sliding window"),
             (Limit(10, 60, "token_bucket", burst=20), "10 per minute, token bucket, burst 20"),
             (Limit(10, 3_600, soft_quota=8), "10 per hour, sliding window, soft quota 8"),
+            (Limit(10, 60, "sliding_window_log"), "10 per minute, sliding window, exact"),
+            (Limit(10, 60, "sliding_window_slots"), "10 per minute, sliding window, 10 slots"),
+            (Limit(10, 60, "sliding_window_slots", slots=6), "10 per minute, sliding window, 6 slots"),
+            (
+                Limit(10, 60, "fixed_window", anchor="first_request"),
+                "10 per minute, fixed window, from the first request",
+            ),
+            (
+                Limit(100, None, "fixed_window", calendar="month", timezone="Europe/Berlin", anchor_day=31),
+                "100 per calendar month in Europe/Berlin, from day 31",
+            ),
+            (Limit(100, None, "fixed_window", calendar="week"), "100 per calendar week in UTC"),
+            (
+                Limit(10, 60, "token_bucket", refill="interval", burst=20),
+                "10 per minute, token bucket, refilled all at once, burst 20",
+            ),
+            (Limit(10, 60, "gcra"), "10 per minute, GCRA"),
+            (Limit(10, 60, "leaky_bucket", burst=5), "10 per minute, leaky bucket, burst 5"),
+            (Limit(10, 60, "concurrency", soft_quota=8), "10 at once, each for 1 minute at most, soft quota 8"),
         ],
     )
     def test_limits(self, limit: Limit, words: str) -> None:
-        assert limit_in_words(limit) == words
+        assert limit_in_words(LimitRecord(limit)) == words
+
+    def test_how_long_a_worker_may_sleep(self) -> None:
+        record = LimitRecord(Limit(10, 60, "leaky_bucket"), max_delay=1.5)
+        assert limit_in_words(record) == "10 per minute, leaky bucket, held for 1.5 seconds at most"
 
     @pytest.mark.parametrize(
         ("values", "words"),
