@@ -24,8 +24,8 @@ def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int |
     day = datetime.fromtimestamp(at_us // 1_000_000, zone).date()
     window = _window_of(day, calendar, zone, anchor_day or 1)
     # A zone that turned its clocks back over midnight has shown the same day twice, and its windows do not.
-    if at_us < window.start:
-        return _window_of(day - timedelta(days=1), calendar, zone, anchor_day or 1)
+    if at_us >= window.end:
+        return _window_of(day + timedelta(days=1), calendar, zone, anchor_day or 1)
     return window
 
 
