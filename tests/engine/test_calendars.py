@@ -1,0 +1,188 @@
+"""Calendar windows: days that are shorter, longer, missing or begin late, and months that have no 31st."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Charge, Engine, Limit
+from django_ratelimiter.engine.calendars import CALENDARS, window_at
+from django_ratelimiter.engine.redis import RedisEngine
+from tests.engine.strategies import ZONES
+from tests.engine.trio import Trio
+from tests.reference import calendar_window
+
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+NAMED = sorted(name for name in available_timezones() if "/" in name and not name.startswith(("posix/", "right/")))
+
+
+def calendar(calendar: str = "day", timezone: str | None = None, anchor_day: int | None = None) -> Limit:
+    return Limit(5, algorithm="fixed_window", calendar=calendar, timezone=timezone, anchor_day=anchor_day)
+
+
+def moment(text: str, zone: str | None = None) -> int:
+    """What the clocks of a zone show, where they show it for the first time, in microseconds."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone or "UTC")).timestamp()) * 1_000_000
+
+
+#: Zone, a moment within the day, the hours that this day has.
+DAYS = [
+    ("Europe/Berlin", "2026-03-29T12:00", 23),
+    ("Europe/Berlin", "2026-10-25T12:00", 25),
+    ("America/New_York", "2026-03-08T12:00", 23),
+    ("America/New_York", "2026-11-01T12:00", 25),
+    ("Australia/Lord_Howe", "2026-10-04T12:00", 23.5),
+    ("Australia/Lord_Howe", "2026-04-05T12:00", 24.5),
+    ("America/Sao_Paulo", "2017-10-15T12:00", 23),  # begins at 01:00
+    ("America/Sao_Paulo", "2018-02-17T23:30", 25),  # shows 23:00 to 24:00 twice
+    ("Asia/Beirut", "2024-03-31T12:00", 23),
+    ("America/Havana", "2026-11-01T00:30", 25),  # shows 00:00 to 01:00 twice
+    ("Pacific/Apia", "2011-12-29T12:00", 24),  # followed by the 31st
+    ("Pacific/Apia", "2011-12-31T12:00", 24),
+    ("America/St_Johns", "2010-11-07T12:00", 25),  # shows its first minute, 23:01 to 24:00 of the 6th, and goes on
+    ("America/St_Johns", "2010-11-06T12:00", 24),
+    ("Antarctica/Casey", "2010-03-05T12:00", 27),  # shows its first two hours, three hours of the 4th, and goes on
+    (None, "2026-03-29T12:00", 24),
+]
+
+
+@pytest.mark.parametrize(("zone", "within", "hours"), DAYS)
+def test_a_day_lasts_as_long_as_the_clocks_say(
+    trio: Callable[[], Trio], zone: str | None, within: str, hours: float
+) -> None:
+    limit = calendar("day", zone)
+    start, end = window_at(moment(within, zone), "day", zone, None)
+    assert (start, end) == calendar_window(limit, moment(within, zone))
+    assert (end - start) / HOUR_US == hours
+    asked = trio()
+    for at, cost, full_until in [
+        (start - 1, 5, None),
+        (start - 1, 1, start),
+        (start, 5, None),
+        (start, 1, end),
+        (start - 1, 1, end),  # a clock that runs back over midnight stands still in the new day
+        (end - 1, 1, end),
+        (end, 5, None),
+    ]:
+        asked.now = at
+        verdict = asked.one(limit, cost)
+        assert verdict.allowed == (full_until is None)
+        assert verdict.retry_after == ((full_until or at) - at) / 1_000_000
+
+
+def test_each_quarter_of_an_hour_of_the_hard_days_is_in_its_window() -> None:
+    for zone, within, _ in DAYS:
+        noon = moment(within, zone)
+        for at in range(noon - 2 * DAY_US, noon + 2 * DAY_US, HOUR_US // 4):
+            assert window_at(at, "day", zone, None) == calendar_window(calendar("day", zone), at), (zone, at)
+
+
+@given(
+    zone=st.sampled_from(ZONES) | st.sampled_from(NAMED),
+    unit=st.sampled_from(sorted(CALENDARS)),
+    day=st.sampled_from([None, 28, 29, 30, 31]) | st.integers(1, 31),
+    at=st.integers(0, 2_400_000_000_000_000),
+)
+def test_any_moment_in_any_zone(zone: str | None, unit: str, day: int | None, at: int) -> None:
+    limit = calendar(unit, zone, day if unit == "month" else None)
+    start, end = calendar_window(limit, at)
+    assert start <= at < end
+    for known in (at, start, end - 1):
+        assert window_at(known, unit, zone, limit.anchor_day) == (start, end)
+    assert window_at(end, unit, zone, limit.anchor_day).start == end
+
+
+@given(
+    zone=st.sampled_from(ZONES) | st.sampled_from(NAMED),
+    month=st.datetimes(datetime(1990, 1, 1), datetime(2037, 12, 1)).map(lambda found: found.replace(tzinfo=UTC)),
+)
+def test_every_hour_of_any_month(zone: str | None, month: datetime) -> None:
+    limit, start = calendar("day", zone), int(month.timestamp()) * 1_000_000
+    end = start
+    for at in range(start, start + 31 * DAY_US, HOUR_US):
+        window = window_at(at, "day", zone, None)
+        assert window.start <= at < window.end
+        if at >= end:
+            end = calendar_window(limit, at)[1]
+        assert window.end == end
+
+
+def begins(limit: Limit, first: str, last: str) -> list[str]:
+    """The days on which the windows begin from one day to another."""
+    at, found = moment(first, limit.timezone), []
+    while at <= moment(last, limit.timezone):
+        window = window_at(at, limit.calendar, limit.timezone, limit.anchor_day)
+        found.append(datetime.fromtimestamp(window.start / 1_000_000, ZoneInfo(limit.timezone or "UTC")))
+        at = window.end
+    assert all(earlier < later for earlier, later in pairwise(found))
+    assert {found.isoformat()[10:19] for found in found} == {"T00:00:00"}
+    return [f"{found:%m-%d}" for found in found]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin", "America/New_York"])
+def test_months_from_the_31st(zone: str | None) -> None:
+    common = begins(calendar("month", zone, 31), "2027-01-31", "2028-01-01")
+    assert " ".join(common) == "01-31 02-28 03-31 04-30 05-31 06-30 07-31 08-31 09-30 10-31 11-30 12-31"
+    leap = begins(calendar("month", zone, 31), "2028-01-31", "2028-04-30")
+    assert leap == ["01-31", "02-29", "03-31", "04-30"]
+    assert begins(calendar("month", zone, 30), "2027-01-30", "2027-04-29") == ["01-30", "02-28", "03-30"]
+    assert begins(calendar("month", zone, 29), "2028-01-29", "2028-04-28") == ["01-29", "02-29", "03-29"]
+    assert begins(calendar("month", zone), "2027-12-31", "2028-02-28") == ["12-01", "01-01", "02-01"]
+    assert begins(calendar("year", zone), "2027-12-31", "2028-12-31") == ["01-01", "01-01"]
+    assert begins(calendar("week", zone), "2027-12-31", "2028-01-09") == ["12-27", "01-03"]
+
+
+# The clock of the process, and that of Redis
+
+
+@pytest.mark.parametrize("days", [-400, -1.001, -0.3, 0.3, 1.001, 400])
+@pytest.mark.parametrize("unit", CALENDARS)
+def test_the_clock_of_redis_decides_which_window_it_is(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, unit: str, days: float
+) -> None:
+    limit = calendar(unit, "Pacific/Apia")
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + int(days * 86_400 * 10**9))
+    engine = RedisEngine(redis_client, namespace="skewed")
+    redis_client.config_resetstat()
+    for left in (4, 3, 2):
+        verdict = engine.check([Charge("key", limit), Charge("other", Limit(5, 60))])[0]
+        seconds, rest = redis_client.time()
+        assert 0 <= seconds * 1_000_000 + rest - verdict.at_us < 10_000_000
+        assert verdict.remaining == left
+        assert verdict.at_us + round(verdict.reset_after * 1_000_000) == calendar_window(limit, verdict.at_us)[1]
+    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls <= 5, "asked again once at most; then the engine knows the time of Redis"
+    if days in (-400, 400) or (unit == "day" and abs(days) > 1):
+        assert calls >= 4
+
+
+def test_calls_for_other_times_do_not_mislead_the_clock(redis_client: redis.Redis) -> None:
+    """A replay names its own times; that says nothing of the clock of Redis."""
+    engine, limit = RedisEngine(redis_client, namespace="replayed"), calendar("day")
+    old = engine.check([Charge("key", limit, 5)], now_us=moment("2017-05-05T12:00"))[0]
+    assert old.reset_after == 12 * 3_600
+    redis_client.config_resetstat()
+    assert engine.check([Charge("other", limit)])[0].remaining == 4
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_a_day_given_back_after_its_end_is_let_go(engine: Engine, zone: str | None) -> None:
+    limit, noon = calendar("day", zone), moment("2026-03-29T12:00", zone)
+    old = engine.check([Charge("key", limit, 3)], now_us=noon)
+    engine.check([Charge("key", limit, 2)], now_us=noon + DAY_US)
+    engine.refund(old)
+    assert engine.peek([Charge("key", limit)], noon + DAY_US)[0].remaining == 3
+    new = engine.check([Charge("key", limit, 2)], now_us=noon + DAY_US)
+    engine.refund(new)
+    assert engine.peek([Charge("key", limit)], noon + DAY_US)[0].remaining == 3
