@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -103,10 +103,10 @@ def test_any_moment_in_any_zone(zone: str | None, unit: str, day: int | None, at
 
 @given(
     zone=st.sampled_from(ZONES) | st.sampled_from(NAMED),
-    month=st.datetimes(datetime(1990, 1, 1), datetime(2037, 12, 1)).map(lambda found: found.replace(tzinfo=UTC)),
+    start=st.integers(20 * 365 * DAY_US, 67 * 365 * DAY_US),
 )
-def test_every_hour_of_any_month(zone: str | None, month: datetime) -> None:
-    limit, start = calendar("day", zone), int(month.timestamp()) * 1_000_000
+def test_every_hour_of_any_month(zone: str | None, start: int) -> None:
+    limit = calendar("day", zone)
     end = start
     for at in range(start, start + 31 * DAY_US, HOUR_US):
         window = window_at(at, "day", zone, None)
