@@ -6,15 +6,18 @@ costs more than the script (benchmarks/), and it repeats a command whose reply w
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionInterface
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
@@ -127,6 +130,84 @@ class RedisEngine(Planner):
             raise EngineUnavailable(f"Redis did not do it: {error}") from error
 
 
+class AsyncRedisEngine(Planner):
+    """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
+
+    client: of redis.asyncio; its pool's settings hold for the engine's connections too. most_connections: calls at
+    work at once on one event loop; more wait for their turn, within the client's `socket_timeout` if it has one.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str = "rl", *, most_connections: int = 64) -> None:
+        super().__init__(namespace)
+        self._client = client
+        self._links = _AsyncLinks(client, most_connections)
+
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> list[Verdict]:
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        charges, receipts = list(charges), receipts_of(refund_if_denied)
+        verdicts = read(await self._call(Mode.CHECK, charges, receipts, version, now_us), charges, spending=True)
+        settle(receipts, verdicts)
+        return verdicts
+
+    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give now; spends and counts nothing."""
+        charges = list(charges)
+        return read(await self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
+
+    async def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        receipts = receipts_of(verdicts)
+        if receipts:
+            await self._call(Mode.REFUND, (), receipts, None, None)
+            mark_refunded(receipts)
+
+    async def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts; those of other algorithms are left alone."""
+        await self.refund(leases(verdicts))
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """Forget these keys: their next request finds the full quota."""
+        names = [self._name(charge) for charge in charges]
+        if names:
+            try:
+                await self._client.delete(*names)
+            except (RedisError, OSError) as error:
+                raise EngineUnavailable(f"Redis did not do it: {error}") from error
+
+    async def publish(self, version: int | Version) -> None:
+        """Put a version in force, unless a later one is."""
+        with suppress(StaleRules):  # a later version is in force already
+            await self._call(Mode.PUBLISH, (), (), version, None)
+
+    async def aclose(self) -> None:
+        """Close this event loop's idle connections; the client is its owner's to close."""
+        await self._links.close()
+
+    async def _call(
+        self,
+        mode: Mode,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+    ) -> list[int]:
+        """One call of check.lua for these charges and receipts."""
+        times: Sequence[int] | None = None
+        for _ in range(ATTEMPTS):
+            reply = await self._links.ask(self._packed(mode, charges, receipts, version, now_us, times))
+            if reply[0] >= 0:
+                return reply
+            times = self._times(reply, now_us)
+        raise EngineUnavailable(OUT_OF_TIME)
+
+
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
@@ -197,3 +278,85 @@ def _hang_up(idle: deque[ConnectionInterface]) -> None:
     with suppress(IndexError):
         while True:
             idle.pop().disconnect()
+
+
+class _AsyncLinks:
+    """The same for event loops. A connection belongs to the loop that it was made on."""
+
+    def __init__(self, client: AsyncRedis, most: int) -> None:
+        self._pool = client.connection_pool
+        self._most = most
+        self._timeout = self._pool.connection_kwargs.get("socket_timeout")
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[deque[Any], asyncio.Semaphore]]
+        self._loops = WeakKeyDictionary()
+
+    async def ask(self, packed: bytes) -> list[int]:
+        """Send one packed call and read its reply. A call whose reply was lost is not sent again."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops[loop] = deque(), asyncio.Semaphore(self._most)
+        idle, free = self._loops[loop]
+        try:
+            if free.locked():
+                await asyncio.wait_for(free.acquire(), self._timeout)
+            else:
+                await free.acquire()
+        except TimeoutError as error:
+            raise EngineUnavailable(f"No connection to Redis became free of {self._most} at work.") from error
+        try:
+            return await self._ask(idle, packed)
+        except (RedisError, OSError) as error:
+            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+        finally:
+            free.release()
+
+    async def close(self) -> None:
+        """Close the idle connections of this event loop."""
+        idle, _ = self._loops.pop(asyncio.get_running_loop(), ((), None))
+        for link in idle:
+            await link.disconnect()
+
+    async def _ask(self, idle: deque[Any], packed: bytes) -> list[int]:
+        link = await self._take(idle)
+        try:
+            try:
+                await link.send_packed_command([packed], check_health=False)
+                reply: list[int] = await link.read_response()
+            except NoScriptError:  # nothing was run: a restart, a flush of scripts, a promoted replica
+                await link.send_command("SCRIPT LOAD", CHECK, check_health=False)
+                await link.read_response()
+                await link.send_packed_command([packed], check_health=False)
+                reply = await link.read_response()
+        except BaseException as error:  # a task that was cancelled leaves a reply unread
+            if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
+                idle.append(link)
+            else:
+                await link.disconnect(nowait=True)
+            raise
+        idle.append(link)
+        return reply
+
+    async def _take(self, idle: deque[Any]) -> Any:
+        """An idle connection that is alive, or a new one."""
+        while idle:
+            link = idle.pop()
+            try:
+                if link.is_connected and not await _can_read(link):
+                    return link
+            except (RedisError, OSError):
+                pass
+            await link.disconnect(nowait=True)  # closed by the server, or with something unread on it
+        link = self._pool.connection_class(**self._pool.connection_kwargs)
+        link.retry = AsyncRetry(NoBackoff(), 0)
+        try:
+            await link.connect()
+        except BaseException:  # a task may be cancelled half-way
+            await link.disconnect(nowait=True)
+            raise
+        return link
+
+
+async def _can_read(link: Any) -> bool:
+    """Whether something unread is on it; redis-py has renamed the question."""
+    ask = getattr(link, "can_read", None) or link.can_read_destructive
+    return bool(await ask())

@@ -1,0 +1,186 @@
+"""AsyncRedisEngine decides as RedisEngine does, whatever becomes of its server, its tasks and its event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, StaleRules, Version
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from example_project.redis_server import RedisServer, free_port
+from tests.engine.lossy import LossyProxy
+from tests.engine.strategies import limit_by
+from tests.engine.trio import Trio
+from tests.engine.walk import Walk
+
+DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
+
+
+def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], **options: Any) -> Any:
+    """What `use` gives for an engine on an event loop of its own. The client's timeout is half a second."""
+
+    async def main() -> Any:
+        async with redis.asyncio.Redis.from_url(url, socket_timeout=0.5) as client:
+            engine = AsyncRedisEngine(client, "test", **options)
+            try:
+                return await use(engine)
+            finally:
+                await engine.aclose()
+
+    return asyncio.run(main())
+
+
+class Blocking:
+    """The engine's methods, each run to its end."""
+
+    def __init__(self, engine: AsyncRedisEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._loop.run_until_complete(getattr(self._engine, name)(*args, **kwargs))
+
+
+@pytest.fixture(scope="module")
+def blocking(redis_url: str) -> Iterator[Blocking]:
+    loop = asyncio.new_event_loop()
+    client = redis.asyncio.Redis.from_url(redis_url)
+    engine = Blocking(AsyncRedisEngine(client, "async"), loop)
+    yield engine
+    engine.aclose()
+    loop.run_until_complete(client.aclose())
+    loop.close()
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_the_same_verdicts(blocking: Any, algorithm: Algorithm, seed: int) -> None:
+    random = Random(seed)
+    Walk(Trio(blocking), random, [limit_by(random, kind) for kind in (algorithm, random.choice(list(Algorithm)))]).go(
+        20
+    )
+
+
+def test_versions(redis_url: str) -> None:
+    async def use(engine: AsyncRedisEngine) -> None:
+        with pytest.raises(StaleRules) as stale:
+            await engine.check([DAY], version=7)
+        assert stale.value.number is None
+        await engine.publish(7)
+        await engine.publish(Version(3))
+        assert (await engine.check([DAY], version=8))[0].remaining == 4
+        with pytest.raises(StaleRules) as stale:
+            await engine.check([DAY], version=7)
+        assert stale.value.number == 8
+
+    run(redis_url, use)
+
+
+def test_tasks_at_once_share_few_connections_and_admit_the_quota(server: RedisServer) -> None:
+    charge = Charge("key", Limit(100, 86_400, "token_bucket", burst=100))
+
+    async def use(engine: AsyncRedisEngine) -> int:
+        verdicts = await asyncio.gather(*(engine.check([charge]) for _ in range(500)))
+        return sum(verdict.allowed for (verdict,) in verdicts)
+
+    assert run(server.url, use, most_connections=8) == 100
+    with redis.Redis.from_url(server.url) as client:
+        assert client.info("stats")["total_connections_received"] <= 8 + 2, "one is ours, one waited for the start"
+
+
+def test_who_waits_too_long_for_a_connection_gets_no_decision(server: RedisServer) -> None:
+    async def use(engine: AsyncRedisEngine) -> list[Any]:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            return await asyncio.gather(*(engine.check([DAY]) for _ in range(6)), return_exceptions=True)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+    assert {type(answer) for answer in run(server.url, use, most_connections=2)} == {EngineUnavailable}
+
+
+def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None:
+    async def use(engine: AsyncRedisEngine) -> None:
+        cancelled = 0
+        for number in range(100):
+            task = asyncio.ensure_future(engine.check([Charge(f"cancelled{number}", DAY.limit)]))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            cancelled += isinstance((await asyncio.gather(task, return_exceptions=True))[0], asyncio.CancelledError)
+            kept = Charge(f"kept{number}", DAY.limit, 2)
+            assert [verdict.charge for verdict in await engine.check([kept])] == [kept]
+            assert (await engine.peek([kept]))[0].remaining == 3
+        assert cancelled > 15, "not only those that had not begun"
+
+    run(server.url, use, most_connections=1)
+
+
+def test_lost_scripts_and_lost_connections(server: RedisServer) -> None:
+    async def use(engine: AsyncRedisEngine) -> list[int]:
+        with redis.Redis.from_url(server.url) as other:
+            left = [(await engine.check([DAY]))[0].remaining]
+            other.script_flush()
+            left.append((await engine.check([DAY]))[0].remaining)
+            other.client_kill_filter(skipme=True, _type="normal")
+            await asyncio.sleep(0.05)  # the news must reach the event loop
+            left.append((await engine.check([DAY]))[0].remaining)
+        return left
+
+    assert run(server.url, use) == [4, 3, 2]
+
+
+def test_a_call_whose_reply_was_lost_is_not_repeated(server: RedisServer) -> None:
+    with LossyProxy(server.port) as proxy:
+
+        async def use(engine: AsyncRedisEngine) -> None:
+            await engine.check([DAY])
+            proxy.lose = True
+            with pytest.raises(EngineUnavailable):
+                await engine.check([DAY])
+
+        run(proxy.url, use)
+    with redis.Redis.from_url(server.url) as client:
+        assert RedisEngine(client, "test").peek([DAY])[0].remaining == 3
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(EngineUnavailable, match="Redis gave no decision"):
+        run(f"redis://127.0.0.1:{free_port()}", lambda engine: engine.check([DAY]))
+
+
+def test_one_engine_on_one_loop_after_another(redis_url: str) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url)
+    engine = AsyncRedisEngine(client, "test")
+
+    async def use() -> int:
+        try:
+            return (await engine.check([DAY]))[0].remaining
+        finally:
+            await engine.aclose()
+
+    assert [asyncio.run(use()) for _ in range(3)] == [4, 3, 2]
+
+
+def test_release_and_reset(redis_url: str) -> None:
+    async def use(engine: AsyncRedisEngine) -> list[bool]:
+        charge = Charge("lease", Limit(1, 60, "concurrency"))
+        held = await engine.check([charge])
+        refused = await engine.check([charge])
+        await engine.release(held)
+        again = await engine.check([charge])
+        await engine.reset([charge])
+        after = await engine.check([charge])
+        return [answer[0].allowed for answer in (held, refused, again, after)]
+
+    assert run(redis_url, use) == [True, False, True, True]
