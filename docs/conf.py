@@ -9,6 +9,7 @@ from typing import Any
 
 import django
 from django.conf import settings
+from docutils import nodes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,6 +43,7 @@ html_title = "django_ratelimiter"
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", list_the_names)
+    app.connect("doctree-resolved", put_timelines_into_the_page)
 
 
 def list_the_names(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -57,3 +59,11 @@ def list_the_names(app: Any, what: str, name: str, thing: Any, options: Any, lin
         else:
             lines.append(paragraph)
         lines.append("")
+
+
+def put_timelines_into_the_page(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Make the timelines part of their pages, so that they follow the page's switch for dark mode."""
+    for image in list(doctree.findall(nodes.image)):
+        if image["uri"].startswith("explanation/algorithms/"):
+            svg = (ROOT / "docs" / image["uri"]).read_text("utf-8")
+            image.replace_self(nodes.raw("", svg, format="html"))

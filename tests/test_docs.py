@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib.util
 import re
+import runpy
 import tomllib
 import unittest
 from collections.abc import Iterator
@@ -98,8 +99,18 @@ def test_every_response_field_stands_in_the_table() -> None:
 
 def test_every_algorithm_is_described() -> None:
     page = PAGES["docs/explanation/algorithms.md"]
-    assert [cells[0].strip("`") for cells in rows(page)] == list(Algorithm)
-    assert all(section(page, f"## {algorithm}") for algorithm in Algorithm)
+    for heading in ("## Which one", "## How much is admitted", "## What the answers mean"):
+        told = [name for cells in rows(section(page, heading)) for name in re.findall(r"`(\w+)`", cells[0])]
+        assert told == list(Algorithm), heading
+    for algorithm in Algorithm:
+        assert f"]({algorithm}.svg)" in PAGES[f"docs/explanation/algorithms/{algorithm}.md"]
+
+
+def test_the_timelines_show_what_the_engine_decides() -> None:
+    """If not: `python docs/timelines.py` draws them anew."""
+    drawn = runpy.run_path(str(DOCS / "timelines.py"))["pictures"]()
+    folder = DOCS / "explanation" / "algorithms"
+    assert {picture.stem: picture.read_text("utf-8") for picture in folder.glob("*.svg")} == drawn
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
