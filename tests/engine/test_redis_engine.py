@@ -13,8 +13,11 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.calendars import Window
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer, free_port
+from tests.engine.hits import CASES, limit_of
+from tests.engine.hits import DAY as DAY_SECONDS
 from tests.engine.trio import HOUR
 
 DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
@@ -48,14 +51,20 @@ def test_every_key_stands_under_one_tag_and_all_but_the_version_expire(
     engine.take_usage(now_us=HOUR * 2)
     engine.check([Charge("other", Limit(5, 60), usage="rule|")])
     keys = redis_client.keys()
-    assert len(keys) == 9 + 1 + len([b"version", b"usage:MINUTE", b"minutes", b"batch:MINUTE:ID", b"batches"])
+    assert len(keys) == 3 * len(Algorithm) + 1 + len(
+        [b"version", b"usage:MINUTE", b"minutes", b"batch:MINUTE:ID", b"batches"]
+    )
     assert all(key.startswith(b"{test:0}:") for key in keys)
     assert [key for key in keys if redis_client.ttl(key) < 0] == [b"{test:0}:version"]
 
 
-def test_a_counter_lives_as_long_as_it_says_something(engine: RedisEngine, redis_client: redis.Redis) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_counter_lives_as_long_as_it_says_something(
+    engine: RedisEngine, redis_client: redis.Redis, case: str
+) -> None:
     """And ten seconds longer, for a clock that is stepped back."""
-    for limit in (Limit(5, 60, "fixed_window"), Limit(5, 60), Limit(5, 60, "token_bucket"), Limit(5, 0.1)):
+    for window in (60, 366 * DAY_SECONDS):
+        limit = limit_of(case, window)
         verdict = engine.check([Charge("key", limit, cost=2)])[0]
         left_ms = redis_client.pttl(f"{{test:0}}:key{limit.tag}")
         assert 0 <= verdict.reset_after * 1_000 + 10_001 - left_ms < 1_000
@@ -107,8 +116,23 @@ def test_a_check_is_one_call(server: RedisServer) -> None:
         assert not receipts[0].allowed
         stats = client.info("commandstats")
         assert stats.pop("cmdstat_evalsha")["calls"] == 5
-        from_script = {"get", "set", "time", "hincrby", "hset", "sadd", "expire"}
+        from_script = {"get", "set", "time", "pttl", "hincrby", "hset", "sadd", "expire"}
         assert set(stats) <= {f"cmdstat_{name}" for name in from_script} | {"cmdstat_config|resetstat", "cmdstat_info"}
+
+
+def test_a_server_whose_day_is_never_found_gives_no_decision(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock would have to jump during the call; it is not asked for ever."""
+    monkeypatch.setattr("django_ratelimiter.engine.limits.window_at", lambda *_: Window(HOUR, HOUR + 1))
+    with redis.Redis.from_url(server.url) as client:
+        engine, limit = RedisEngine(client), Limit(5, calendar="day", algorithm="fixed_window")
+        engine.check([DAY])
+        client.config_resetstat()
+        with pytest.raises(EngineUnavailable, match="left its calendar windows 4 times"):
+            engine.check([Charge("key", limit), DAY])
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 4
+        assert engine.check([DAY])[0].remaining == 3, "and nothing was spent"
 
 
 def test_calls_one_after_another_share_a_connection(server: RedisServer) -> None:
