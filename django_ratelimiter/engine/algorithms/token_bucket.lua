@@ -1,4 +1,20 @@
 -- Token bucket. State: last, missing, parts. See token_bucket.py, the twin of this file.
+
+-- a * b / c rounded up, where a < c: by long multiplication, because a * b can pass 2^53. All are below 2^52.
+local function share(a, b, c)
+  local bit, whole, rest = 1, 0, 0
+  while bit <= b do bit = 2 * bit end
+  while bit > 1 do
+    bit, whole, rest = bit / 2, 2 * whole, 2 * rest
+    if rest >= c then whole, rest = whole + 1, rest - c end
+    if b >= bit then
+      b, rest = b - bit, rest + a
+      if rest >= c then whole, rest = whole + 1, rest - c end
+    end
+  end
+  return rest > 0 and whole + 1 or whole
+end
+
 local function look(raw, last, at, period, rate, capacity, tick_us)
   if not raw then return capacity, 0, 0 end
   local missing, parts = unpack('<I7I6', raw, 8)
@@ -6,7 +22,7 @@ local function look(raw, last, at, period, rate, capacity, tick_us)
   if parts ~= period then
     local tokens, rest = floor(missing / parts), missing % parts
     -- tokens * period can pass 2^53 only where it is above full, which it is then cut to.
-    missing = tokens * period + min(ceil(rest * period / parts), period)
+    missing = tokens * period + share(rest, period, parts)
   end
   missing = min(missing, full)
   local ticks = floor(at / tick_us) - floor(last / tick_us)

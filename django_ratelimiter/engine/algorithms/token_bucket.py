@@ -9,8 +9,6 @@ would have been full by the quota that it was spent under.
 
 from __future__ import annotations
 
-from math import ceil
-
 from ..limits import Terms
 from . import State
 
@@ -25,8 +23,7 @@ def _missing(state: State, at: int, terms: Terms) -> int:
     period = terms.period
     if parts != period:  # the quota was changed: what is spent stays spent, in the new parts
         tokens, rest = divmod(missing, parts)
-        # In floating point, as the twin must: the product can pass 2^53, and the rest is less than a token.
-        missing = tokens * period + min(ceil(float(rest) * float(period) / float(parts)), period)
+        missing = tokens * period - -rest * period // parts  # a product that can pass 2^53; the twin multiplies by hand
     missing = min(missing, terms.capacity * period)
     ticks = at // terms.tick_us - last // terms.tick_us
     return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0
