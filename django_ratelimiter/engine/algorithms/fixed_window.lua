@@ -44,7 +44,7 @@ local function refund(raw, cost, spent_at, period, anchored, capacity, tick_us, 
   else
     start = anchored == CALENDAR and extra or spent_at - spent_at % period
   end
-  if spent_at < start or spent_at > last or last >= start + period then return nil end
+  if min(spent_at, last) < start or max(spent_at, last) >= start + period then return nil end
   return pack('<i7I7', last, max(used - cost, 0)) .. string.sub(raw, 15)
 end
 

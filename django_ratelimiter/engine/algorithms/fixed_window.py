@@ -47,6 +47,6 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     last, used, start = state
     if terms.rate != ON_FIRST_REQUEST:
         start = terms.extra if terms.rate == ON_CALENDAR else spent_at - spent_at % terms.period
-    if not start <= spent_at <= last < start + terms.period:
+    if not start <= min(spent_at, last) <= max(spent_at, last) < start + terms.period:
         return None
     return last, max(used - cost, 0), state[2]
