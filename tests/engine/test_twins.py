@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Algorithm
-from tests.engine.strategies import limit_by, limits, tiny_window_by
+from django_ratelimiter.engine import Algorithm, Limit
+from tests.engine.strategies import limit_by, limits, tiny_window_by, window_by
 from tests.engine.trio import Trio
 from tests.engine.walk import Walk
 
@@ -62,6 +62,33 @@ def test_long_walks(trio: MakeTrio, algorithm: Algorithm) -> None:
 def test_walks_that_shrink(trio: MakeTrio, random: Random, steps: int) -> None:
     """Each choice is hypothesis' own here."""
     Walk(trio(), random, [limit_by(random) for _ in range(random.randint(1, 3))]).go(steps)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_walks_with_limits_changed_all_the_time(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
+    random = Random(seed)
+    Walk(trio(), random, [limit_by(random, algorithm)]).go(40, editing=True)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_walks_of_large_numbers(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
+    """Where doubles would cease to be exact: with the largest quotas that can be built."""
+    random = Random(seed)
+    largest = largest_by(random, algorithm)
+    Walk(trio(), random, [largest]).go(40)
+
+
+def largest_by(random: Random, algorithm: Algorithm) -> Limit:
+    """A limit with hardly any smaller quota than the largest for its window."""
+    quota, window = 2**48 - random.choice((1, 2, random.randint(1, 10**6))), window_by(random)
+    slots = random.choice((1, 7, 100)) if algorithm == "sliding_window_slots" else None
+    while True:
+        try:
+            return Limit(quota, window, algorithm, slots=slots)
+        except ValueError:
+            quota = quota // 2 + random.randrange(2) if quota > 20_000 else quota - 1_000
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

@@ -35,9 +35,11 @@ class Walk:
         else:
             trio.now = HOUR + random.randint(0, 2 * period_of(limits[0]))
 
-    def go(self, steps: int) -> None:
-        """So many checks and peeks, with changes of all kinds between them."""
+    def go(self, steps: int, *, editing: bool = False) -> None:
+        """So many checks and peeks, with changes of all kinds between them. editing: change a limit after each."""
         while self.steps < steps:
+            if editing:
+                self._edit()
             match self.random.randrange(40):
                 case 0 | 1 | 2:
                     self.trio.refund(self._some_receipts())
