@@ -139,7 +139,9 @@ class RuleLimitForm(OfferingWhatIsThere):
 class LimitAloneForm(RuleLimitForm):
     """A limit while it is being typed. The instance brings the rule."""
 
-    rule = None  # Django's way to leave a field out
+    class Meta(RuleLimitForm.Meta):
+        fields = None  # type: ignore[assignment]
+        exclude = ("rule",)  # noqa: DJ006
 
 
 class RuleLimitFormSet(forms.BaseInlineFormSet):

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..engine.limits import Limit
 from ..models import Rule, RuleLimit
-from .words import duration, rate_in_words, units
+from .words import duration, per, rate_in_words, units
 
 _ONE: Final = {
     "user": gettext_lazy("user"),
@@ -72,7 +72,7 @@ def _fixed_window(limit: Limit, who: str, row: RuleLimit) -> list[str]:
             "of the next can together admit %(less)s. Who is refused may come back when the window is over."
         )
         return [_may_spend(limit, who), text % values]
-    begins = _("The count begins anew every %(window)s, by the clock (UTC).")
+    begins = _("The count begins anew with each window of %(window)s by the clock (UTC).")
     return [_may_spend(limit, who), begins % values, _edge() % values]
 
 
@@ -134,9 +134,9 @@ def _bucket(limit: Limit, who: str, row: RuleLimit) -> list[str]:
     values = {"size": units(size), "quota": units(quota), "window": duration(limit.window_us), "pace": _pace(limit)}
     if limit.refill == "interval":
         text = _(
-            "A bucket of %(size)s starts full, and %(quota)s come back at once every %(window)s, by the clock (UTC). "
-            "So %(size)s can pass at once, and %(most)s around the moment at which they come back. "
-            "Who is refused may come back at the first such moment at which there is enough."
+            "A bucket of %(size)s starts full, and %(quota)s come back all at once with each window of %(window)s by "
+            "the clock (UTC). So %(size)s can pass at once, and %(most)s around the start of a window. "
+            "Who is refused may come back at the start of the first window that brings enough."
         )
         return [_may_spend(limit, who), text % (values | {"most": units(size + min(size, quota))})]
     text = _(
@@ -156,7 +156,7 @@ def _leaky_bucket(limit: Limit, who: str, row: RuleLimit) -> list[str]:
         "They pass at an even pace, %(pace)s: a request is held until what came before has drained, for %(longest)s "
         "at most. %(size)s have room; who comes when there is none is refused, and may come back as soon as there is."
     )
-    values = {"pace": _pace(limit), "size": units(limit.capacity), "longest": _rounded(longest)}
+    values = {"pace": _pace(limit), "size": units(limit.capacity), "longest": duration(int(longest))}
     delay = _("A synchronous worker holds none, and refuses what would have to wait.")
     if row.max_delay_ms:
         delay = _("A synchronous worker sleeps meanwhile, and refuses what would have to wait longer than %(delay)s.")
@@ -174,15 +174,11 @@ def _concurrency(limit: Limit, who: str, row: RuleLimit) -> list[str]:
 
 
 def _pace(limit: Limit) -> str:
-    """How fast units come back: "one every 6 seconds"."""
-    return _("one every %(time)s") % {"time": _rounded(Fraction(limit.window_us, limit.quota))}
-
-
-def _rounded(microseconds: Fraction) -> str:
-    """A length of time in at most four digits where it has more: "0.6667 seconds"."""
-    if microseconds.denominator == 1:
-        return duration(int(microseconds))
-    return _("about %(seconds)s seconds") % {"seconds": f"{float(microseconds) / 1e6:.4g}"}
+    """How fast units come back: "one per 6 seconds"."""
+    time = Fraction(limit.window_us, limit.quota)
+    if time.denominator == 1:
+        return per(_("one"), int(time))
+    return _("about one per %(seconds)s seconds") % {"seconds": f"{float(time) / 1e6:.4g}"}
 
 
 _TOLD: Final[dict[str, Callable[[Limit, str, Any], list[str]]]] = {

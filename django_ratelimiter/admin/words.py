@@ -18,27 +18,27 @@ PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (
     (
         604_800,
         ngettext_lazy("%(quota)s per week", "%(quota)s per %(count)s weeks", "count"),
-        ngettext_lazy("%(count)s week", "%(count)s weeks", "count"),
+        ngettext_lazy("a week", "%(count)s weeks", "count"),
     ),
     (
         86_400,
         ngettext_lazy("%(quota)s per day", "%(quota)s per %(count)s days", "count"),
-        ngettext_lazy("%(count)s day", "%(count)s days", "count"),
+        ngettext_lazy("a day", "%(count)s days", "count"),
     ),
     (
         3_600,
         ngettext_lazy("%(quota)s per hour", "%(quota)s per %(count)s hours", "count"),
-        ngettext_lazy("%(count)s hour", "%(count)s hours", "count"),
+        ngettext_lazy("an hour", "%(count)s hours", "count"),
     ),
     (
         60,
         ngettext_lazy("%(quota)s per minute", "%(quota)s per %(count)s minutes", "count"),
-        ngettext_lazy("%(count)s minute", "%(count)s minutes", "count"),
+        ngettext_lazy("a minute", "%(count)s minutes", "count"),
     ),
     (
         1,
         ngettext_lazy("%(quota)s per second", "%(quota)s per %(count)s seconds", "count"),
-        ngettext_lazy("%(count)s second", "%(count)s seconds", "count"),
+        ngettext_lazy("a second", "%(count)s seconds", "count"),
     ),
 )
 
@@ -122,15 +122,20 @@ def rate_in_words(limit: Limit, quota: str) -> str:
     """A quota per window: "100 per minute", or "100 units per calendar month"; `quota` is its beginning."""
     if limit.calendar:
         return str(CALENDAR_RATES[limit.calendar] % {"quota": quota})
+    return per(quota, limit.window_us)
+
+
+def per(quota: str, microseconds: int) -> str:
+    """So much per length of time: "one per 6 seconds"."""
     for seconds, text, _length in PERIODS:
-        count, rest = divmod(limit.window_us, seconds * 1_000_000)
-        if not rest:
+        count, rest = divmod(microseconds, seconds * 1_000_000)
+        if count and not rest:
             return str(text % {"quota": quota, "count": count})
-    return _("%(quota)s per %(seconds)s seconds") % {"quota": quota, "seconds": _decimal(limit.window_us)}
+    return _("%(quota)s per %(seconds)s seconds") % {"quota": quota, "seconds": _decimal(microseconds)}
 
 
 def duration(microseconds: int) -> str:
-    """A length of time: "2 hours", "90 seconds", "0.25 seconds"."""
+    """A length of time: "a minute", "90 seconds", "0.25 seconds"."""
     for seconds, _rate, text in PERIODS:
         count, rest = divmod(microseconds, seconds * 1_000_000)
         if count and not rest:

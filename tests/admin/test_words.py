@@ -43,7 +43,7 @@ class TestWords:
             ),
             (Limit(10, 60, "gcra"), "10 per minute, GCRA"),
             (Limit(10, 60, "leaky_bucket", burst=5), "10 per minute, leaky bucket, burst 5"),
-            (Limit(10, 60, "concurrency", soft_quota=8), "10 at once, each for 1 minute at most, soft quota 8"),
+            (Limit(10, 60, "concurrency", soft_quota=8), "10 at once, each for a minute at most, soft quota 8"),
         ],
     )
     def test_limits(self, limit: Limit, words: str) -> None:

@@ -96,7 +96,7 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     }
 
-    form.addEventListener("input", (event) => {
+    function hear(event) {
         const row = event.target.closest(ROW);
         if (row) {
             arrange(row);
@@ -104,7 +104,10 @@ document.addEventListener("DOMContentLoaded", () => {
         } else if (OF_RULE.includes(event.target.name)) {
             document.querySelectorAll(ROW).forEach(ask);
         }
-    });
+    }
+
+    form.addEventListener("input", hear);
+    form.addEventListener("change", hear); // all that some browsers and scripts send for a list
     document.addEventListener("formset:added", (event) => {
         if (event.detail.formsetName === "limits") {
             meet(event.target);
