@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,11 +11,12 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
+from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
 from tests.engine.trio import HOUR
 
 MINUTE = 60_000_000
+DAY = 1_440 * MINUTE
 LATER = HOUR + 100 * MINUTE
 FIRST = HOUR // MINUTE
 FIVE = Limit(5, 86_400, "fixed_window")
@@ -140,6 +142,15 @@ def test_batches_come_from_the_oldest_minute_on(engine: Engine) -> None:
     assert minutes == [0, 1, 9, 10, 99]
 
 
+def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis) -> None:
+    """Where the clock of Redis is in another calendar window than the process's, the call is sent once more."""
+    engine, now_us = RedisEngine(redis_client, "again"), time.time_ns() // 1_000
+    engine._ahead = 2 * DAY
+    day = Limit(5, calendar="day", algorithm="fixed_window")
+    assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
+    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, 0, 0, 0), ("b|", 1, 0, 0, 0)]
+
+
 def test_usage_keys_expire(redis_client: redis.Redis) -> None:
     """So that counts which nobody collects do not fill the server for ever; a week is left to collect them."""
     engine = RedisEngine(redis_client, "expire")
@@ -177,9 +188,10 @@ def calls(draw: st.DrawFn) -> Calls:
         charges = []
         for key in draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True)):
             label = draw(st.none() | st.sampled_from(sorted(rules)))
-            limit = Limit(4, 86_400, "fixed_window", soft_quota=draw(st.none() | st.integers(1, 3)))
+            soft, delay = draw(st.none() | st.integers(1, 3)), draw(st.sampled_from((None, 0, 30_000)))
+            limit = Limit(4, 86_400, draw(st.sampled_from(Algorithm)), soft_quota=soft)
             cost = draw(st.integers(0, 5))
-            charges.append(Charge(key, limit, cost, gating=rules.get(label or "", True), usage=label))
+            charges.append(Charge(key, limit, cost, rules.get(label or "", True), label, draw(st.booleans()), delay))
         made.append((draw(st.integers(0, 3)), charges))
     return made
 
