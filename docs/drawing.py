@@ -147,7 +147,7 @@ class Picture:
 def timeline(run: Any, quota: int, window: int, seconds: int) -> str:
     """One algorithm: the requests, what came of them, and the level under it."""
     picture, leaky, leases = Picture(seconds), run.name == "leaky_bucket", run.name == "concurrency"
-    base = 104 if leases else 140
+    base = 104 if leases or leaky else 140
     top = base + (118 if leaky else 36)
     bottom = top + 65
     picture.text(14, 25, f"{quota} {run.told}", "name")
