@@ -1,0 +1,235 @@
+"""Never more than the documented bound is admitted, however greedy the caller; each engine by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, Verdict
+from tests.engine.asking import fresh, microseconds
+from tests.engine.strategies import cost_by, limit_by, pause_by
+from tests.engine.trio import HOUR
+from tests.reference import calendar_window, capacity_of, period_of
+
+
+@dataclass
+class Admitted:
+    """Units that were admitted at a time and leave `delay` later, both in microseconds."""
+
+    at: int
+    units: int
+    delay: int = 0
+
+
+def greedy(engine: Engine, limit: Limit, random: Random, calls: int) -> list[Admitted]:
+    """Spend all that can be spent, or some of it, at times that go forward."""
+    charge, now, admitted = Charge(fresh(), limit), HOUR + random.randint(0, period_of(limit)), []
+    for _ in range(calls):
+        left = engine.peek([charge], now)[0].remaining
+        cost = left if random.randrange(2) else cost_by(random, limit, left)
+        verdict = engine.check([charge._replace(cost=cost)], now_us=now)[0]
+        if verdict.spent:
+            admitted.append(Admitted(now, verdict.spent, microseconds(verdict.delay)))
+        now += _pause(random, now, limit, verdict)
+    return admitted
+
+
+def _pause(random: Random, now: int, limit: Limit, verdict: Verdict) -> int:
+    promised = [seconds for seconds in (verdict.retry_after, verdict.reset_after) if seconds]
+    if promised and random.randrange(2):
+        return microseconds(random.choice(promised)) - random.randrange(2)
+    return abs(pause_by(random, now, limit))
+
+
+def stretches(admitted: list[Admitted]) -> Iterator[tuple[int, int, int]]:
+    """Every stretch of time from one admission to another: its two ends and the units admitted in it."""
+    for index, first in enumerate(admitted):
+        units = 0
+        for last in admitted[index:]:
+            units += last.units
+            yield first.at, last.at, units
+
+
+def per_window(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the quota between two edges of the clock or the calendar."""
+    for first, last, units in stretches(admitted):
+        start = calendar_window(limit, last)[0] if limit.calendar else last - last % period_of(limit)
+        assert first < start or units <= limit.quota
+
+
+def per_window_from_the_first(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the quota in a window, each from the first admission after the one before; twice that in any stretch."""
+    start, units = None, 0
+    for one in admitted:
+        if start is None or one.at >= start + period_of(limit):
+            start, units = one.at, 0
+        units += one.units
+        assert units <= limit.quota
+    assert all(sum_ <= 2 * limit.quota for first, last, sum_ in stretches(admitted) if last - first < period_of(limit))
+
+
+def in_any_stretch(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the quota in any stretch as long as the window."""
+    assert all(units <= limit.quota for first, last, units in stretches(admitted) if last - first < period_of(limit))
+
+
+def below_twice_in_any_stretch(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the quota in any window of the clock, and below twice that in any stretch."""
+    per_window(limit, admitted)
+    for first, last, units in stretches(admitted):
+        assert last - first >= period_of(limit) or units < 2 * limit.quota
+
+
+def in_whole_slots(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the quota in any slots that follow each other, as many as a window has."""
+    slots, period = limit.slots or 10, period_of(limit)
+    for first, last, units in stretches(admitted):
+        assert last * slots // period - first * slots // period >= slots or units <= limit.quota
+
+
+def burst_and_rate(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the capacity, and what comes back in the meantime."""
+    tick, period = limit.terms.tick_us, period_of(limit)
+    for first, last, units in stretches(admitted):
+        elapsed = (last // tick - first // tick) * tick
+        assert units <= capacity_of(limit) + Fraction(elapsed * limit.quota, period)
+
+
+def burst_and_whole_windows(limit: Limit, admitted: list[Admitted]) -> None:
+    """At most the capacity, and the quota for each edge of the clock in between."""
+    for first, last, units in stretches(admitted):
+        edges = last // period_of(limit) - first // period_of(limit)
+        assert units <= capacity_of(limit) + edges * limit.quota
+
+
+def in_line(limit: Limit, admitted: list[Admitted]) -> None:
+    """What leaves the queue leaves in order, and each only when the rate has room for all before it."""
+    burst_and_rate(limit, admitted)
+    leaving = [Admitted(one.at + one.delay, one.units) for one in admitted]
+    for first, last, units in stretches(leaving):
+        before_the_last = units - next(one.units for one in reversed(leaving) if one.at == last)
+        room = Fraction((last - first + limit.terms.tick_us) * limit.quota, period_of(limit))
+        assert last >= first
+        assert before_the_last <= room
+
+
+def bound_of(limit: Limit) -> Callable[[Limit, list[Admitted]], None]:
+    """The check of the bound that the documentation states for this limit."""
+    if limit.anchor == "first_request":
+        return per_window_from_the_first
+    if limit.refill == "interval":
+        return burst_and_whole_windows
+    return {
+        "fixed_window": per_window,
+        "sliding_window_log": in_any_stretch,
+        "sliding_window_counter": below_twice_in_any_stretch,
+        "sliding_window_slots": in_whole_slots,
+        "token_bucket": burst_and_rate,
+        "gcra": burst_and_rate,
+        "leaky_bucket": in_line,
+        "concurrency": in_any_stretch,  # leases that nobody ends
+    }[limit.algorithm]
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(random=st.randoms(use_true_random=False), calls=st.integers(1, 20))
+def test_never_more_than_the_bound(asked: Engine, algorithm: Algorithm, random: Random, calls: int) -> None:
+    limit = limit_by(random, algorithm)
+    bound_of(limit)(limit, greedy(asked, limit, random, calls))
+
+
+@given(random=st.randoms(use_true_random=False), calls=st.integers(1, 20))
+def test_never_more_leases_than_the_quota(asked: Engine, random: Random, calls: int) -> None:
+    limit = limit_by(random, Algorithm.CONCURRENCY)
+    charge, now, leases = Charge(fresh(), limit), HOUR, []
+    for _ in range(calls):
+        cost = cost_by(random, limit, asked.peek([charge], now)[0].remaining)
+        leases += asked.check([charge._replace(cost=cost)], now_us=now)
+        held = sum(lease.spent for lease in leases if lease.spent_at_us + period_of(limit) > now)
+        assert held <= limit.quota
+        assert asked.peek([charge], now)[0].remaining == limit.quota - held
+        if random.randrange(2):
+            asked.release(random.choices(leases, k=random.randint(1, 3)))
+        now += abs(pause_by(random, now, limit)) // random.choice((1, 10))
+
+
+# A full bucket at a frozen clock
+
+BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
+WINDOWS = [1, 10, 60, 3_600, 86_400]
+
+#: A moment of these years, off every edge: the digits that a double would lack.
+FROZEN = HOUR + 123_456_789
+
+
+def shadows(quotas: range, window: int, algorithm: str) -> list[Charge]:
+    """A charge for each quota. None stops another, so that one call asks them all."""
+    mark = fresh()
+    return [Charge(f"{mark}/{quota}", Limit(quota, window, algorithm), gating=False) for quota in quotas]
+
+
+def in_parts(quota: int) -> tuple[int, int, int, int]:
+    """One unit, half of the others, all but one of the rest, and that one."""
+    half = (quota - 1) // 2
+    rest = quota - 1 - half
+    last = min(rest, 1)
+    return 1, half, rest - last, last
+
+
+@pytest.mark.parametrize("algorithm", BUCKETS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_full_bucket_admits_exactly_its_burst(asked: Engine, window: int, algorithm: str) -> None:
+    """For every quota from 1 to 1,000."""
+    for first in range(1, 1_001, 250):
+        charges = shadows(range(first, first + 250), window, algorithm)
+        for part in range(4):
+            called = [charge._replace(cost=in_parts(charge.limit.quota)[part]) for charge in charges]
+            assert all(verdict.allowed for verdict in asked.check(called, now_us=FROZEN))
+        assert all(sum(in_parts(charge.limit.quota)) == charge.limit.quota for charge in charges)
+        assert not any(verdict.allowed or verdict.remaining for verdict in asked.check(charges, now_us=FROZEN))
+
+
+def assert_one_by_one(engine: Engine, quotas: range, window: int, algorithm: str) -> None:
+    """Each quota admits as many requests of one unit as it says, and then none."""
+    for quota, charge in zip(quotas, shadows(quotas, window, algorithm), strict=True):
+        for _ in range(quota):
+            assert engine.check([charge], now_us=FROZEN)[0].allowed
+        assert not engine.check([charge], now_us=FROZEN)[0].allowed
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_quota_is_admitted_one_by_one(asked: Engine, window: int, algorithm: str) -> None:
+    assert_one_by_one(asked, range(1, 16), window, algorithm)
+    assert_one_by_one(asked, range(84, 85), window, algorithm)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", BUCKETS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_quota_is_admitted_one_by_one(asked: Engine, window: int, algorithm: str) -> None:
+    """All at once: each call asks every quota that is not spent yet."""
+    charges = shadows(range(1, 1_001), window, algorithm)
+    while charges:
+        spent = asked.check(charges, now_us=FROZEN)
+        assert all(verdict.allowed for verdict in spent)
+        full = [verdict.charge for verdict in spent if verdict.remaining == 0]
+        assert len(full) == 1
+        assert not asked.check(full, now_us=FROZEN)[0].allowed
+        charges = [verdict.charge for verdict in spent if verdict.remaining]
+
+
+@given(random=st.randoms(use_true_random=False))
+def test_a_full_bucket_admits_its_burst(asked: Engine, random: Random) -> None:
+    """Whatever the window and the moment, and a burst that is not the quota."""
+    limit = limit_by(random, Algorithm(random.choice(BUCKETS)), quota=random.randint(1, 40))
+    charge, now = Charge(fresh(), limit), HOUR + random.randint(0, 10**9)
+    left = min(capacity_of(limit), 50)
+    asked.check([charge._replace(cost=capacity_of(limit) - left)], now_us=now)
+    assert [asked.check([charge], now_us=now)[0].allowed for _ in range(left + 2)] == [True] * left + [False] * 2
