@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from timelines import Run
 
 WIDTH: Final = 560
 LEFT, RIGHT = 30, 546
@@ -72,7 +75,7 @@ class Picture:
         for at in range(0, self.seconds + 1, 5):
             self.text(self.x(at), y + 18, f"{at} s" if at else "0", "mid")
 
-    def requests(self, run: Any, base: float, *, as_they_leave: bool = False) -> list[tuple[float, float]]:
+    def requests(self, run: Run, base: float, *, as_they_leave: bool = False) -> list[tuple[float, float]]:
         """Each request as it comes, those of one moment on top of each other; where each of them is drawn."""
         heights: Counter[float] = Counter()
         places = []
@@ -88,7 +91,7 @@ class Picture:
         self.path("rule", f"M{LEFT} {base:g}H{RIGHT}")
         return places
 
-    def busiest(self, run: Any, window: int, y: float, *, below: bool = False) -> None:
+    def busiest(self, run: Run, window: int, y: float, *, below: bool = False) -> None:
         """A bracket over or below the stretch in which most were let go."""
         most, first, last = run.busiest
         start = max((first + max(last - window, 0)) / 2, 0)
@@ -97,7 +100,7 @@ class Picture:
         self.path("span", f"M{left:g} {y + arm:g}v{-arm}H{right:g}v{arm}")
         self.text((left + right) / 2, y + (17 if below else -5), f"{most} in {window} s", "mid busy")
 
-    def level(self, run: Any, top: float, bottom: float) -> None:
+    def level(self, run: Run, top: float, bottom: float) -> None:
         """What remains, as an area between none and the whole capacity."""
         height = (bottom - top) / run.capacity
         corners = [(self.x(at), round(bottom - level * height, 1)) for at, level in run.levels]
@@ -109,7 +112,7 @@ class Picture:
         self.text(LEFT - 7, top + 4, str(run.capacity), "end")
         self.text(LEFT - 7, bottom + 4, "0", "end")
 
-    def leases(self, run: Any, top: float, bottom: float) -> None:
+    def leases(self, run: Run, top: float, bottom: float) -> None:
         """What is held, each lease in the first row that is free."""
         height, free = (bottom - top) / run.capacity, [0.0] * run.capacity
         for answer in run.answers:
@@ -144,7 +147,7 @@ class Picture:
         )
 
 
-def timeline(run: Any, quota: int, window: int, seconds: int) -> str:
+def timeline(run: Run, quota: int, window: int, seconds: int) -> str:
     """One algorithm: the requests, what came of them, and the level under it."""
     picture, leaky, leases = Picture(seconds), run.name == "leaky_bucket", run.name == "concurrency"
     base = 104 if leases or leaky else 140
@@ -179,7 +182,7 @@ def _legend(picture: Picture, y: float, leaky: bool, leases: bool) -> None:
         picture.text(LEFT + 239, y, "its process was killed")
 
 
-def _departures(picture: Picture, run: Any, places: Sequence[tuple[float, float]], y: float) -> None:
+def _departures(picture: Picture, run: Run, places: Sequence[tuple[float, float]], y: float) -> None:
     """Where those that are held go to their turn."""
     answers = zip(places, run.answers, strict=True)
     let_go = [(place, picture.x(answer.leaves)) for place, answer in answers if answer.allowed]
@@ -189,7 +192,7 @@ def _departures(picture: Picture, run: Any, places: Sequence[tuple[float, float]
         picture.dot("yes", leaves, y)
 
 
-def comparison(runs: Sequence[Any], quota: int, window: int, seconds: int) -> str:
+def comparison(runs: Sequence[Run], quota: int, window: int, seconds: int) -> str:
     """All algorithms below each other: what each lets go, and when."""
     picture, first, row = Picture(seconds, SMALL_DOT), 80, 76
     for number, run in enumerate(runs):
@@ -208,11 +211,11 @@ def comparison(runs: Sequence[Any], quota: int, window: int, seconds: int) -> st
     return picture.svg("comparison", last + 58, f"All algorithms with the same requests, {quota} per {window} s", told)
 
 
-def _admitted(run: Any) -> int:
+def _admitted(run: Run) -> int:
     return sum(answer.allowed for answer in run.answers)
 
 
-def _told(run: Any, window: int) -> str:
+def _told(run: Run, window: int) -> str:
     """The picture in words."""
     asked = Counter(answer.at for answer in run.answers)
     passed = Counter(answer.at for answer in run.answers if answer.allowed)

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-HERE: Final = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+from drawing import comparison, timeline
 
-from drawing import comparison, timeline  # noqa: E402
+from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine, Verdict
 
-from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine, Verdict  # noqa: E402
+FOLDER: Final = Path(__file__).resolve().parent / "explanation" / "algorithms"
 
 #: The requests: seconds, and how many at once. Two bursts stand on either side of the edge of a window.
 STREAM: Final = (
@@ -45,7 +43,11 @@ class Answer(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a limit did with the stream. capacity: requests. levels: moments, and how many requests would pass then."""
+    """What a limit did with the stream.
+
+    told: what stands behind the quota. edges: moments that the picture marks, in seconds. capacity: requests.
+    levels: moments, and how many requests would pass then.
+    """
 
     name: str
     told: str
@@ -115,10 +117,8 @@ def pictures() -> dict[str, str]:
 
 
 def main() -> None:
-    folder = HERE / "explanation" / "algorithms"
-    folder.mkdir(exist_ok=True)
     for name, svg in pictures().items():
-        (folder / f"{name}.svg").write_text(svg, "utf-8")
+        (FOLDER / f"{name}.svg").write_text(svg, "utf-8")
 
 
 if __name__ == "__main__":
