@@ -194,12 +194,12 @@ def _departures(picture: Picture, run: Run, places: Sequence[tuple[float, float]
 
 def comparison(runs: Sequence[Run], quota: int, window: int, seconds: int) -> str:
     """All algorithms below each other: what each lets go, and when."""
-    picture, first, row = Picture(seconds, SMALL_DOT), 80, 76
+    picture, first, row = Picture(seconds, SMALL_DOT), 90, 86
     for number, run in enumerate(runs):
         base = first + row * number
-        picture.text(14, base - 50, run.name, "name")
+        picture.text(14, base - 60, run.name, "name")
         most = f"at most {run.busiest[0]} in {window} s"
-        picture.text(RIGHT, base - 50, f"{_admitted(run)} admitted, {most}", "end")
+        picture.text(RIGHT, base - 60, f"{_admitted(run)} admitted, {most}", "end")
         picture.requests(run, base, as_they_leave=True)
     told = " ".join(
         f"{run.name}: {_admitted(run)} of {len(run.answers)} are admitted, at most {run.busiest[0]} in {window} s."
