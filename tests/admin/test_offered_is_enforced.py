@@ -1,0 +1,199 @@
+"""What the admin offers is what is enforced: from the form through the middleware to the 429, on the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client
+
+from django_ratelimiter import connection, holding
+from django_ratelimiter.admin.forms import LimitAloneForm
+from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine, Verdict
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.models import RuleLimit
+from django_ratelimiter.models.options import NOT_GIVEN, columns_used
+
+from .pages import ADD_RULE, rule_form
+from .stories import MINUTE, STORIES, Answer, Step, Story, play
+
+pytestmark = pytest.mark.urls("tests.doors.urls")
+
+#: The answer to this address lasts until somebody reads it or closes it.
+PATH = "/streamed/"
+
+FIELDS = LimitAloneForm().fields
+
+#: These admit the same, and differ in what they store.
+ADMIT_ALIKE = {Algorithm.TOKEN_BUCKET, Algorithm.GCRA}
+
+
+class TimedEngine(RedisEngine):
+    """The engine on Redis, at a moment that the test chooses."""
+
+    now_us = 0
+
+    def _call(self, mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any) -> list[int]:
+        return super()._call(mode, charges, receipts, version, self.now_us)
+
+
+class Visitor:
+    """Sends requests and leaves the responses open. held: for how long the middleware slept, one by one."""
+
+    def __init__(self, client: Client, engine: TimedEngine) -> None:
+        self.client, self.engine = client, engine
+        self.held: list[float] = []
+        self.open: list[Any] = []
+        self.latest: Any = None
+
+    def ask(self, at_us: int) -> Answer:
+        self.engine.now_us = at_us
+        before = len(self.held)
+        self.latest = response = self.client.get(PATH)
+        results = response.wsgi_request.ratelimit.results
+        soft = any(result.verdict.soft_exceeded for result in results)
+        if response.status_code == 429:
+            retry_after = int(response["Retry-After"])
+            assert f";t={retry_after}" in response["RateLimit"]
+            assert ";r=0" in response["RateLimit"]
+            return Answer(False, retry_after, 0.0, soft)
+        assert response.status_code == 200
+        self.open.append(response)
+        return Answer(True, None, sum(self.held[before:]), soft)
+
+    def close(self, at_us: int, count: int) -> None:
+        self.engine.now_us = at_us
+        for _ in range(count):
+            self.open.pop(0).close()
+
+
+@pytest.fixture
+def visitor(
+    transactional_db: None, client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Visitor]:
+    engine = TimedEngine(redis_client)
+    monkeypatch.setattr(connection, "_engine", engine)
+    visitor = Visitor(client, engine)
+    monkeypatch.setattr(holding, "_sleep", visitor.held.append)
+    yield visitor
+    visitor.close(engine.now_us, len(visitor.open))
+
+
+@pytest.fixture
+def save(transactional_db: None, admin_client: Client) -> Callable[..., RuleLimit]:
+    """Save a rule with one limit by the admin's form: `save({"quota": …}, **fields of the rule)`."""
+
+    def post(columns: dict[str, Any], **fields: Any) -> RuleLimit:
+        rule = {"path_kind": "exact", "path": PATH, "methods": ["GET"], "partition_by": ["ip"]}
+        response = admin_client.post(ADD_RULE, rule_form(columns, **rule | fields))
+        assert response.status_code == 302, response.context["errors"]
+        return RuleLimit.objects.get()
+
+    return post
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_what_is_saved_is_what_happens(visitor: Visitor, save: Callable[..., RuleLimit], story: Story) -> None:
+    limit = save(story.columns)
+    assert play(story, visitor.ask, visitor.close) == story.steps
+    [result] = visitor.latest.wsgi_request.ratelimit.results
+    assert (result.limit, result.limit.algorithm) == (limit.to_limit(), story.columns["algorithm"])
+    window = "" if limit.calendar else ";w=60"
+    assert visitor.latest["RateLimit-Policy"] == f'"export";q=5{window}'
+    assert visitor.latest["X-RateLimit-Limit"] == "5"
+
+
+def test_every_offer_has_a_story() -> None:
+    told = {
+        (story.columns["algorithm"], column, str(story.columns.get(column, absent)) if _chosen(column) else "a value")
+        for story in STORIES
+        for column, absent in NOT_GIVEN.items()
+        if _chosen(column) or column in story.columns
+    }
+    assert set(_offers()) <= told
+
+
+def _chosen(column: str) -> bool:
+    return hasattr(FIELDS[column], "choices")
+
+
+def _offers() -> Iterator[tuple[str, str, str]]:
+    """Algorithm, column and value, for all that the form shows with it."""
+    calendars = [value for value, _label in FIELDS["calendar"].choices]
+    for algorithm, _label in FIELDS["algorithm"].choices:
+        for column in set().union(*(columns_used(algorithm, calendar) for calendar in calendars)):
+            values = [value for value, _label in FIELDS[column].choices] if _chosen(column) else ["a value"]
+            yield from ((algorithm, column, value) for value in values)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_no_other_offer_would_have_told_the_same(story: Story) -> None:
+    """Else the story could not tell whether its own options were obeyed."""
+    assert _told_by(story.columns, story) == story.steps
+    for other in _others(dict(story.columns)):
+        alike = {story.columns["algorithm"], other["algorithm"]} == ADMIT_ALIKE
+        assert alike or _told_by(other, story) != story.steps, other
+
+
+def _others(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same with another choice, without an option, or by another algorithm."""
+    used = columns_used(columns["algorithm"], columns.get("calendar", ""))
+    for column in used - {"quota", "window_seconds"}:
+        values = [value for value, _label in FIELDS[column].choices] if _chosen(column) else []
+        given = columns.get(column, NOT_GIVEN[column])
+        for value in {*values, NOT_GIVEN[column]} - {given}:
+            other = columns | {column: value}
+            yield _kept({**MINUTE, **other} if column == "calendar" and not value else other)
+    if not columns.get("calendar"):
+        for algorithm in Algorithm:
+            if algorithm != columns["algorithm"]:
+                yield _kept(columns | {"algorithm": algorithm})
+
+
+def _kept(columns: dict[str, Any]) -> dict[str, Any]:
+    """What the form keeps of these columns."""
+    used = {"algorithm", *columns_used(columns["algorithm"], columns.get("calendar", ""))}
+    return {column: value for column, value in columns.items() if column in used}
+
+
+def _told_by(columns: Any, story: Story) -> list[Step]:
+    """What would happen by a limit of these columns."""
+    engine, row = MemoryEngine(), RuleLimit(**columns)
+    row.clean_fields(exclude=["rule"])
+    charge = Charge("ann", row.to_limit(), max_delay=row.max_delay_ms / 1_000)  # type: ignore[arg-type]
+    receipts: list[Verdict] = []
+
+    def ask(at_us: int) -> Answer:
+        [verdict] = engine.check([charge], now_us=at_us)
+        if not verdict.allowed:
+            return Answer(False, verdict.retry_after and max(1, ceil(verdict.retry_after)), 0.0, verdict.soft_exceeded)
+        receipts.append(verdict)
+        return Answer(True, None, verdict.delay, verdict.soft_exceeded)
+
+    def close(at_us: int, count: int) -> None:
+        engine.release(receipts[:count])
+        del receipts[:count]
+
+    return play(story, ask, close)
+
+
+@pytest.mark.parametrize(("counts", "remaining"), [("", "1"), ("on", "0")])
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_refusals_count_where_the_box_is_ticked(
+    visitor: Visitor, save: Callable[..., RuleLimit], algorithm: str, counts: str, remaining: str
+) -> None:
+    save({**MINUTE, "algorithm": algorithm, "max_delay_ms": 60_000}, cost="2", count_refusals=counts)
+    assert [visitor.ask(Step(0, 0, 0).at_us).allowed for _ in range(2)] == [True, True]
+    refused = visitor.client.get(PATH), visitor.client.get(PATH)
+    assert [response.status_code for response in refused] == [429, 429]
+    assert refused[1]["X-RateLimit-Remaining"] == remaining
+
+
+def test_unlimited_is_not_limited(visitor: Visitor, save: Callable[..., RuleLimit]) -> None:
+    save({"unlimited": "on"})
+    responses = [visitor.client.get(PATH) for _ in range(20)]
+    assert {response.status_code for response in responses} == {200}
+    assert "RateLimit" not in responses[0]
