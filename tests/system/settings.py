@@ -1,6 +1,7 @@
 """The settings of the sites that the system tests start: those of the tests, with what makes a process observable.
 
 SYSTEM_ENGINE: the dotted path of another engine, see `tests/system/engines.py`; unset = the one on Redis.
+SYSTEM_URLCONF: other addresses than those of the tests. SYSTEM_ALL_ASYNC: if set, no middleware is synchronous only.
 """
 
 import os
@@ -9,7 +10,9 @@ from typing import Any
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, MIDDLEWARE
 
-MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
+ROOT_URLCONF = os.environ.get("SYSTEM_URLCONF", "tests.urls")
+if "SYSTEM_ALL_ASYNC" not in os.environ:
+    MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
 # Longer than any hiccup of a busy machine: a timeout would let the failure policy decide, rightly, and spoil a count.
 CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT": 10}
 RATELIMITER: dict[str, Any] = {

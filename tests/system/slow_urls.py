@@ -1,0 +1,53 @@
+"""Views that take as long as the tests want."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.urls import path
+
+from tests.urls import say_hello
+
+#: A stream sends a part so often, in seconds.
+PART_SECONDS = 0.05
+
+
+def slow(request: HttpRequest, milliseconds: int) -> HttpResponse:
+    time.sleep(milliseconds / 1_000)
+    return HttpResponse("slow")
+
+
+async def slow_natively(request: HttpRequest, milliseconds: int) -> HttpResponse:
+    await asyncio.sleep(milliseconds / 1_000)
+    return HttpResponse("slow")
+
+
+def stream(request: HttpRequest, milliseconds: int) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        for _ in range(int(milliseconds / 1_000 / PART_SECONDS)):
+            yield b"part\n" * 2_000  # more than buffers hold would be noticed
+            time.sleep(PART_SECONDS)
+
+    return StreamingHttpResponse(parts())
+
+
+async def stream_natively(request: HttpRequest, milliseconds: int) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(int(milliseconds / 1_000 / PART_SECONDS)):
+            yield b"part\n" * 2_000
+            await asyncio.sleep(PART_SECONDS)
+
+    return StreamingHttpResponse(parts())
+
+
+urlpatterns = [
+    path("hello/", say_hello),
+    path("items/<int:item>/", say_hello),
+    path("slow/<int:milliseconds>/", slow),
+    path("slow/natively/<int:milliseconds>/", slow_natively),
+    path("stream/<int:milliseconds>/", stream),
+    path("stream/natively/<int:milliseconds>/", stream_natively),
+]
