@@ -2,18 +2,21 @@
 
 Each round times every contestant in turn, so that a busy machine is busy for all of them; the table tells the median
 round, and its ratio to the floor: the least that anybody's rate limiter does, a token bucket on one key in one short
-script, asked through `client.evalsha`. It counts no usage, compares no version and is inexact.
+script, asked through `client.evalsha`. It counts no usage, compares no version and is inexact. Of a call's time, what
+the server spends in the script is told as well, as the server reports it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from statistics import median
+from typing import NamedTuple
 
 import redis
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import redis_url
 
@@ -40,7 +43,14 @@ CHARGES = [
 ]
 
 
-def contestants(client: redis.Redis) -> dict[str, Callable[[], object]]:
+#: What is kept for each request is timed with so many of them, each call adding one and dropping another.
+ENTRIES = 100
+KEEPING_REQUESTS = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
+
+Calls = dict[str, Callable[[], object]]
+
+
+def contestants(client: redis.Redis) -> Calls:
     """What is timed, the floor first."""
     sha = client.script_load(FLOOR)
     engine, memory = RedisEngine(client, "benchmark"), MemoryEngine()
@@ -52,32 +62,67 @@ def contestants(client: redis.Redis) -> dict[str, Callable[[], object]]:
         "1 charge, no version, no usage": lambda: engine.check(unlabelled),
         "1 charge": lambda: engine.check(CHARGES[:1], version=1),
         "3 charges": lambda: engine.check(CHARGES, version=1),
+        **{f"  {name}": call for algorithm in Algorithm for name, call in by_algorithm(engine, algorithm).items()},
         "1 charge, in memory": lambda: memory.check(CHARGES[:1], version=1),
         "3 charges, in memory": lambda: memory.check(CHARGES, version=1),
     }
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    """The time of one call, over a round of them."""
+def by_algorithm(engine: RedisEngine, algorithm: Algorithm) -> Calls:
+    """One charge of this algorithm, and of its options that are decided in another way."""
+    if algorithm in KEEPING_REQUESTS:
+        limit, times = Limit(ENTRIES, 60, algorithm), count(0, 60_000_000 // ENTRIES)
+        charge = Charge("requests", limit, usage="api|pro")
+        return {f"{algorithm} of {ENTRIES}": lambda: engine.check([charge], version=1, now_us=next(times))}
+    limits = {str(algorithm): Limit(1_000_000, 60, algorithm)}
+    if "anchor" in algorithm.options:
+        limits[f"{algorithm}, first_request"] = Limit(1_000_000, 60, algorithm, anchor="first_request")
+        limits[f"{algorithm}, calendar"] = Limit(100_000_000, algorithm=algorithm, calendar="day")
+    if "refill" in algorithm.options:
+        limits[f"{algorithm}, interval"] = Limit(1_000_000, 60, algorithm, refill="interval")
+
+    def asking(charge: Charge) -> Callable[[], object]:
+        return lambda: engine.check([charge], version=1)
+
+    return {name: asking(Charge("algorithm", limit, usage="api|pro")) for name, limit in limits.items()}
+
+
+class Round(NamedTuple):
+    """Microseconds of one call: on the whole, and in scripts of the server; means over a round."""
+
+    call: float
+    script: float
+
+
+def timed(call: Callable[[], object], client: redis.Redis) -> Round:
+    """A round of this call."""
+    before = script_time(client)
     began = time.perf_counter()
     for _ in range(CALLS):
         call()
-    return (time.perf_counter() - began) / CALLS * 1_000_000
+    took = time.perf_counter() - began
+    return Round(took / CALLS * 1_000_000, (script_time(client) - before) / CALLS)
+
+
+def script_time(client: redis.Redis) -> int:
+    """What the server has spent in scripts so far, in microseconds."""
+    return client.info("commandstats").get("cmdstat_evalsha", {"usec": 0})["usec"]
 
 
 def main() -> None:
     with redis_url() as url, redis.Redis.from_url(url) as client:
         calls = contestants(client)
         for call in calls.values():
-            microseconds(call)
-        rounds = [[microseconds(call) for call in calls.values()] for _ in range(ROUNDS)]
+            timed(call, client)
+        rounds = [[timed(call, client) for call in calls.values()] for _ in range(ROUNDS)]
         info = client.info("server")
     print(f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']},", end=" ")
     print(f"redis-py {redis.__version__}, median of {ROUNDS} rounds of {CALLS} calls\n")
-    print(f"{'':36}{'us a call':>10}{'to the floor':>14}")
+    print(f"{'':36}{'us a call':>10}{'in the server':>15}{'to the floor':>14}")
     for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
-        ratio = median(mine / row[0] for mine, row in zip(times, rounds, strict=True))
-        print(f"{name:36}{median(times):10.1f}{ratio:14.2f}")
+        ratio = median(mine.call / row[0].call for mine, row in zip(times, rounds, strict=True))
+        call, script = (median(figures) for figures in zip(*times, strict=True))
+        print(f"{name:36}{call:10.1f}{script:15.1f}{ratio:14.2f}")
 
 
 if __name__ == "__main__":
