@@ -7,11 +7,16 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import redis
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from django_ratelimiter import connection, holding
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import Rule, RuleLimit, Tier
+
+from .pages import ADD_RULE, rule_form
+from .visitor import PATH, TimedEngine, Visitor
 
 
 @pytest.fixture
@@ -49,3 +54,28 @@ def engine_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
         raise EngineUnavailable("refused")
 
     monkeypatch.setattr("django_ratelimiter.rules.versions.get_engine", get_engine)
+
+
+@pytest.fixture
+def visitor(
+    transactional_db: None, client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Visitor]:
+    engine = TimedEngine(redis_client)
+    monkeypatch.setattr(connection, "_engine", engine)
+    visitor = Visitor(client, engine)
+    monkeypatch.setattr(holding, "_sleep", visitor.held.append)
+    yield visitor
+    visitor.close(engine.now_us, len(visitor.open))
+
+
+@pytest.fixture
+def save(transactional_db: None, admin_client: Client) -> Callable[..., RuleLimit]:
+    """Save a rule with one limit by the admin's form: `save({"quota": …}, **fields of the rule)`."""
+
+    def post(columns: dict[str, Any], **fields: Any) -> RuleLimit:
+        rule = {"path_kind": "exact", "path": PATH, "methods": ["GET"], "partition_by": ["ip"]}
+        response = admin_client.post(ADD_RULE, rule_form(columns, **rule | fields))
+        assert response.status_code == 302, response.context["errors"]
+        return RuleLimit.objects.get()
+
+    return post

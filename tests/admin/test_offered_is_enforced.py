@@ -7,92 +7,21 @@ from math import ceil
 from typing import Any
 
 import pytest
-import redis
-from django.test import Client
 
-from django_ratelimiter import connection, holding
 from django_ratelimiter.admin.forms import LimitAloneForm
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine, Verdict
-from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used
 
-from .pages import ADD_RULE, rule_form
 from .stories import MINUTE, STORIES, Answer, Step, Story, play
+from .visitor import PATH, Visitor
 
 pytestmark = pytest.mark.urls("tests.doors.urls")
-
-#: The answer to this address lasts until somebody reads it or closes it.
-PATH = "/streamed/"
 
 FIELDS = LimitAloneForm().fields
 
 #: These admit the same, and differ in what they store.
 ADMIT_ALIKE = {Algorithm.TOKEN_BUCKET, Algorithm.GCRA}
-
-
-class TimedEngine(RedisEngine):
-    """The engine on Redis, at a moment that the test chooses."""
-
-    now_us = 0
-
-    def _call(self, mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any) -> list[int]:
-        return super()._call(mode, charges, receipts, version, self.now_us)
-
-
-class Visitor:
-    """Sends requests and leaves the responses open. held: for how long the middleware slept, one by one."""
-
-    def __init__(self, client: Client, engine: TimedEngine) -> None:
-        self.client, self.engine = client, engine
-        self.held: list[float] = []
-        self.open: list[Any] = []
-        self.latest: Any = None
-
-    def ask(self, at_us: int) -> Answer:
-        self.engine.now_us = at_us
-        before = len(self.held)
-        self.latest = response = self.client.get(PATH)
-        results = response.wsgi_request.ratelimit.results
-        soft = any(result.verdict.soft_exceeded for result in results)
-        if response.status_code == 429:
-            retry_after = int(response["Retry-After"])
-            assert f";t={retry_after}" in response["RateLimit"]
-            assert ";r=0" in response["RateLimit"]
-            return Answer(False, retry_after, 0.0, soft)
-        assert response.status_code == 200
-        self.open.append(response)
-        return Answer(True, None, sum(self.held[before:]), soft)
-
-    def close(self, at_us: int, count: int) -> None:
-        self.engine.now_us = at_us
-        for _ in range(count):
-            self.open.pop(0).close()
-
-
-@pytest.fixture
-def visitor(
-    transactional_db: None, client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Visitor]:
-    engine = TimedEngine(redis_client)
-    monkeypatch.setattr(connection, "_engine", engine)
-    visitor = Visitor(client, engine)
-    monkeypatch.setattr(holding, "_sleep", visitor.held.append)
-    yield visitor
-    visitor.close(engine.now_us, len(visitor.open))
-
-
-@pytest.fixture
-def save(transactional_db: None, admin_client: Client) -> Callable[..., RuleLimit]:
-    """Save a rule with one limit by the admin's form: `save({"quota": …}, **fields of the rule)`."""
-
-    def post(columns: dict[str, Any], **fields: Any) -> RuleLimit:
-        rule = {"path_kind": "exact", "path": PATH, "methods": ["GET"], "partition_by": ["ip"]}
-        response = admin_client.post(ADD_RULE, rule_form(columns, **rule | fields))
-        assert response.status_code == 302, response.context["errors"]
-        return RuleLimit.objects.get()
-
-    return post
 
 
 @pytest.mark.parametrize("story", STORIES, ids=str)

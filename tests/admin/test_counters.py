@@ -1,0 +1,171 @@
+"""What a change of a rule in the admin does to what is spent, on the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_ratelimiter.engine import Algorithm
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.models.options import columns_used
+
+from .pages import RULES, number, page_of, rule_form, shown
+from .stories import Step
+from .visitor import PATH, Visitor
+
+pytestmark = pytest.mark.urls("tests.doors.urls")
+
+NOW_US = Step(0, 0, None).at_us
+
+#: A second value for every column that says how is counted, and what else changes with it.
+CHANGES: dict[str, dict[str, Any]] = {
+    "algorithm": {"algorithm": "sliding_window_log"},
+    "window_seconds": {"window_seconds": "61"},
+    "slots": {"slots": 6},
+    "anchor": {"anchor": "first_request"},
+    "refill": {"refill": "interval"},
+    "calendar": {"calendar": "month", "window_seconds": ""},
+    "timezone": {"timezone": "Asia/Tokyo"},
+    "anchor_day": {"anchor_day": 2},
+}
+NUMBERS = {"quota", "burst", "soft_quota", "max_delay_ms"}
+
+
+def limit_of(algorithm: str, **columns: Any) -> dict[str, Any]:
+    return {"algorithm": algorithm, "quota": 5, "window_seconds": "60", "max_delay_ms": 60_000, **columns}
+
+
+def ways_of_counting() -> Iterator[tuple[str, str]]:
+    """Algorithms with each column that the form offers for them, but for numbers."""
+    for algorithm in Algorithm:
+        yield algorithm, "algorithm"
+        offered = columns_used(algorithm) | columns_used(algorithm, "month")
+        yield from ((algorithm, column) for column in sorted(offered - NUMBERS))
+
+
+@pytest.fixture
+def change(admin_client: Client, save: Callable[..., RuleLimit]) -> Callable[..., None]:
+    """Save the first limit of the rule anew by its form: `change({"quota": …})`."""
+
+    def post(columns: dict[str, Any]) -> None:
+        limit = RuleLimit.objects.get()
+        row = {"id": limit.pk, "rule": limit.rule_id, **columns}
+        fields = {"path_kind": "exact", "path": PATH, "methods": ["GET"], "partition_by": ["ip"]}
+        response = admin_client.post(page_of(limit.rule), rule_form(row, stored=1, **fields))
+        assert response.status_code == 302, response.context["errors"]
+
+    return post
+
+
+def admitted(visitor: Visitor) -> int:
+    """How many more requests pass."""
+    for count in range(100):
+        if not visitor.ask(NOW_US).allowed:
+            return count
+    raise AssertionError("None is refused.")
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize(("quota", "left"), [(4, 1), (10, 7), (3, 0), (2, 0)])
+def test_what_is_spent_stays_spent(
+    visitor: Visitor,
+    save: Callable[..., RuleLimit],
+    change: Callable[..., None],
+    algorithm: str,
+    quota: int,
+    left: int,
+) -> None:
+    save(limit_of(algorithm))
+    assert [visitor.ask(NOW_US).allowed for _ in range(3)] == [True] * 3
+    change(limit_of(algorithm, quota=quota, soft_quota=1))
+    assert admitted(visitor) == left
+    assert visitor.latest["X-RateLimit-Remaining"] == "0"
+    assert int(visitor.latest["Retry-After"]) >= 1
+    assert visitor.latest["RateLimit-Policy"] == f'"export";q={quota};w=60'
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if "burst" in each.options])
+@pytest.mark.parametrize(("burst", "left"), [(4, 1), (10, 7), (2, 0)])
+def test_another_burst_keeps_what_is_spent(
+    visitor: Visitor,
+    save: Callable[..., RuleLimit],
+    change: Callable[..., None],
+    algorithm: str,
+    burst: int,
+    left: int,
+) -> None:
+    save(limit_of(algorithm, max_delay_ms=200_000))
+    assert [visitor.ask(NOW_US).allowed for _ in range(3)] == [True] * 3
+    change(limit_of(algorithm, max_delay_ms=200_000, burst=burst))
+    assert admitted(visitor) == left
+
+
+@pytest.mark.parametrize(("algorithm", "column"), list(ways_of_counting()))
+def test_another_way_of_counting_begins_anew(
+    visitor: Visitor, save: Callable[..., RuleLimit], change: Callable[..., None], algorithm: str, column: str
+) -> None:
+    first = limit_of(algorithm)
+    if column in ("timezone", "anchor_day"):
+        first |= {"calendar": "month", "window_seconds": ""}
+    second = first | CHANGES[column]
+    if second == first:
+        second["algorithm"] = "fixed_window"
+    save(first)
+    assert admitted(visitor) == 5
+    change(second)
+    assert admitted(visitor) == 5
+
+
+class TestForget:
+    def forget(self, client: Client, *rules: Rule) -> Any:
+        sent = {"action": "forget", "_selected_action": [rule.pk for rule in rules]}
+        return client.post(RULES, sent, follow=True)
+
+    @pytest.mark.parametrize("algorithm", Algorithm)
+    def test_the_counters_are_fresh(
+        self, visitor: Visitor, save: Callable[..., RuleLimit], admin_client: Client, algorithm: str
+    ) -> None:
+        rule = save(limit_of(algorithm)).rule
+        assert admitted(visitor) == 5
+        before = number()
+        assert "1 rule counts anew." in shown(self.forget(admin_client, rule))
+        assert number() == before + 1
+        assert RuleSetVersion.objects.get(number=number()).summary == "What was spent is forgotten: export"
+        assert [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=str(rule.pk))[:1]] == [
+            "What was spent is forgotten."
+        ]
+        assert admitted(visitor) == 5
+        self.forget(admin_client, rule)
+        assert admitted(visitor) == 5
+
+    def test_all_limits_of_a_rule_go_on_together(
+        self, visitor: Visitor, save: Callable[..., RuleLimit], admin_client: Client, change: Callable[..., None]
+    ) -> None:
+        """Tiers whose limits count the same share their counters, later ones too."""
+        limit = save(limit_of("gcra"))
+        self.forget(admin_client, limit.rule)
+        change(limit_of("gcra", quota=6))
+        assert RuleLimit.objects.get().generation == 1
+        row = {"id": limit.pk, "rule": limit.rule_id, **limit_of("gcra")}
+        fields = {"path_kind": "exact", "path": PATH, "methods": ["GET"], "partition_by": ["ip"]}
+        sent = rule_form(row, limit_of("concurrency"), stored=1, **fields)
+        assert admin_client.post(page_of(limit.rule), sent).status_code == 302
+        assert set(limit.rule.limits.values_list("generation", flat=True)) == {1}
+
+    @pytest.mark.django_db
+    def test_a_rule_without_limits_has_nothing_to_forget(self, admin_client: Client) -> None:
+        rule = Rule.objects.create(slug="empty", name="Empty")
+        before = number()
+        assert "Nothing changed" in shown(self.forget(admin_client, rule))
+        assert (number(), LogEntry.objects.count()) == (before, 0)
+
+    @pytest.mark.django_db
+    def test_needs_the_permission_to_change(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("view_rule")
+        self.forget(client, rule)
+        assert set(rule.limits.values_list("generation", flat=True)) == {0}
+        assert "Forget" not in shown(client.get(RULES))
