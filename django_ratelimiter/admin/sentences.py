@@ -36,7 +36,7 @@ def sentences(row: RuleLimit) -> str:
     if isinstance(rule.cost, int) and rule.cost > 1:
         told.append(_("One request spends %(cost)s.") % {"cost": units(rule.cost)})
     if rule.count_refusals is True:
-        told.append(_("A refused request spends what is left, so whoever keeps asking may wait longer."))
+        told.append(_("A refused request counts as well, so whoever keeps asking may wait longer."))
     return " ".join(told)
 
 

@@ -15,7 +15,7 @@ class Charge(NamedTuple):
     cost: units, 0 or more; 0 only looks.
     gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
     usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
-    count_refusals: a refusal by this charge spends too, up to the limit's capacity.
+    count_refusals: a refusal by this charge spends too, up to the limit's capacity: nobody runs into debt.
     max_delay: seconds that a leaky bucket may have an admitted request held, else it refuses; `None` = any.
     partition: what picks the shard; `None` = the key. So far there is one shard.
     """

@@ -102,15 +102,20 @@ for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = record(i)
   local level, steps = levels[i], algorithm(id)
   local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
-  local spends, added = mode == 0 and cost > 0, 0
+  local spends, spent, state = mode == 0 and cost > 0, 0, nil
   if passes then spends = spends and not denied else spends = spends and flags >= 2 end
   if spends then
     local before = x
     x = steps[2](x, cost, period, rate, capacity)
-    added = x - before
-    remaining = max(remaining - cost, 0)
+    state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, cost, x - before)
+    if passes then
+      remaining, spent = remaining - cost, cost
+    else -- what did not fit may have pushed out what was there
+      raw = state
+      remaining, x, y = steps[1](raw, at, at, period, rate, capacity, tick_us, extra)
+    end
   end
-  local reset = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, added)
+  local reset = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, spent)
   local lead, wait = at - now, 0
   if cost > capacity then
     wait = -1
@@ -124,7 +129,6 @@ for i = 1, charges do
   if reset > 0 then reset = reset + lead end
   local lasts = ceil((reset + GRACE_US) / 1000)
   if spends then
-    local state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, added)
     call('SET', KEYS[i + 1], state, 'PX', lasts)
   elseif wait > 0 and mode == 0 and call('PTTL', KEYS[i + 1]) < lasts - GRACE_US / 1000 then
     -- Spent under a higher quota, it would be forgotten before it passes by this one.

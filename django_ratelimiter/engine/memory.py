@@ -156,18 +156,22 @@ class MemoryEngine:
 
     def _settle(self, look: _Look, now: int, denied: bool, *, spending: bool) -> Verdict:
         charge, terms, state, remaining, x, y, at, delay, passes = look
-        steps, cost, lead, added = STEPS[charge.limit.algorithm], min(charge.cost, EXACT), at - now, 0
+        steps, cost, lead, spent = STEPS[charge.limit.algorithm], min(charge.cost, EXACT), at - now, 0
         spends = spending and cost > 0 and (not denied if passes else charge.count_refusals)
         if spends:
             x, before = steps.spend(x, cost, terms), x
-            added, remaining = x - before, max(remaining - cost, 0)
-        reset = steps.reset(x, y, at, terms, state, added)
+            kept = steps.store(x, y, at, terms, state, cost, x - before)
+            if passes:
+                remaining, spent = remaining - cost, cost
+            else:  # what did not fit may have pushed out what was there
+                remaining, x, y = steps.look(kept, at, terms)
+                state = kept
+        reset = steps.reset(x, y, at, terms, state, spent)
         wait = None if cost > terms.capacity else 0
         if wait is not None and not passes:
             wait = steps.wait(x, y, at, cost, terms, state) if cost > remaining else 0
             wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
         if spends:
-            kept = steps.store(x, y, at, terms, state, added)
             self._keep(_name(charge), _Counter(kept, at + reset), now)
         left = remaining if spending else remaining - cost
         return Verdict(
@@ -179,7 +183,7 @@ class MemoryEngine:
             passes and not denied and left < terms.soft_floor,
             now,
             charge,
-            cost if spends and passes else 0,
+            spent,
             at,
         )
 

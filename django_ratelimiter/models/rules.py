@@ -101,7 +101,8 @@ class Rule(models.Model):
     count_refusals = models.BooleanField(
         _("count refusals"),
         default=False,
-        help_text=_("A refused request spends what is left. Callers who keep asking may then be kept out for longer."),
+        db_default=False,  # workers of the version before write rows without it
+        help_text=_("A refused request counts as well. Callers who keep asking may then be kept out for longer."),
     )
     priority = models.IntegerField(
         _("priority"),

@@ -115,7 +115,7 @@ def test_options(columns: dict[str, Any], says: str) -> None:
         ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, may spend"),
         ({"partition_by": {"ip": 1}}, None, "All callers together may spend"),
         ({"cost": 5}, None, "One request spends 5."),
-        ({"count_refusals": True}, None, "A refused request spends what is left"),
+        ({"count_refusals": True}, None, "A refused request counts as well"),
     ],
 )
 def test_what_the_rule_adds(rule: dict[str, Any], tier: str | None, says: str) -> None:

@@ -121,15 +121,35 @@ class FirstRequestWindow(Counter):
             self.used = max(self.used - units, 0)
 
 
-class Log(Counter):
-    """The units spent at each time, for sliding_window_log; a lease of concurrency is the same, ended by a refund."""
+class Newest(Counter):
+    """Units by the time or slot that they were spent in; of refusals that count, the newest units are kept."""
 
     def __init__(self) -> None:
         self.units: dict[int, Units] = {}
 
+    def is_live(self, limit: Limit, key: int, at: int) -> bool:
+        """Whether what was spent in this time or slot still counts."""
+        raise NotImplementedError
+
     def level(self, limit: Limit, at: int) -> Units:
-        begin = at - period_of(limit)
-        return sum(units for time, units in self.units.items() if time > begin)
+        return sum(units for key, units in self.units.items() if self.is_live(limit, key, at))
+
+    def refuse(self, limit: Limit, cost: int, at: int) -> None:
+        before = self.level(limit, at)
+        most = max(before, min(before + cost, capacity_of(limit)))
+        self.spend(limit, min(cost, most), at)
+        excess = self.level(limit, at) - most
+        for key in sorted(key for key in self.units if self.is_live(limit, key, at)):
+            gone = min(excess, self.units[key])
+            self.units[key] -= gone
+            excess -= gone
+
+
+class Log(Newest):
+    """The units spent at each time, for sliding_window_log; a lease of concurrency is the same, ended by a refund."""
+
+    def is_live(self, limit: Limit, key: int, at: int) -> bool:
+        return key > at - period_of(limit)
 
     def spend(self, limit: Limit, units: Units, at: int) -> None:
         begin = at - period_of(limit)
@@ -146,21 +166,16 @@ class Log(Counter):
         return min(time for time, units in self.units.items() if units and time > at - period) + period
 
 
-class Slots(Counter):
+class Slots(Newest):
     """The units spent in each slot, numbered from the epoch on."""
-
-    def __init__(self) -> None:
-        self.units: dict[int, Units] = {}
 
     @staticmethod
     def slot(limit: Limit, at: int) -> int:
         """The slot of this time: number i of a window begins at its first whole microsecond from i x P / slots on."""
         return at * (limit.slots or 10) // period_of(limit)
 
-    def level(self, limit: Limit, at: int) -> Units:
-        newest = self.slot(limit, at)
-        oldest = newest - (limit.slots or 10) + 1
-        return sum(units for slot, units in self.units.items() if oldest <= slot <= newest)
+    def is_live(self, limit: Limit, key: int, at: int) -> bool:
+        return key > self.slot(limit, at) - (limit.slots or 10)
 
     def spend(self, limit: Limit, units: Units, at: int) -> None:
         slot = self.slot(limit, at)

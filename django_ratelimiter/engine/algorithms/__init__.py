@@ -2,7 +2,7 @@
 
 Both sides of a twin hold the same six functions over the same integers. Time is in microseconds since the Unix
 epoch and never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the
-algorithm's own, of which spending changes only `x`, by `added`. An algorithm that differs from another in little takes
+algorithm's own, of which spending changes only `x`. An algorithm that differs from another in little takes
 the rest from it. Adding one takes its two files and its line in `registry.Algorithm`.
 """
 
@@ -29,11 +29,11 @@ class Steps(Protocol):
     def wait(self, x: int, y: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
         """Microseconds until `cost`, more than remains and at most the capacity, would pass."""
 
-    def reset(self, x: int, y: int, at: int, terms: Terms, state: State | None, added: int) -> int:
-        """Microseconds until the full quota is back; from then on the state says nothing."""
+    def reset(self, x: int, y: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
+        """Microseconds until the full quota is back; from then on the state says nothing. spent: just now."""
 
-    def store(self, x: int, y: int, at: int, terms: Terms, state: State | None, added: int) -> State:
-        """The state to keep."""
+    def store(self, x: int, y: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
+        """The state to keep, now that `cost` was spent, of which `added` did fit."""
 
     def refund(self, state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
         """The state with `cost`, spent at `spent_at`, given back; `None` where that spending is past."""

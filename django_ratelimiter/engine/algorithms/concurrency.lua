@@ -2,8 +2,7 @@
 local log = algorithm('sliding_window_log')
 
 local function wait(held, live, at, cost, period, rate, capacity, tick_us, extra, raw)
-  if raw and live < #raw then return unpack('<i7', raw, live) + period - at end
-  return period
+  return unpack('<i7', raw, live) + period - at
 end
 
 return { log[1], log[2], wait, log[4], log[5], log[6] }

@@ -14,6 +14,4 @@ __all__ = ["look", "refund", "reset", "spend", "store", "wait"]
 
 
 def wait(held: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
-    if state and live < len(state):
-        return state[live] + terms.period - at
-    return terms.period
+    return state[live] + terms.period - at  # type: ignore[index]

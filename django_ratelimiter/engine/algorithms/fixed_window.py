@@ -35,11 +35,11 @@ def wait(used: int, start: int, at: int, cost: int, terms: Terms, state: State |
     return start + terms.period - at
 
 
-def reset(used: int, start: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+def reset(used: int, start: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
     return start + terms.period - at if used else 0
 
 
-def store(used: int, start: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+def store(used: int, start: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
     return at, used, start
 
 

@@ -42,7 +42,7 @@ def wait(current: int, previous: int, at: int, cost: int, terms: Terms, state: S
     return tick * terms.tick_us - at
 
 
-def reset(current: int, previous: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+def reset(current: int, previous: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
     windows = 2 if current else 1 if previous else 0
     if not windows:
         return 0
@@ -50,7 +50,7 @@ def reset(current: int, previous: int, at: int, terms: Terms, state: State | Non
     return (start + windows * terms.period) * terms.tick_us - at
 
 
-def store(current: int, previous: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+def store(current: int, previous: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
     return at, current, previous
 
 

@@ -22,31 +22,35 @@ local function spend(total, cost, period, rate, capacity)
 end
 
 local function wait(total, live, at, cost, period, rate, capacity, tick_us, extra, raw)
-  local excess = total + cost - capacity
-  for entry = live, raw and #raw or 0, ENTRY do
+  local excess, entry = total + cost - capacity, live
+  while true do
     local time, units = unpack('<i7I2', raw, entry)
     excess = excess - units
     if excess <= 0 then return time + period - at end
+    entry = entry + ENTRY
   end
-  return period -- only what was spent just now is left then
 end
 
-local function reset(total, live, at, period, rate, capacity, tick_us, extra, raw, added)
-  if added > 0 then return period end
+local function reset(total, live, at, period, rate, capacity, tick_us, extra, raw, spent)
+  if spent > 0 then return period end
   if total == 0 then return 0 end
   return unpack('<i7', raw, #raw - 8) + period - at
 end
 
-local function store(total, live, at, period, rate, capacity, tick_us, extra, raw, added)
-  local entries = raw and sub(raw, live) or ''
-  if added > 0 then
-    if entries ~= '' and unpack('<i7', entries, #entries - 8) == at then
-      added = added + unpack('<I2', entries, #entries - 1)
-      entries = sub(entries, 1, -10)
-    end
-    entries = entries .. pack('<i7I2', at, added)
+local function store(total, live, at, period, rate, capacity, tick_us, extra, raw, cost, added)
+  local units, oldest = min(cost, total), ''
+  local excess = units - added -- a refusal that counts: the oldest make room, for they would leave first
+  while excess > 0 do
+    local time, held = unpack('<i7I2', raw, live)
+    if held > excess then oldest = pack('<i7I2', time, held - excess) end
+    excess, live = excess - held, live + ENTRY
   end
-  return pack('<i7I2', at, total) .. entries
+  local entries = oldest .. (raw and sub(raw, live) or '')
+  if entries ~= '' and unpack('<i7', entries, #entries - 8) == at then
+    units = units + unpack('<I2', entries, #entries - 1)
+    entries = sub(entries, 1, -10)
+  end
+  return pack('<i7I2', at, total) .. entries .. pack('<i7I2', at, units)
 end
 
 local function refund(raw, cost, spent_at)

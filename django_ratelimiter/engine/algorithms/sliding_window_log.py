@@ -34,21 +34,31 @@ def wait(total: int, live: int, at: int, cost: int, terms: Terms, state: State |
     for entry in range(live, len(state or ()), 2):
         excess -= state[entry + 1]  # type: ignore[index]
         if excess <= 0:
-            return state[entry] + terms.period - at  # type: ignore[index]
-    return terms.period  # only what was spent just now is left then
+            break
+    return state[entry] + terms.period - at  # type: ignore[index]
 
 
-def reset(total: int, live: int, at: int, terms: Terms, state: State | None, added: int) -> int:
-    if added:
+def reset(total: int, live: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
+    if spent:
         return terms.period
     return state[-2] + terms.period - at if state and total else 0
 
 
-def store(total: int, live: int, at: int, terms: Terms, state: State | None, added: int) -> State:
-    entries = state[live:] if state else ()
-    if added and entries and entries[-2] == at:
-        entries, added = entries[:-2], entries[-1] + added
-    return (at, total, *entries, at, added) if added else (at, total, *entries)
+def store(total: int, live: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
+    entries = list(state[live:]) if state else []
+    units = min(cost, total)
+    excess = units - added  # a refusal that counts: the oldest make room, for they would leave first
+    while excess:
+        gone = min(excess, entries[1])
+        entries[1] -= gone
+        excess -= gone
+        if not entries[1]:
+            del entries[:2]
+    if entries and entries[-2] == at:
+        entries[-1] += units
+    else:
+        entries += at, units
+    return at, total, *entries
 
 
 def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:

@@ -30,21 +30,19 @@ local function spend(total, cost, period, slots, capacity)
 end
 
 local function wait(total, gone, at, cost, period, slots, capacity, tick_us, extra, raw)
-  local excess, current = total + cost - capacity, index_of(at, period, slots)
-  for slot = raw and oldest(raw, gone, slots) or 0, FIRST, -SLOT do
+  local excess, slot = total + cost - capacity, oldest(raw, gone, slots) + SLOT
+  while excess > 0 do
+    slot = slot - SLOT
     excess = excess - unpack('<I6', raw, slot)
-    if excess <= 0 then
-      local age = (slot - FIRST) / SLOT
-      return start_of(current - gone - age + slots, period, slots) - at
-    end
   end
-  return start_of(current + slots, period, slots) - at -- only what was spent just now is left then
+  local age = (slot - FIRST) / SLOT
+  return start_of(index_of(at, period, slots) - gone - age + slots, period, slots) - at
 end
 
-local function reset(total, gone, at, period, slots, capacity, tick_us, extra, raw, added)
+local function reset(total, gone, at, period, slots, capacity, tick_us, extra, raw, spent)
   if total == 0 then return 0 end
   local age = 0
-  if added == 0 then
+  if spent == 0 then
     local slot = FIRST
     while unpack('<I6', raw, slot) == 0 do slot = slot + SLOT end
     age = gone + (slot - FIRST) / SLOT
@@ -52,9 +50,18 @@ local function reset(total, gone, at, period, slots, capacity, tick_us, extra, r
   return start_of(index_of(at, period, slots) - age + slots, period, slots) - at
 end
 
-local function store(total, gone, at, period, slots, capacity, tick_us, extra, raw, added)
+local function store(total, gone, at, period, slots, capacity, tick_us, extra, raw, cost, added)
   local kept = sub(rep(EMPTY, gone) .. (raw and sub(raw, FIRST) or EMPTY), 1, SLOT * slots)
-  return pack('<i7I6', at, unpack('<I6', kept) + added) .. sub(kept, SLOT + 1)
+  local units = min(cost, total)
+  local excess = units - added -- a refusal that counts: the oldest make room, for they would leave first
+  local slot = #kept - SLOT + 1
+  while excess > 0 do
+    local held = unpack('<I6', kept, slot)
+    local left = max(held - excess, 0)
+    kept = sub(kept, 1, slot - 1) .. pack('<I6', left) .. sub(kept, slot + SLOT)
+    excess, slot = excess - (held - left), slot - SLOT
+  end
+  return pack('<i7I6', at, unpack('<I6', kept) + units) .. sub(kept, SLOT + 1)
 end
 
 local function refund(raw, cost, spent_at, period, slots)

@@ -34,27 +34,33 @@ def spend(total: int, cost: int, terms: Terms) -> int:
 
 
 def wait(total: int, gone: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
-    excess, current = total + cost - terms.capacity, _index(at, terms)
-    slots = state[1 : 1 + terms.rate - gone] if state else ()
-    for age in range(len(slots) - 1, -1, -1):
-        excess -= slots[age]
-        if excess <= 0:
-            return _start(current - gone - age + terms.rate, terms) - at
-    return _start(current + terms.rate, terms) - at  # only what was spent just now is left then
+    excess, age = total + cost - terms.capacity, len(state or ())
+    while excess > 0:
+        age -= 1
+        excess -= state[age] if age + gone <= terms.rate else 0  # type: ignore[index]
+    return _start(_index(at, terms) - gone - (age - 1) + terms.rate, terms) - at
 
 
-def reset(total: int, gone: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+def reset(total: int, gone: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
     if not total:
         return 0
     age = 0
-    if not added and state:
+    if not spent and state:
         age = gone + next(age for age, units in enumerate(state[1:]) if units)
     return _start(_index(at, terms) - age + terms.rate, terms) - at
 
 
-def store(total: int, gone: int, at: int, terms: Terms, state: State | None, added: int) -> State:
-    slots = ((0,) * gone + (state[1:] if state else (0,)))[: terms.rate]
-    return at, slots[0] + added, *slots[1:]
+def store(total: int, gone: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
+    slots = [*(0,) * gone, *(state[1:] if state else (0,))][: terms.rate]
+    units = min(cost, total)
+    excess, age = units - added, len(slots)  # a refusal that counts: the oldest make room, for they would leave first
+    while excess:
+        age -= 1
+        left = min(excess, slots[age])
+        slots[age] -= left
+        excess -= left
+    slots[0] += units
+    return at, *slots
 
 
 def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:

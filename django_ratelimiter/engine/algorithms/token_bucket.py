@@ -37,7 +37,7 @@ def wait(missing: int, _: int, at: int, cost: int, terms: Terms, state: State | 
     return _until(missing - (terms.capacity - cost) * terms.period, at, terms)
 
 
-def reset(missing: int, _: int, at: int, terms: Terms, state: State | None, added: int) -> int:
+def reset(missing: int, _: int, at: int, terms: Terms, state: State | None, spent: int) -> int:
     return _until(missing, at, terms) if missing else 0
 
 
@@ -45,7 +45,7 @@ def _until(parts: int, at: int, terms: Terms) -> int:
     return (at // terms.tick_us - -parts // terms.rate) * terms.tick_us - at
 
 
-def store(missing: int, _: int, at: int, terms: Terms, state: State | None, added: int) -> State:
+def store(missing: int, _: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
     return at, missing, terms.period
 
 
