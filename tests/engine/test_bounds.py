@@ -15,6 +15,7 @@ from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, Verdict
 from tests.engine.asking import fresh, microseconds
 from tests.engine.strategies import cost_by, limit_by, pause_by
 from tests.engine.trio import HOUR
+from tests.engine.walk import LATEST
 from tests.reference import calendar_window, capacity_of, period_of
 
 
@@ -37,6 +38,8 @@ def greedy(engine: Engine, limit: Limit, random: Random, calls: int) -> list[Adm
         if verdict.spent:
             admitted.append(Admitted(now, verdict.spent, microseconds(verdict.delay)))
         now += _pause(random, now, limit, verdict)
+        if now > LATEST:
+            break
     return admitted
 
 
