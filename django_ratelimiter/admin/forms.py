@@ -119,9 +119,9 @@ class RuleLimitForm(OfferingWhatIsThere):
         for name in NOT_GIVEN.keys() & self.fields.keys():
             if name not in used:
                 self.errors.pop(name, None)
+            if name not in used or (name in data and data[name] in (None, "")):
                 data[name] = NOT_GIVEN[name]
-            elif name in data and data[name] in (None, ""):
-                data[name] = NOT_GIVEN[name]
+                setattr(self.instance, name, NOT_GIVEN[name])  # which keeps its value for a field that was not sent
         return data
 
     def add_error(self, field: str | None, error: Any) -> None:

@@ -58,6 +58,7 @@ class RuleLimit(models.Model):
     quota: `None` only where `unlimited`. window_seconds: also where there is a calendar. timezone: empty = UTC.
     Of the others, what is `None`, empty or 0 is not given; which of them an algorithm uses is in `options`.
     generation: part of the counters' names; raised to forget what is spent.
+    The database has the defaults, too: workers of the version before, and SQL, write rows without these columns.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))
@@ -84,11 +85,18 @@ class RuleLimit(models.Model):
         _("calendar"),
         max_length=16,
         choices=calendar_choices,
+        default="",
+        db_default="",
         blank=True,
         help_text=_("A unit of the calendar instead of a window."),
     )
     timezone = models.CharField(
-        _("time zone"), max_length=64, blank=True, help_text=_("Whose midnight is meant. Empty = UTC.")
+        _("time zone"),
+        max_length=64,
+        default="",
+        db_default="",
+        blank=True,
+        help_text=_("Whose midnight is meant. Empty = UTC."),
     )
     anchor_day = models.PositiveSmallIntegerField(
         _("first day of the month"),
@@ -96,11 +104,23 @@ class RuleLimit(models.Model):
         blank=True,
         help_text=_("1 to 31; in shorter months their last day. Empty = 1."),
     )
-    anchor = models.CharField(_("windows begin"), max_length=16, choices=anchor_choices, default=NOT_GIVEN["anchor"])
+    anchor = models.CharField(
+        _("windows begin"),
+        max_length=16,
+        choices=anchor_choices,
+        default=NOT_GIVEN["anchor"],
+        db_default=NOT_GIVEN["anchor"],
+    )
     burst = models.PositiveBigIntegerField(
         _("burst"), null=True, blank=True, help_text=_("What a full bucket holds. Empty = the quota.")
     )
-    refill = models.CharField(_("units come back"), max_length=16, choices=refill_choices, default=NOT_GIVEN["refill"])
+    refill = models.CharField(
+        _("units come back"),
+        max_length=16,
+        choices=refill_choices,
+        default=NOT_GIVEN["refill"],
+        db_default=NOT_GIVEN["refill"],
+    )
     slots = models.PositiveSmallIntegerField(
         _("slots"),
         null=True,
@@ -110,6 +130,7 @@ class RuleLimit(models.Model):
     max_delay_ms = models.PositiveIntegerField(
         _("longest delay in milliseconds"),
         default=NOT_GIVEN["max_delay_ms"],
+        db_default=NOT_GIVEN["max_delay_ms"],
         blank=True,
         help_text=_("For synchronous workers, which sleep meanwhile. 0 = refuse what would have to wait."),
     )
@@ -122,7 +143,7 @@ class RuleLimit(models.Model):
     unlimited = models.BooleanField(
         _("unlimited"), default=False, help_text=_("The tier is not limited by this rule; no numbers then.")
     )
-    generation = models.PositiveIntegerField(_("generation"), default=0, editable=False)
+    generation = models.PositiveIntegerField(_("generation"), default=0, db_default=0, editable=False)
 
     objects = RuleLimitQuerySet.as_manager()
 
