@@ -98,6 +98,8 @@ def decide(results: Sequence[Result], version: Version, *, degraded: bool = Fals
 
 def merge(earlier: Decision, latest: Decision) -> Decision:
     """One answer from what several calls decided for a request. What the earlier ones delayed it is past."""
+    if not earlier.results:
+        return latest
     results = [*earlier.results, *latest.results]
     merged = decide(results, latest.version, degraded=earlier.degraded or latest.degraded)
     return replace(merged, delay=latest.delay if merged.allowed else 0.0)

@@ -33,9 +33,9 @@ class RateLimitMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.is_async = iscoroutinefunction(get_response)
-        self.process_view = self._aprocess_view if self.is_async else self._process_view
         if self.is_async:
             markcoroutinefunction(self)
+            self.process_view = self.aprocess_view  # type: ignore[method-assign, assignment]
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
@@ -43,7 +43,7 @@ class RateLimitMiddleware:
         try:
             response: HttpResponseBase = self.get_response(request)
             if _is_undecided(request, response):
-                response = self._process_view(request) or response
+                response = self.process_view(request) or response
         except BaseException:  # no response will follow whose end could release what the request holds
             holding.end(request)
             raise
@@ -53,20 +53,22 @@ class RateLimitMiddleware:
         try:
             response: HttpResponseBase = await self.get_response(request)
             if _is_undecided(request, response):
-                response = await self._aprocess_view(request) or response
+                response = await self.aprocess_view(request) or response
         except (Exception, CancelledError):  # cancelled: the client has gone
             await holding.in_thread(holding.end, request)
             raise
         return _with_fields(request, response)
 
-    def _process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
+    def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
+        """Decide before the view runs, and hold; or, without a view, once none was found."""
         if _is_exempt(request):
             return None
         decision = limiter.check(request, before_authentication=_decides_later(view))
         holding.hold(decision)
         return None if decision.allowed else refusal(request, decision)
 
-    async def _aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
+    async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
+        """The same on an event loop."""
         if _is_exempt(request):
             return None
         decision = await limiter.acheck(request, before_authentication=_decides_later(view))

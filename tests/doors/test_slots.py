@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,24 @@ def test_a_full_queue_is_waited_for(enter: Enter, make_rule: MakeRule, clock: Cl
     clock.slept.clear()
     enter()
     assert clock.slept == [2, 4]  # until there is a place, and then until it is its turn
+
+
+def test_many_coroutines_at_once_go_out_one_after_the_other(make_rule: MakeRule) -> None:
+    make_rule("out", 1, scope="stripe", algorithm="leaky_bucket", limit={"window_seconds": 0.05, "burst": 3})
+    limiter.check(RequestFactory().get("/"))  # reads the rules in this thread
+    starts = []
+
+    async def call() -> None:
+        async with limiter.slot("stripe"):
+            starts.append(time.monotonic())
+
+    async def call_all() -> None:
+        await asyncio.gather(*(call() for _ in range(8)))
+
+    began = time.monotonic()
+    asyncio.run(call_all())
+    assert len(starts) == 8
+    assert all(start - began >= 0.05 * number - 0.005 for number, start in enumerate(starts))
 
 
 @pytest.mark.parametrize(
