@@ -1,0 +1,210 @@
+"""What the frame promises holds with every algorithm and option: in one call, in receipts, in what is remembered."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine
+from django_ratelimiter.engine.redis import RedisEngine
+from tests.engine.asking import fresh
+from tests.engine.strategies import cost_by, limit_by, pause_by
+from tests.engine.trio import HOUR
+from tests.reference import period_of
+
+LIMITS = {
+    **{str(algorithm): Limit(5, 60, algorithm) for algorithm in Algorithm},
+    "first_request": Limit(5, 60, "fixed_window", anchor="first_request"),
+    "calendar": Limit(5, algorithm="fixed_window", calendar="day", timezone="Europe/Berlin"),
+    "interval": Limit(5, 60, "token_bucket", refill="interval"),
+    "burst": Limit(2, 60, "leaky_bucket", burst=5),
+}
+WINDOWS = ["fixed_window", "first_request", "sliding_window_counter", "sliding_window_slots", "sliding_window_log"]
+
+every = pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+
+
+def one_of_each() -> list[Charge]:
+    mark = fresh()
+    return [Charge(f"{mark}/{name}", limit) for name, limit in LIMITS.items()]
+
+
+def left(engine: Engine, *charges: Charge, now: int = HOUR) -> list[int]:
+    return [verdict.remaining for verdict in engine.peek(charges, now)]
+
+
+@pytest.mark.parametrize("refusing", range(len(LIMITS)), ids=LIMITS)
+def test_a_call_of_all_algorithms_is_spent_whole_or_not_at_all(asked: Engine, refusing: int) -> None:
+    charges = one_of_each()
+    asked.check(charges, now_us=HOUR)
+    charges[refusing] = charges[refusing]._replace(cost=5)
+    refused = asked.check(charges, now_us=HOUR)
+    assert [verdict.allowed for verdict in refused] == [index != refusing for index in range(len(charges))]
+    assert [verdict.spent for verdict in refused] == [0] * len(charges)
+    assert left(asked, *charges) == [4] * len(charges)
+    charges[refusing] = charges[refusing]._replace(gating=False)
+    passed = asked.check(charges, now_us=HOUR)
+    assert [verdict.spent for verdict in passed] == [int(index != refusing) for index in range(len(charges))]
+
+
+def test_receipts_of_all_algorithms_go_back_with_a_refusal(asked: Engine) -> None:
+    charges = one_of_each()
+    receipts = asked.check([charge._replace(cost=3) for charge in charges], now_us=HOUR)
+    no = Charge(fresh(), Limit(1, 60), cost=2)
+    asked.check([no], refund_if_denied=receipts, now_us=HOUR + 1)
+    assert left(asked, *charges, now=HOUR + 1) == [5] * len(charges)
+    assert [verdict.spent for verdict in receipts] == [0] * len(charges)
+
+
+@every
+def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(asked: Engine, limit: Limit) -> None:
+    soft = Charge(fresh(), Limit(**{**_fields(limit), "soft_quota": 1}))
+    told = [asked.check([soft], now_us=HOUR)[0].soft_exceeded for _ in range(6)]
+    assert told == [False] + [True] * 4 + [False]
+    assert asked.peek([soft._replace(cost=0)], HOUR)[0].soft_exceeded, "what is spent already is beyond it"
+
+
+def _fields(limit: Limit) -> dict[str, object]:
+    names = ("quota", "window", "algorithm", "burst", "anchor", "refill", "slots", "calendar", "timezone", "anchor_day")
+    return {name: getattr(limit, name) for name in names}
+
+
+@every
+def test_refusals_count_where_they_are_asked_to_up_to_the_capacity(asked: Engine, limit: Limit) -> None:
+    charge = Charge(fresh(), limit, cost=4, count_refusals=True)
+    assert asked.check([charge], now_us=HOUR)[0].allowed
+    for _ in range(20):
+        refused = asked.check([charge], now_us=HOUR)[0]
+        assert (refused.allowed, refused.remaining, refused.spent) == (False, 0, 0)
+    asked.refund([refused])
+    asked.release([refused])
+    assert left(asked, charge) == [0]
+    later = HOUR + max(2 * period_of(limit), period_of(limit) * limit.capacity // limit.quota)
+    assert left(asked, charge, now=later) == [5], "nobody runs into debt"
+
+
+@every
+def test_a_cost_above_the_capacity_never_passes_and_nothing_always_does(asked: Engine, limit: Limit) -> None:
+    key = fresh()
+    for cost in (6, 2**53, 10**30):
+        refused = asked.check([Charge(key, limit, cost)], now_us=HOUR)[0]
+        assert (refused.allowed, refused.retry_after, refused.remaining, refused.delay) == (False, None, 5, 0)
+    asked.check([Charge(key, limit, 5)], now_us=HOUR)
+    looked = asked.check([Charge(key, limit, 0, max_delay=0)], now_us=HOUR)[0]
+    assert (looked.allowed, looked.remaining, looked.retry_after, looked.spent) == (True, 0, 0, 0)
+
+
+@every
+def test_a_reset_forgets_and_receipts_from_before_change_nothing(asked: Engine, limit: Limit) -> None:
+    charge, other = Charge(fresh(), limit, 3), Charge(fresh(), limit, 3)
+    receipts = asked.check([charge, other], now_us=HOUR)
+    asked.reset([charge])
+    assert left(asked, charge, other) == [5, 2]
+    asked.refund(receipts[:1])
+    assert left(asked, charge, other) == [5, 2]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_gets_back_only_what_it_holds_still(asked: Engine, name: str) -> None:
+    charge, later = Charge(fresh(), LIMITS[name]), HOUR + 60_000_000
+    old = asked.check([charge._replace(cost=2)], now_us=HOUR)
+    asked.check([charge], now_us=later)
+    before = left(asked, charge, now=later + 1)
+    asked.refund(old)
+    assert left(asked, charge, now=later + 1) == before
+
+
+@pytest.mark.parametrize("name", ["token_bucket", "gcra", "leaky_bucket", "interval", "burst"])
+def test_a_bucket_never_gets_back_more_than_it_holds(asked: Engine, name: str) -> None:
+    limit = LIMITS[name]
+    charge, later = Charge(fresh(), limit), HOUR + 5 * period_of(limit)
+    old = asked.check([charge._replace(cost=5)], now_us=HOUR)
+    asked.check([charge], now_us=later)
+    asked.refund(old)
+    assert left(asked, charge, now=later) == [5]
+
+
+def test_a_lease_ends_once_and_only_if_it_is_held(asked: Engine) -> None:
+    charge = Charge(fresh(), LIMITS["concurrency"], 2)
+    first = asked.check([charge], now_us=HOUR)
+    second = asked.check([charge], now_us=HOUR)
+    refused = asked.check([charge], now_us=HOUR)
+    asked.release([*refused, *first, *first])
+    asked.release(first)
+    asked.refund(first)
+    assert left(asked, charge) == [3]
+    asked.check([Charge(fresh(), Limit(1, 60), 2)], refund_if_denied=second, now_us=HOUR)
+    asked.release(second)
+    assert left(asked, charge) == [5]
+    old = asked.check([charge], now_us=HOUR)
+    new = asked.check([charge], now_us=HOUR + 60_000_000)
+    asked.release(old)
+    assert left(asked, charge, now=HOUR + 60_000_000) == [3], "it had ended by itself"
+    asked.release(new)
+    assert left(asked, charge, now=HOUR + 60_000_000) == [5]
+
+
+@pytest.mark.parametrize("delay", [-1, -0.001, float("nan")])
+def test_delays_that_are_none(asked: Engine, delay: float) -> None:
+    with pytest.raises(ValueError, match="max_delay: must be a number of seconds from 0"):
+        asked.check([Charge(fresh(), LIMITS["leaky_bucket"], max_delay=delay)])
+
+
+def test_only_a_leaky_bucket_minds_the_longest_delay(asked: Engine) -> None:
+    for charge in one_of_each():
+        asked.check([charge._replace(cost=3)], now_us=HOUR)
+        verdict = asked.check([charge._replace(max_delay=0)], now_us=HOUR)[0]
+        assert verdict.allowed == (charge.limit.algorithm != "leaky_bucket")
+        assert verdict.delay == 0
+    waiting = Charge(fresh(), LIMITS["leaky_bucket"])
+    told = [asked.check([waiting], now_us=HOUR)[0].delay for _ in range(6)]
+    assert told == [0, 12, 24, 36, 48, 0]
+    assert asked.check([waiting._replace(max_delay=10**300)], now_us=HOUR)[0].retry_after == 12
+
+
+# What is remembered
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(random=st.randoms(use_true_random=False))
+def test_redis_remembers_until_the_quota_is_back_and_hardly_longer(
+    redis_url: str, algorithm: Algorithm, random: Random
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        mark = fresh()
+        engine, limit = RedisEngine(client, namespace=mark), limit_by(random, algorithm)
+        charge, now = Charge("key", limit, count_refusals=random.randrange(2) == 0), HOUR
+        for _ in range(random.randint(1, 6)):
+            cost = max(cost_by(random, limit), 1)
+            verdict = engine.check([charge._replace(cost=cost)], now_us=now)[0]
+            if not (verdict.spent or (charge.count_refusals and not verdict.allowed)):
+                continue
+            assert verdict.reset_after * 1_000 < client.pttl(f"{{{mark}:0}}:key{limit.tag}")
+            assert client.pttl(f"{{{mark}:0}}:key{limit.tag}") <= verdict.reset_after * 1_000 + 10_001
+            now += pause_by(random, now, limit)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@given(random=st.randoms(use_true_random=False))
+def test_a_memory_engine_that_tidies_up_forgets_nothing_that_counts(algorithm: Algorithm, random: Random) -> None:
+    limit, now = limit_by(random, algorithm), HOUR
+    tidy, other = MemoryEngine(), MemoryEngine()
+    for _ in range(random.randint(1, 12)):
+        charges = [Charge(key, limit, cost_by(random, limit), count_refusals=random.randrange(4) == 0) for key in "ab"]
+        asked_for = random.choices(charges, k=1)
+        tidy._sweep_at = 0
+        assert tidy.check(asked_for, now_us=now) == other.check(asked_for, now_us=now)
+        now += abs(pause_by(random, now, limit))
+
+
+@every
+def test_a_memory_engine_forgets_what_says_nothing_any_more(limit: Limit) -> None:
+    engine, now = MemoryEngine(), HOUR
+    for number in range(5_000):
+        now += period_of(limit) // 100
+        engine.check([Charge(f"{number}", limit)], now_us=now)
+    assert len(engine._counters) <= 2_000
