@@ -5,15 +5,18 @@ HYPOTHESIS_PROFILE=long searches much longer than the default does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from hypothesis import settings
 
 from django_ratelimiter.engine import Engine, MemoryEngine
-from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.engine.trio import Trio
 
@@ -35,6 +38,29 @@ def asked(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Engine]:
     """Each engine in turn, the same for all examples; they take keys of their own from `asking.fresh`."""
     with redis.Redis.from_url(redis_url) as client:
         yield MemoryEngine() if request.param == "memory" else RedisEngine(client, namespace="asked")
+
+
+class Blocking:
+    """The methods of an engine for event loops, each run to its end."""
+
+    def __init__(self, engine: AsyncRedisEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._loop.run_until_complete(getattr(self._engine, name)(*args, **kwargs))
+
+
+@pytest.fixture(scope="session")
+def blocking(redis_url: str) -> Iterator[Blocking]:
+    """An AsyncRedisEngine that can be asked as the others are."""
+    loop = asyncio.new_event_loop()
+    client = redis.asyncio.Redis.from_url(redis_url)
+    engine = Blocking(AsyncRedisEngine(client, "async"), loop)
+    yield engine
+    engine.aclose()
+    loop.run_until_complete(client.aclose())
+    loop.close()
 
 
 @pytest.fixture

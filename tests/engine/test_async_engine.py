@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -38,28 +38,6 @@ def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], **options: 
                 await engine.aclose()
 
     return asyncio.run(main())
-
-
-class Blocking:
-    """The engine's methods, each run to its end."""
-
-    def __init__(self, engine: AsyncRedisEngine, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine = engine
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *args, **kwargs: self._loop.run_until_complete(getattr(self._engine, name)(*args, **kwargs))
-
-
-@pytest.fixture(scope="module")
-def blocking(redis_url: str) -> Iterator[Blocking]:
-    loop = asyncio.new_event_loop()
-    client = redis.asyncio.Redis.from_url(redis_url)
-    engine = Blocking(AsyncRedisEngine(client, "async"), loop)
-    yield engine
-    engine.aclose()
-    loop.run_until_complete(client.aclose())
-    loop.close()
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

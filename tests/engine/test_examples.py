@@ -1,4 +1,4 @@
-"""Worked examples, on both engines and on the reference: those from the literature, and our own.
+"""Worked examples, on every engine and on the reference: those from the literature, and our own.
 
 Each step is one check on one key, `at` seconds after any whole hour. Our own examples have a few words more:
 `from` is the moment that `at` counts from; `refund` and `release` name the step whose receipt is used; `max_delay`
@@ -33,7 +33,16 @@ def test_each_algorithm_has_examples() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
 def test_worked_example(trio: Callable[[], Trio], example: dict[str, Any]) -> None:
-    asked, limit, receipts = trio(), Limit(**example["limit"]), []
+    assert_as_told(trio(), example)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
+def test_worked_example_on_an_event_loop(blocking: Any, example: dict[str, Any]) -> None:
+    assert_as_told(Trio(blocking), example)
+
+
+def assert_as_told(asked: Trio, example: dict[str, Any]) -> None:
+    limit, receipts = Limit(**example["limit"]), []
     start = int(datetime.fromisoformat(example["from"]).timestamp()) * 1_000_000 if "from" in example else HOUR
     for number, step in enumerate(example["steps"]):
         asked.now = start + int(Fraction(str(step["at"])) * 1_000_000)
