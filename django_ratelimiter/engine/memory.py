@@ -173,6 +173,8 @@ class MemoryEngine:
             wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
         if spends:
             self._keep(_name(charge), _Counter(kept, at + reset), now)
+        elif spending and wait:
+            self._keep_until(_name(charge), at + reset)
         left = remaining if spending else remaining - cost
         return Verdict(
             passes,
@@ -195,6 +197,12 @@ class MemoryEngine:
             if self._most is not None and len(alive) > self._most:
                 alive = dict(list(alive.items())[-self._most :])
             self._counters, self._sweep_at = alive, max(1_000, 2 * len(alive))
+
+    def _keep_until(self, name: str, until_us: int) -> None:
+        """Spent under a higher quota, a counter would be forgotten before it passes by this one."""
+        counter = self._counters.get(name)
+        if counter and counter.expires_us < until_us:
+            self._counters[name] = counter._replace(expires_us=until_us)
 
     def _give_back(self, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:

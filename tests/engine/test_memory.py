@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.memory import USAGE_MINUTES
 
@@ -14,6 +16,18 @@ def test_counters_whose_quota_is_back_are_forgotten() -> None:
     for number in range(10_000):
         engine.check([Charge(f"key{number}", Limit(1, 1, "fixed_window"))], now_us=number * 1_000_000)
     assert len(engine._counters) <= 2_000
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra", "leaky_bucket"])
+def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(algorithm: str) -> None:
+    engine, charge = MemoryEngine(), Charge("ann", Limit(1_000, 3_600, algorithm))
+    engine.check([charge], now_us=0)
+    lowered = charge._replace(limit=Limit(1, 3_600, algorithm))
+    refused = engine.check([lowered], now_us=0)[0]
+    assert (refused.allowed, refused.retry_after) == (False, 3_600)
+    for number in range(3_000):  # long after it would have been full by the higher quota
+        engine.check([Charge(f"{number}", DAY)], now_us=60_000_000)
+    assert engine.peek([lowered], now_us=60_000_000)[0].retry_after == 3_540
 
 
 def test_the_most_that_it_shall_keep_are_the_latest() -> None:
