@@ -166,6 +166,24 @@ def test_the_clock_of_redis_decides_which_window_it_is(
         assert calls >= 4
 
 
+def test_a_call_that_is_asked_again_is_counted_and_charged_once(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 400 * 86_400 * 10**9)
+    for number in range(3):
+        engine = RedisEngine(redis_client, namespace="again")  # each begins with its own idea of the time
+        engine.publish(1)
+        receipts = engine.check([Charge("receipt", Limit(5, 60, "token_bucket"))])
+        charge = Charge("key", calendar("year"), 2, usage="rule|")
+        refused = engine.check([charge], version=1, refund_if_denied=receipts)[0]
+        assert (refused.allowed, receipts[0].spent) == ((True, 1), (True, 1), (False, 0))[number]
+    in_two_minutes = real() // 1_000 + 120_000_000
+    counts = [count for batch in engine.take_usage(now_us=in_two_minutes) for count in engine.read_usage(batch)]
+    assert sum(count.allowed for count in counts) == 2
+    assert sum(count.denied for count in counts) == 1
+
+
 def test_calls_for_other_times_do_not_mislead_the_clock(redis_client: redis.Redis) -> None:
     """A replay names its own times; that says nothing of the clock of Redis."""
     engine, limit = RedisEngine(redis_client, namespace="replayed"), calendar("day")
