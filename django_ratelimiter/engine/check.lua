@@ -44,16 +44,11 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local loaded = {}
-local function algorithm(id) -- only those that a call uses are made
-  local steps = loaded[id]
-  if not steps then
-    --@ALGORITHMS@
-    loaded[id] = steps
-  end
-  return steps
+local function algorithm(id) -- makes the steps of one that a call uses
+  --@ALGORITHMS@
 end
 
+local loaded = {}
 local function record(i)
   return unpack('<ddddddddd', ARGV[3], 72 * i - 39)
 end
@@ -63,7 +58,8 @@ local function give_back(first)
     local raw = call('GET', KEYS[i + 1])
     if raw then
       local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = record(i)
-      raw = algorithm(id)[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
+      local steps = loaded[id] or algorithm(id)
+      raw = steps[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
       if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
     end
   end
@@ -79,7 +75,8 @@ for i = 1, charges do
     last = unpack('<i7', raw)
     at = max(now, last) -- time that runs backwards stands still
   end
-  local steps, delay, passes = algorithm(id), 0, nil
+  local steps, delay, passes = loaded[id] or algorithm(id), 0, nil
+  loaded[id] = steps
   local remaining, x, y = steps[1](raw, last, at, period, rate, capacity, tick_us, extra)
   if remaining < 0 then elsewhere = true end
   passes = cost <= remaining
@@ -100,7 +97,7 @@ end
 local reply, outcomes = { now }, ''
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = record(i)
-  local level, steps = levels[i], algorithm(id)
+  local level, steps = levels[i], loaded[id]
   local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
   local spends, spent, state = mode == 0 and cost > 0, 0, nil
   if passes then spends = spends and not denied else spends = spends and flags >= 2 end

@@ -12,13 +12,12 @@ _FOLDER = files(__package__)
 
 
 def _with_algorithms(frame: str) -> str:
-    """Put each algorithm in a function of its own, so that a call pays only for those it uses."""
+    """Put each algorithm, which ends by returning its steps, in a branch: a call pays only for those it uses."""
     branches = [
-        f"if id == {algorithm.number} then steps = (function()\n"
-        f"{(_FOLDER / 'algorithms' / f'{algorithm}.lua').read_text('utf-8')}end)()"
+        f"if id == {algorithm.number} then\n{(_FOLDER / 'algorithms' / f'{algorithm}.lua').read_text('utf-8')}"
         for algorithm in Algorithm
     ]
-    script = frame.replace("--@ALGORITHMS@", "\nelse".join(branches) + "\nend")
+    script = frame.replace("--@ALGORITHMS@", "else".join(branches) + "end")
     for algorithm in Algorithm:  # one that takes from another asks for it by name
         script = script.replace(f"algorithm('{algorithm}')", f"algorithm({algorithm.number})")
     return script
