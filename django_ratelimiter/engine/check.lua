@@ -21,6 +21,7 @@ local pack, unpack = struct.pack, struct.unpack
 -- A key outlives its state by this much, so that a clock stepped back by no more still finds it.
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
+local RECORD = '<ddddddddd'
 
 local now, charges, refunds, mode = unpack('<dddd', ARGV[3])
 
@@ -49,27 +50,9 @@ local function algorithm(id) -- makes the steps of one that a call uses
 end
 
 local loaded = {}
-local function record(i)
-  return unpack('<ddddddddd', ARGV[3], 72 * i - 39)
-end
-
-local function give_back(first)
-  for i = first + 1, first + refunds do
-    local raw = call('GET', KEYS[i + 1])
-    if raw then
-      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = record(i)
-      local steps = loaded[id] or algorithm(id)
-      raw = steps[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
-      if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
-    end
-  end
-end
-
-if mode == 2 then give_back(0) end
-
 local levels, denied, elsewhere = {}, false, false
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, _, extra, cost, flags = record(i)
+  local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local raw, at, last = call('GET', KEYS[i + 1]), now, nil
   if raw then
     last = unpack('<i7', raw)
@@ -96,7 +79,7 @@ end
 
 local reply, outcomes = { now }, ''
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = record(i)
+  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local level, steps = levels[i], loaded[id]
   local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
   local spends, spent, state = mode == 0 and cost > 0, 0, nil
@@ -136,7 +119,17 @@ for i = 1, charges do
   outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
 end
 
-if denied and refunds > 0 and mode == 0 then give_back(charges) end
+if mode == 2 or (denied and mode == 0) then
+  for i = charges + 1, charges + refunds do
+    local raw = call('GET', KEYS[i + 1])
+    if raw then
+      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 39)
+      local steps = loaded[id] or algorithm(id)
+      raw = steps[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
+      if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
+    end
+  end
+end
 
 if ARGV[2] ~= '' then
   local prefix, minute = string.sub(KEYS[1], 1, -8), format('%.0f', floor(now / 60000000))
