@@ -13,8 +13,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core import serializers
 from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 
 import django_ratelimiter
+from django_ratelimiter.engine import Limit
 from django_ratelimiter.models import (
     Rule,
     RuleLimit,
@@ -67,6 +70,24 @@ class TestMigrations:
         assert names
         assert not [name for name in names if re.search(r"_auto_|alter_.*_and", name)]
 
+    @pytest.mark.django_db(transaction=True)
+    def test_limits_of_the_first_migrations_go_on_as_they_were(self) -> None:
+        app = "django_ratelimiter"
+        executor = MigrationExecutor(connection)
+        try:
+            old = executor.migrate([(app, "0002_rule_set_state")]).apps
+            rule = old.get_model(app, "Rule").objects.create(slug="api", name="API")
+            values = {"algorithm": "token_bucket", "quota": 9, "window_seconds": Decimal(60), "burst": 20}
+            old.get_model(app, "RuleLimit").objects.create(rule=rule, **values)
+            old.get_model(app, "RuleLimit").objects.create(rule=rule, unlimited=True)
+        finally:
+            call_command("migrate", app, verbosity=0)
+        limited, unlimited = RuleLimit.objects.order_by("unlimited")
+        limited.full_clean()
+        unlimited.full_clean()
+        assert limited.to_limit() == Limit(9, 60, "token_bucket", burst=20)
+        assert (limited.generation, limited.max_delay_ms, limited.rule.count_refusals) == (0, 0, False)
+
     def test_users_may_have_other_keys(self, tmp_path: Path) -> None:
         """A project whose user model has UUID keys migrates, assigns and reads back."""
         (tmp_path / "people").mkdir()
@@ -93,6 +114,8 @@ settings.configure(
 )
 django.setup()
 from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
 from people.models import Person
 from django_ratelimiter.models import Tier, TierAssignment

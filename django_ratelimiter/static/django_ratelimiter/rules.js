@@ -50,8 +50,8 @@ document.addEventListener("DOMContentLoaded", () => {
         for (const old of row.querySelectorAll(".errorlist")) {
             old.remove();
         }
-        for (const line of row.querySelectorAll(".form-row")) {
-            line.classList.remove("errors");
+        for (const old of row.querySelectorAll(".errors")) {
+            old.classList.remove("errors");
         }
         for (const [name, texts] of Object.entries(errors)) {
             const list = document.createElement("ul");
