@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -180,6 +181,37 @@ def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, make_rule: 
     async_to_sync(cancel)()
     assert held == [1]
     assert engine.released == [1]
+
+
+def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    limiter.check(rf.get("/"), cost=0)  # reads the rules in this thread
+    asking, heard = threading.Event(), threading.Event()
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        asking.set()
+        heard.wait(10)
+        return MemoryEngine.check(engine, *args, **kwargs)
+
+    async def never(request: HttpRequest) -> Any:
+        raise AssertionError
+
+    async def cancel() -> None:
+        middleware = RateLimitMiddleware(never)  # type: ignore[arg-type]
+        middleware.get_response = middleware.process_view  # type: ignore[assignment]
+        task = asyncio.ensure_future(middleware(rf.get("/")))  # type: ignore[arg-type]
+        await asyncio.to_thread(asking.wait, 10)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.05, heard.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(engine, "check", check)
+    asyncio.run(cancel())
+    assert engine.released == [1]
+    assert engine.held() == 0
 
 
 def test_refused_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
