@@ -114,4 +114,6 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     });
     document.querySelectorAll(ROW).forEach(meet);
+    // A browser that comes back to the page may have filled in what was typed before.
+    window.addEventListener("pageshow", () => document.querySelectorAll(ROW).forEach(arrange));
 });
