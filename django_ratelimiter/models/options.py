@@ -44,7 +44,7 @@ _LABELS: Final[Mapping[str, Any]] = {
     "sliding_window_counter": _("sliding window: estimates, in little memory"),
     "sliding_window_slots": _("sliding window in slots: moves on step by step"),
     "token_bucket": _("token bucket: fills up again, allows a burst"),
-    "gcra": _("GCRA: a token bucket in half the memory"),
+    "gcra": _("GCRA: a token bucket in less memory"),
     "leaky_bucket": _("leaky bucket: holds requests, for an even pace"),
     "concurrency": _("concurrency: requests in progress at once"),
     "clock": _("by the clock"),
