@@ -7,17 +7,12 @@ from fractions import Fraction
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
 from ..engine.limits import Limit
 from ..models import Rule, RuleLimit
+from .forms import IDENTITY_LABELS
 from .words import duration, per, rate_in_words, units
-
-_ONE: Final = {
-    "user": gettext_lazy("user"),
-    "ip": gettext_lazy("IP address"),
-    "api_key": gettext_lazy("API key"),
-}
 
 
 def sentences(row: RuleLimit) -> str:
@@ -47,9 +42,9 @@ def _unlimited(row: RuleLimit) -> str:
 
 
 def _who(rule: Rule, row: RuleLimit) -> str:
-    """Who has a counter: "Each user of the tier “Free”"."""
+    """Who has a counter: "Each user", or "Each user, in the tier “Free”,"."""
     parts = rule.partition_by if isinstance(rule.partition_by, list) else []
-    named = _(" and ").join(str(_ONE.get(part, part)) for part in parts)
+    named = _(" and ").join(str(IDENTITY_LABELS.get(part, part)) for part in parts)
     if len(parts) > 1:
         who = _("Each combination of %(parts)s") % {"parts": named}
     else:
