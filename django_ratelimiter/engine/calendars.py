@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 #: The calendars, each with the days that its longest window has.
 CALENDARS: Final = {"day": 1, "week": 7, "month": 31, "year": 366}
+
+#: Files beside the zones: what the one means differs from machine to machine, the other means nothing.
+_NO_ZONES: Final = {"localtime", "Factory"}
 
 
 class Window(NamedTuple):
@@ -34,10 +37,9 @@ def zone_of(timezone: str | None) -> tzinfo:
     """The time zone of this name. Raises ValueError if this machine does not know it."""
     if timezone in (None, "UTC"):
         return UTC  # known without a time zone database
-    try:
+    if timezone in available_timezones() - _NO_ZONES:
         return ZoneInfo(timezone)
-    except (ValueError, KeyError, OSError):
-        raise ValueError(f"timezone: {timezone!r} is unknown here; give a name such as 'Europe/Berlin'.") from None
+    raise ValueError(f"timezone: {timezone!r} is unknown here; give a name such as 'Europe/Berlin'.")
 
 
 @lru_cache(maxsize=10_000)

@@ -141,3 +141,9 @@ def test_each_meaning_has_counters_of_its_own() -> None:
     assert len({limit.tag for limit in meanings}) == len(meanings)
     for limit in meanings:
         assert replace(limit, quota=3, soft_quota=2).tag == limit.tag
+
+
+@pytest.mark.parametrize("timezone", ["localtime", "posixrules", "Factory", "posix/UTC", "europe/berlin", ""])
+def test_files_beside_the_zones_are_none(timezone: str) -> None:
+    with pytest.raises(ValueError, match=r"^timezone: .* is unknown here"):
+        Limit(5, algorithm="fixed_window", calendar="day", timezone=timezone)
