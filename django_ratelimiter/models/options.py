@@ -51,7 +51,7 @@ _LABELS: Final[Mapping[str, Any]] = {
     "first_request": _("with the first request"),
     "continuous": _("continuously"),
     "interval": _("all at once"),
-    "": _("none: a window in seconds"),
+    "": _("none"),
     "day": _("day"),
     "week": _("week, from Monday"),
     "month": _("month"),
