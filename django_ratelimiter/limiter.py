@@ -7,6 +7,7 @@ knows its user only after authentication; the second call then gives back what t
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,7 @@ from .connection import get_engine
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .engine.resilience import LocalEngine
 from .exceptions import EngineUnavailable, RulesUnavailable, StaleRules
-from .planning import MaxDelay, Question, plan
+from .planning import Extra, MaxDelay, Question, plan
 from .rules import cache
 
 logger = logging.getLogger("django_ratelimiter")
@@ -32,22 +33,33 @@ _local = LocalEngine()
 
 
 def check(
-    request: Any, *, scope: str | None = None, cost: int | None = None, before_authentication: bool = False
+    request: Any,
+    *,
+    scope: str | None = None,
+    cost: int | None = None,
+    before_authentication: bool = False,
+    extra: Sequence[Extra] = (),
 ) -> Decision:
     """Decide a request by all rules that it meets and has not met before; the whole is at `request.ratelimit`.
 
     request: Django's or the REST framework's. scope: also meet the rules of this scope. cost: units to spend,
     `None` = what each rule says. before_authentication: leave rules that need the user to a later call.
+    extra: rules written in code, to be decided together with those of the rule set.
     The caller holds an admitted request for the decision's `delay`; leases end with the response.
     """
-    return _check(request, scope, cost, before_authentication, "rule")
+    return _check(request, scope, cost, before_authentication, tuple(extra), "rule")
 
 
 async def acheck(
-    request: Any, *, scope: str | None = None, cost: int | None = None, before_authentication: bool = False
+    request: Any,
+    *,
+    scope: str | None = None,
+    cost: int | None = None,
+    before_authentication: bool = False,
+    extra: Sequence[Extra] = (),
 ) -> Decision:
     """The same for asynchronous code: in a thread, as the database may be asked, and with any delay."""
-    return await sync_to_async(_check)(request, scope, cost, before_authentication, None)
+    return await sync_to_async(_check)(request, scope, cost, before_authentication, tuple(extra), None)
 
 
 def slot(
@@ -70,13 +82,19 @@ def slot(
 
 
 def _check(
-    request: Any, scope: str | None, cost: int | None, before_authentication: bool, max_delay: MaxDelay
+    request: Any,
+    scope: str | None,
+    cost: int | None,
+    before_authentication: bool,
+    extra: tuple[Extra, ...],
+    max_delay: MaxDelay,
 ) -> Decision:
     http: HttpRequest = getattr(request, "_request", request)
     decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
     if decision.allowed and settings.ENABLED:
         decision = replace(decision, delay=0.0) if decision.delay else decision
-        latest = _decide(planning.request_question(http, scope, cost, max_delay, before_authentication, decision))
+        question = planning.request_question(http, scope, cost, max_delay, before_authentication, decision, extra)
+        latest = _decide(question)
         if latest:
             decision = merge(decision, latest)
             if latest.leases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from django.http import HttpRequest
@@ -21,12 +21,20 @@ MaxDelay = float | None | Literal["rule"]
 _NEVER: Final = EXACT
 
 
+class Extra(NamedTuple):
+    """A rule written in code, and what splits its counters for this request; `None` = the request lacks it."""
+
+    rule: RuleRecord
+    value: str | None
+
+
 class Question(NamedTuple):
     """What a door or a slot asks.
 
     identity: `None` for a slot, which meets the rules of its scope only, and splits them by `partition`.
     cost: units; `None` = each rule's own. before_authentication: leave rules that need the user to a later call.
     earlier: what other doors decided for this request. only_leases: all else has been charged in an earlier call.
+    extra: rules to meet beside those of the rule set.
     """
 
     facts: Facts
@@ -37,6 +45,7 @@ class Question(NamedTuple):
     before_authentication: bool = False
     earlier: Decision = NOTHING_TO_DECIDE
     only_leases: bool = False
+    extra: tuple[Extra, ...] = ()
 
 
 class Planned(NamedTuple):
@@ -58,12 +67,13 @@ def request_question(
     max_delay: MaxDelay,
     before_authentication: bool,
     earlier: Decision,
+    extra: tuple[Extra, ...] = (),
 ) -> Question:
     """What a door asks about a request."""
     match = request.resolver_match
     route, view_name = (match.route, match.view_name) if match else ("", "")
     facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
-    return Question(facts, identify(request), cost, max_delay, None, before_authentication, earlier)
+    return Question(facts, identify(request), cost, max_delay, None, before_authentication, earlier, extra=extra)
 
 
 def slot_question(
@@ -76,6 +86,8 @@ def slot_question(
 def plan(rules: RuleSet, question: Question) -> list[Planned]:
     """The charges: one for each limit of each rule that is met and was not met before."""
     matched = rules.match(question.facts)
+    if question.extra:
+        matched = _with_extra(matched, question.extra)
     if not matched:
         return []
     tier = _tier(rules, question)
@@ -86,6 +98,13 @@ def plan(rules: RuleSet, question: Question) -> list[Planned]:
         if rule.slug not in decided and _meets(rule, question)
         for charge in _charges(rule, tier, question)
     ]
+
+
+def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[RuleRecord, ...]:
+    """All rules by priority, then slug. Of two with one slug the rule set's stays: it has one set of counters."""
+    rules = {rule.slug: rule for rule, _ in reversed(extra) if rule.mode != "off"}
+    rules.update((rule.slug, rule) for rule in matched)
+    return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
 
 
 def _tier(rules: RuleSet, question: Question) -> TierRecord | None:
@@ -136,7 +155,8 @@ def _value(rule: RuleRecord, question: Question) -> str | None:
     identity = question.identity
     if identity is None:
         return question.partition if rule.partition_by else ""
-    value = partition(identity, rule.partition_by)
+    coded = [extra.value for extra in question.extra if extra.rule is rule]
+    value = coded[0] if coded else partition(identity, rule.partition_by)
     if value is None and rule.missing_partition == "ip":
         value = partition(identity, ("ip",))
     return value
