@@ -50,7 +50,8 @@ local function algorithm(id) -- makes the steps of one that a call uses
 end
 
 local loaded = {}
-local levels, denied, elsewhere = {}, false, false
+-- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
+local levels, denied, elsewhere = { 0 }, false, false
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local raw, at, last = call('GET', KEYS[i + 1]), now, nil
@@ -77,7 +78,6 @@ if elsewhere then
   return reply
 end
 
--- A table grows slowly, and most calls have a charge.
 local reply, outcomes = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ''
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
@@ -135,7 +135,7 @@ end
 if ARGV[2] ~= '' then
   local prefix, minute = string.sub(KEYS[1], 1, -8), format('%.0f', floor(now / 60000000))
   local usage = prefix .. 'usage:' .. minute
-  if call('HINCRBY', usage, ARGV[2] .. '\n' .. outcomes, 1) == 1 then
+  if call('HINCRBY', usage, ARGV[2] .. '\n' .. outcomes, '1') == 1 then
     -- One long value turns the hash from a list that is searched into a table.
     call('HSET', usage, '', string.rep(' ', 512))
     call('SADD', prefix .. 'minutes', minute)
