@@ -80,6 +80,7 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
         "cost": 1,
         "priority": 100,
         "message": "",
+        "charge_when": "any",
         "count_refusals": False,
         "limits": [
             limit("free", quota=10, window_seconds="60.000000"),

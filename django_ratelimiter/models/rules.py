@@ -41,6 +41,11 @@ class Rule(models.Model):
         IP = "ip", _("is counted by IP address")
         DENY = "deny", _("is refused")
 
+    class ChargeWhen(models.TextChoices):
+        ANY = "any", _("always")
+        SUCCESS = "success", _("if the response is a success (status below 400)")
+        FAILURE = "failure", _("if the response is a failure (status 400 or above)")
+
     class FailurePolicy(models.TextChoices):
         OPEN = "open", _("allow every request")
         CLOSED = "closed", _("refuse every request (503)")
@@ -97,6 +102,14 @@ class Rule(models.Model):
     )
     cost = models.PositiveIntegerField(
         _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request spends.")
+    )
+    charge_when = models.CharField(
+        _("what it spends is kept"),
+        max_length=16,
+        choices=ChargeWhen.choices,
+        default=ChargeWhen.ANY,
+        db_default="any",  # workers of the version before write rows without it
+        help_text=_("A request spends at once, and gets it back if its response turns out otherwise."),
     )
     count_refusals = models.BooleanField(
         _("count refusals"),

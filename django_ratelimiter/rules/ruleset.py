@@ -20,6 +20,7 @@ PATH_KINDS: Final = ("any", "exact", "prefix", "route")
 IDENTITIES: Final = ("user", "ip", "api_key")
 MISSING_PARTITION: Final = ("skip", "ip", "deny")
 FAILURE_POLICIES: Final = ("local", "open", "closed")
+CHARGE_WHEN: Final = ("any", "success", "failure")
 DEFAULT_FOR: Final = ("none", "anonymous", "authenticated")
 
 #: What a limit may be given beside quota, window and algorithm; absent or empty = the engine's default.
@@ -73,7 +74,8 @@ class RuleRecord:
     """A rule with its limits by tier slug; under `None` those of every other tier; an empty tuple = unlimited.
 
     methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
-    that one request spends. count_refusals: whether refused requests spend, too.
+    that one request spends. count_refusals: whether refused requests spend, too. charge_when: of which responses
+    what was spent is kept: any, success (a status below 400) or failure.
     """
 
     slug: str
@@ -92,6 +94,7 @@ class RuleRecord:
     message: str
     count_refusals: bool
     limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
+    charge_when: str = CHARGE_WHEN[0]
 
     def __str__(self) -> str:
         return self.slug
@@ -187,6 +190,8 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     _choice(data, "path_kind", PATH_KINDS)
     _choice(data, "missing_partition", MISSING_PARTITION)
     _choice(data, "failure_policy", FAILURE_POLICIES)
+    data = {"charge_when": CHARGE_WHEN[0], **data}  # versions before it was known lack it
+    _choice(data, "charge_when", CHARGE_WHEN)
     methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
     for name in partition_by:
         if name not in IDENTITIES:
@@ -222,6 +227,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
         message=data["message"],
         count_refusals=count_refusals,
         limits=limits,
+        charge_when=data["charge_when"],
     )
 
 

@@ -30,6 +30,7 @@ class TestRule:
             (Rule.PathKind, ruleset.PATH_KINDS),
             (Rule.MissingPartition, ruleset.MISSING_PARTITION),
             (Rule.FailurePolicy, ruleset.FAILURE_POLICIES),
+            (Rule.ChargeWhen, ruleset.CHARGE_WHEN),
             (Tier.DefaultFor, ruleset.DEFAULT_FOR),
         ):
             assert set(choices.values) == set(known)
@@ -53,6 +54,7 @@ class TestRule:
             ({"partition_by": ["ip", "user", "ip"]}, "partition_by"),
             ({"partition_by": {"ip": 1}}, "partition_by"),
             ({"mode": "on"}, "mode"),
+            ({"charge_when": "never"}, "charge_when"),
             ({"path_kind": "glob"}, "path_kind"),
             ({"slug": "with space"}, "slug"),
         ],

@@ -133,6 +133,7 @@ def test_a_tier_that_no_limit_names_does_not_meet_the_rule() -> None:
         ({"limits": [limit_data(max_delay_ms=-1)]}, "max_delay_ms"),
         ({"limits": [limit_data(generation="x")]}, "generation"),
         ({"count_refusals": None}, "count_refusals"),
+        ({"charge_when": "never"}, "charge_when"),
     ],
 )
 def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reason: str) -> None:
@@ -144,9 +145,12 @@ def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reaso
 
 def test_a_limit_has_what_the_doors_need_beside_it() -> None:
     limits = [limit_data(max_delay_ms=1500, generation=3)]
-    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=limits, count_refusals=True))).rules[0]
+    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=limits, count_refusals=True, charge_when="failure"))).rules[
+        0
+    ]
     assert rule.limits_for(None) == (LimitRecord(Limit(100, 60, "fixed_window"), max_delay=1.5, generation=3),)
     assert rule.count_refusals
+    assert rule.charge_when == "failure"
 
 
 def test_a_snapshot_of_the_first_version_still_loads() -> None:
@@ -154,3 +158,4 @@ def test_a_snapshot_of_the_first_version_still_loads() -> None:
     rule = RuleSet.from_snapshot(snapshot(rule_data(limits=[entry | {"burst": None, "soft_quota": None}]))).rules[0]
     assert rule.limits_for(None) == (LimitRecord(Limit(1, 60, "fixed_window"), max_delay=0.0, generation=0),)
     assert not rule.count_refusals
+    assert rule.charge_when == "any"
