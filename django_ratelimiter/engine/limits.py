@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from math import gcd
 from struct import pack
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from .calendars import CALENDARS, window_at, zone_of
 from .registry import ANCHORS, ON_CALENDAR, REFILLS
@@ -200,13 +201,13 @@ class Limit:
     def tag(self) -> str:
         """What tells the counters of this limit from others under the same key: a change of it starts anew.
 
-        It is short because it stands in every key's name.
+        It is short because it stands in every key's name; a time zone is a checksum there.
         """
         letter = Algorithm(self.algorithm).letter
         if self.calendar is not None:
-            anchor = f"-{self.anchor_day}" if (self.anchor_day or 1) > 1 else ""
-            zone = "" if self.timezone in (None, "UTC") else f"@{self.timezone}"
-            return f":{letter}{self.calendar}{anchor}{zone}"
+            anchor = "" if self.anchor_day in (None, 1) else f"{self.anchor_day}"
+            zone = "" if self.timezone in (None, "UTC") else f"@{crc32(str(self.timezone).encode()) % 16**7:07x}"
+            return f":{letter}{self.calendar[0]}{anchor}{zone}"
         seconds, rest = divmod(self.window_us, 1_000_000)
         window = f"{self.window_us}us" if rest else f"{seconds}"
         slots = f"/{self.number_of_slots}" if self.number_of_slots > 1 else ""

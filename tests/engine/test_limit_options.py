@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from zoneinfo import available_timezones
 
 import pytest
 
@@ -147,3 +148,9 @@ def test_each_meaning_has_counters_of_its_own() -> None:
 def test_files_beside_the_zones_are_none(timezone: str) -> None:
     with pytest.raises(ValueError, match=r"^timezone: .* is unknown here"):
         Limit(5, algorithm="fixed_window", calendar="day", timezone=timezone)
+
+
+def test_every_zone_has_counters_of_its_own() -> None:
+    zones = available_timezones() - {"localtime", "Factory"}
+    tags = {Limit(5, algorithm="fixed_window", calendar="day", timezone=zone).tag for zone in zones}
+    assert len(tags) == len(zones)
