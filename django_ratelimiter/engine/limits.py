@@ -175,8 +175,11 @@ class Limit:
     def terms_at(self, at_us: int, max_delay: float | None = None) -> Terms:
         """The terms of a charge at this moment. max_delay: seconds; `None` = any."""
         if self.calendar is not None:
-            start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day)
-            return self.terms._replace(period=end - start, extra=start)
+            latest: Terms | None = self.__dict__.get("_latest")  # asking the calendar costs more than a decision's rest
+            if latest is None or not latest.extra <= at_us < latest.extra + latest.period:
+                start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day)
+                latest = self.__dict__["_latest"] = self.terms._replace(period=end - start, extra=start)
+            return latest
         if max_delay is not None and self.holds:
             return self.terms._replace(extra=_delay_us(max_delay))
         return self.terms
