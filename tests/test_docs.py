@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import importlib.util
+import inspect
 import re
 import tomllib
 import unittest
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.test import RequestFactory, override_settings
+from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import checks, conf, tasks
 from django_ratelimiter.decision import decide
@@ -171,15 +172,20 @@ def test_examples_are_python_and_import_what_exists(block: str) -> None:
                 assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_example_of_a_users_test_passes() -> None:
-    [block] = [block for block in blocks(PAGES["docs/howto/testing.md"], "python") if "TestCase" in block]
+def test_the_examples_of_users_tests_pass(request: pytest.FixtureRequest, client: Client) -> None:
+    examples = [block for block in blocks(PAGES["docs/howto/testing.md"], "python") if "def test_" in block]
+    case, functions = examples
     names: dict[str, Any] = {"__name__": __name__}
-    exec(block, names)
+    exec(case, names)
     outcome = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(names["LimitTests"])(outcome)
-    assert outcome.testsRun == 1
+    assert outcome.testsRun == 2
     assert not outcome.errors + outcome.failures
+    exec(functions, names)
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test(**{name: request.getfixturevalue(name) for name in inspect.signature(test).parameters})
 
 
 def test_the_settings_of_the_readme_are_those_of_the_quickstart() -> None:

@@ -1,0 +1,9 @@
+"""For tests of projects that use the limiter: rules, a clock and counts of a test's own, without Redis or database."""
+
+from __future__ import annotations
+
+from .assertions import aassert_limited, assert_limited
+from .clock import START, FrozenClock
+from .override import RulesInForce, override_rules
+
+__all__ = ["START", "FrozenClock", "RulesInForce", "aassert_limited", "assert_limited", "override_rules"]

@@ -1,0 +1,86 @@
+"""What tests say about limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+from ..decision import Decision
+from ..exceptions import LimitExceeded
+
+_REFUSED: Final = (429, 503)
+
+
+def assert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
+    """Check that `after` requests are admitted and the next one is refused, and return the refusal.
+
+    ask: a test client, which gets what `args` and `kwargs` say; or any callable, called with them, that returns a
+    response or a Decision, or raises LimitExceeded, whose decision is then returned. Refused means 429 or 503.
+    by: the slug of a rule that must be among those that refuse; a client or a decision can tell.
+    """
+    call = partial(_asking(ask), *args, **kwargs)
+    for number in range(after):
+        _check_admitted(_answer(call), number, after)
+    return _checked_refusal(_answer(call), after, by)
+
+
+async def aassert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
+    """The same for an asynchronous client or callable."""
+    call = partial(_asking(ask), *args, **kwargs)
+    for number in range(after):
+        _check_admitted(await _aanswer(call), number, after)
+    return _checked_refusal(await _aanswer(call), after, by)
+
+
+def _asking(ask: Any) -> Callable[..., Any]:
+    get: Callable[..., Any] = getattr(ask, "get", ask)
+    return get
+
+
+def _answer(call: Callable[[], Any]) -> Any:
+    try:
+        answer = call()
+    except LimitExceeded as error:
+        return error.decision
+    if isinstance(answer, Awaitable):
+        close = getattr(answer, "close", None)
+        if close:
+            close()
+        raise TypeError("What is asked is asynchronous; await aassert_limited(...) instead.")
+    return answer
+
+
+async def _aanswer(call: Callable[[], Any]) -> Any:
+    try:
+        answer = call()
+        return await answer if isinstance(answer, Awaitable) else answer
+    except LimitExceeded as error:
+        return error.decision
+
+
+def _check_admitted(answer: Any, number: int, after: int) -> None:
+    if _is_refused(answer):
+        names = ", ".join(_refusing(answer)) or "nothing that could be told"
+        raise AssertionError(f"Request {number + 1} of {after} that should pass was refused, by {names}.")
+
+
+def _checked_refusal(answer: Any, after: int, by: str | None) -> Any:
+    if not _is_refused(answer):
+        raise AssertionError(f"Request {after + 1} was admitted; it should be refused after {after}.")
+    if by is not None and by not in _refusing(answer):
+        raise AssertionError(f"The request was refused by {', '.join(_refusing(answer)) or 'no rule'}, not by {by}.")
+    return answer
+
+
+def _is_refused(answer: Any) -> bool:
+    return not answer.allowed if isinstance(answer, Decision) else answer.status_code in _REFUSED
+
+
+def _refusing(answer: Any) -> list[str]:
+    """The slugs of the rules that refuse."""
+    decision = answer
+    if not isinstance(answer, Decision):
+        request = getattr(answer, "wsgi_request", None) or getattr(answer, "asgi_request", None)
+        decision = getattr(request, "ratelimit", None)
+    return list(dict.fromkeys(result.rule.slug for result in decision.refused_by)) if decision else []

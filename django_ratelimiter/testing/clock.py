@@ -1,0 +1,53 @@
+"""A clock that stands still."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import ceil
+from typing import Final
+
+#: When a clock starts that was given no time: a Thursday, and the first day of a month and a year.
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class FrozenClock:
+    """Time that passes only when a test says so, or when the limiter would sleep.
+
+    at: when it starts, aware of its time zone. slept: for how many seconds requests were held, the latest last.
+    """
+
+    def __init__(self, at: datetime = START) -> None:
+        self.slept: list[float] = []
+        self.move_to(at)
+
+    def __call__(self) -> int:
+        """The time in microseconds since the Unix epoch, as engines take it."""
+        return self._now_us
+
+    @property
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return datetime.fromtimestamp(self._now_us // 1_000_000, UTC).replace(microsecond=self._now_us % 1_000_000)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: at least so much, in whole microseconds."""
+        if seconds < 0:
+            raise ValueError(f"seconds: time does not run backwards, so not {seconds!r}.")
+        self._now_us += ceil(Decimal(str(seconds)) * 1_000_000)
+
+    def move_to(self, at: datetime) -> None:
+        """Make it this time, aware of its time zone."""
+        if at.tzinfo is None:
+            raise ValueError(f"at: {at!r} names no time zone.")
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        self._now_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def sleep(self, seconds: float) -> None:
+        """What stands in for sleeping."""
+        self.slept.append(seconds)
+        self.advance(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """The same for coroutines."""
+        self.sleep(seconds)

@@ -1,0 +1,122 @@
+"""Rules in force for the length of a test, counted in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from unittest.mock import patch
+
+from django.test.utils import TestContextDecorator, override_settings
+
+from .. import connection, holding, identity
+from ..conf import django_setting
+from ..engine.base import Charge, Verdict, Version
+from ..engine.memory import MemoryEngine
+from ..rules import cache, versions
+from ..rules.ruleset import RuleSet, TierRecord
+from .clock import FrozenClock
+from .written import WrittenRule, record_of
+
+
+class RulesInForce:
+    """What a test has in hand while its rules are in force. Calling it replaces them, and what is spent stays.
+
+    clock: the time by which limits count. engine: what counts. tier: the slug of the tier that every caller has;
+    `None` = no tier. May be set at any time.
+    """
+
+    def __init__(self, clock: FrozenClock, tier: str | None = None) -> None:
+        self.clock = clock
+        self.engine = _EngineWithoutVersions(clock)
+        self.tier = tier
+        self._rules = RuleSet(Version(1))
+
+    def __call__(self, *rules: WrittenRule) -> None:
+        """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
+        records = [record_of(rule) for rule in rules]
+        self._rules = RuleSet(Version(self._rules.version.number + 1), rules=records)
+        cache._kept = cache._Kept()  # loaded anew when next asked for
+
+    def rule_set(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    def tier_for(self, *_identity: object) -> TierRecord | None:
+        """The tier of any caller."""
+        return None if self.tier is None else _tier(self.tier)
+
+
+class override_rules(TestContextDecorator):
+    """Put these rules in force, and no others: in a `with` block, a test function, or a whole TestCase.
+
+    rules: records, or dicts of the fields of `Rule`, where only `slug` and `limits` are needed: a path is a prefix
+    unless `path_kind` says otherwise. `limits` is a list of rates such as "10/minute", of `Limit`s, and of dicts of
+    the fields of `RuleLimit`, with "rate" in place of quota and window_seconds if you like; or a dict of such lists by
+    tier slug, `None` = every other tier, where "unlimited" stands for a list.
+    tier: what every caller has. api_keys: the keys, as callers send them, that count as known. clock: `None` = a
+    frozen one that starts at START.
+
+    Counts in memory, by that clock, whatever the settings say; neither Redis nor the database is asked. Raises
+    ValueError for a rule that could not be enforced.
+    """
+
+    def __init__(
+        self,
+        *rules: WrittenRule,
+        tier: str | None = None,
+        api_keys: Collection[str] = (),
+        clock: FrozenClock | None = None,
+        attr_name: str | None = None,
+        kwarg_name: str | None = None,
+    ) -> None:
+        super().__init__(attr_name, kwarg_name)
+        self._rules, self._tier, self._clock = rules, tier, clock
+        self._api_keys = {identity.hash_api_key(key) for key in api_keys}
+        self._undo: list[ExitStack] = []
+
+    def __enter__(self) -> RulesInForce:  # type: ignore[override]  # the stubs know Django's own decorators only
+        return self.enable()
+
+    def enable(self) -> RulesInForce:
+        in_force = RulesInForce(self._clock or FrozenClock(), self._tier)
+        with ExitStack() as stack:
+            written = {**django_setting("RATELIMITER", {}), "ENABLED": True}
+            stack.enter_context(override_settings(RATELIMITER=written))
+            stack.callback(connection.forget_engine)
+            for owner, name, stand_in in (
+                (connection, "_build", lambda: in_force.engine),
+                (cache, "_kept", cache._Kept()),
+                (cache, "tier_for", in_force.tier_for),
+                (versions, "load", in_force.rule_set),
+                (versions, "uncommitted_rules", lambda: None),
+                (identity, "api_key_known", self._api_keys.__contains__),
+                (holding, "_sleep", in_force.clock.sleep),
+                (holding, "_asleep", in_force.clock.asleep),
+                (holding, "_clock", lambda: in_force.clock() / 1_000_000),
+            ):
+                stack.enter_context(patch.object(owner, name, stand_in))
+            connection.forget_engine()
+            in_force(*self._rules)
+            self._undo.append(stack.pop_all())
+        return in_force
+
+    def disable(self) -> None:
+        self._undo.pop().close()
+
+
+class _EngineWithoutVersions(MemoryEngine):
+    """Believes any version: a rule that the test saves is not in force, and makes nothing stale."""
+
+    def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> list[Verdict]:
+        return super().check(charges, refund_if_denied=refund_if_denied, now_us=now_us)
+
+
+def _tier(slug: str) -> TierRecord:
+    return TierRecord(slug, slug, 0, "none")

@@ -1,0 +1,70 @@
+"""Rules as tests write them: briefly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..engine.limits import Limit
+from ..models import Rule, RuleLimit
+from ..rules.ruleset import OPTIONS, RuleRecord, rule_from
+
+#: A record, or the fields of a rule as `override_rules` describes them.
+WrittenRule = RuleRecord | Mapping[str, Any]
+
+
+def record_of(rule: WrittenRule) -> RuleRecord:
+    """The record of a rule written briefly. Raises ValueError if it could not be enforced."""
+    return rule if isinstance(rule, RuleRecord) else _record(**rule)
+
+
+def _record(**fields: Any) -> RuleRecord:
+    """A rule written briefly, read as one of a snapshot: what it does not say is as in a new row."""
+    data = _defaults(Rule)
+    if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
+        raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
+    if missing := {"slug", "limits"} - fields.keys():
+        raise ValueError(f"A rule needs {' and '.join(sorted(missing))}.")
+    if fields.get("path"):
+        data["path_kind"] = "prefix"
+    limits = fields["limits"]
+    by_tier = limits if isinstance(limits, Mapping) else {None: limits}
+    entries = [entry for tier, several in by_tier.items() for entry in _entries(tier, several)]
+    return rule_from({**data, "name": fields["slug"], **fields, "limits": entries})
+
+
+def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
+    if several == "unlimited":
+        yield {**_defaults(RuleLimit), "tier": tier, "unlimited": True}
+        return
+    if isinstance(several, str):
+        raise ValueError(f'limits: must be a list of limits, or "unlimited", not {several!r}.')
+    for one in several:
+        yield {"tier": tier, **_entry(one)}
+
+
+def _entry(one: Any) -> dict[str, Any]:
+    """One limit as in a snapshot."""
+    defaults = _defaults(RuleLimit)
+    if isinstance(one, Limit):
+        options = {name: getattr(one, name) for name in OPTIONS}
+        window = None if one.window is None else str(one.window)
+        return {**defaults, **options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
+    if isinstance(one, str):
+        one = {"rate": one}
+    if unknown := one.keys() - defaults.keys() - {"rate", "tier"}:
+        raise ValueError(f"A limit has no {', '.join(sorted(unknown))}; it has rate, {', '.join(sorted(defaults))}.")
+    given = {name: value for name, value in one.items() if name != "rate"}
+    if "rate" in one:
+        rate = Limit.parse(one["rate"])
+        given |= {"quota": rate.quota, "window_seconds": rate.window}
+    if given.get("window_seconds") is not None:
+        given["window_seconds"] = str(given["window_seconds"])
+    return {**defaults, **given}
+
+
+def _defaults(model: Any) -> dict[str, Any]:
+    """What a new row holds, of the columns that stand in a snapshot."""
+    fields = [field for field in model._meta.concrete_fields if not field.is_relation and not field.primary_key]
+    values = {field.name: field.get_default() for field in fields if field.name != "description"}
+    return {name: getattr(value, "value", value) for name, value in values.items()}  # the plain value of an enum
