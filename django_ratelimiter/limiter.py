@@ -115,7 +115,9 @@ def _decide(question: Question) -> Decision | None:
                 return None
             charges = [each.charge for each in planned]
             try:
-                verdicts = get_engine().check(charges, version=rules.version, refund_if_denied=receipts)
+                verdicts = get_engine().check(
+                    charges, version=rules.version, refund_if_denied=receipts, now_us=question.now_us
+                )
             except StaleRules as stale:
                 cache.reload(stale, rules)
             else:

@@ -22,10 +22,15 @@ _NEVER: Final = EXACT
 
 
 class Extra(NamedTuple):
-    """A rule written in code, and what splits its counters for this request; `None` = the request lacks it."""
+    """A rule written in code, and what splits its counters for this request; `None` = the request lacks it.
+
+    now_us: the moment to decide at, in microseconds since the Unix epoch, for a clock of one's own; `None` = the
+    engine's time.
+    """
 
     rule: RuleRecord
     value: str | None
+    now_us: int | None = None
 
 
 class Question(NamedTuple):
@@ -46,6 +51,11 @@ class Question(NamedTuple):
     earlier: Decision = NOTHING_TO_DECIDE
     only_leases: bool = False
     extra: tuple[Extra, ...] = ()
+
+    @property
+    def now_us(self) -> int | None:
+        """The moment to decide at; `None` = the engine's time."""
+        return next((extra.now_us for extra in self.extra if extra.now_us is not None), None)
 
 
 class Planned(NamedTuple):
@@ -102,7 +112,7 @@ def plan(rules: RuleSet, question: Question) -> list[Planned]:
 
 def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[RuleRecord, ...]:
     """All rules by priority, then slug. Of two with one slug the rule set's stays: it has one set of counters."""
-    rules = {rule.slug: rule for rule, _ in reversed(extra) if rule.mode != "off"}
+    rules = {rule.slug: rule for rule, *_ in reversed(extra) if rule.mode != "off"}
     rules.update((rule.slug, rule) for rule in matched)
     return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
 

@@ -14,6 +14,7 @@ from django.test import RequestFactory
 from django_ratelimiter import connection, limiter
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Limit
+from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.planning import Extra
 from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
@@ -107,6 +108,13 @@ def test_a_missing_value(check: Callable[..., Decision], clock: Clock, missing: 
     rule = coded(quota=1, value=None, missing_partition=missing)
     answers = [check(ask(address), extra=[rule]) for address in ("203.0.113.1", "203.0.113.1", "203.0.113.2")]
     assert [answer.allowed for answer in answers] == expected
+
+
+def test_a_clock_of_ones_own(check: Callable[..., Decision], engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", engine)
+    moments = (0, 0, 0, 43_199_999_999, 43_200_000_000)
+    answers = [check(ask(), extra=[coded()._replace(now_us=moment)]) for moment in moments]
+    assert [answer.allowed for answer in answers] == [True, True, False, False, True]
 
 
 def test_shadow_and_off(check: Callable[..., Decision], clock: Clock) -> None:
