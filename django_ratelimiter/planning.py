@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from django.http import HttpRequest
@@ -13,6 +14,7 @@ from .engine.limits import EXACT, Algorithm
 from .identity import Identity, digest, identify, partition
 from .rules import cache
 from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
+from .rules.tiers import Standing
 
 #: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
 MaxDelay = float | None | Literal["rule"]
@@ -100,13 +102,13 @@ def plan(rules: RuleSet, question: Question) -> list[Planned]:
         matched = _with_extra(matched, question.extra)
     if not matched:
         return []
-    tier = _tier(rules, question)
+    standing = _standing(rules, question)
     decided = {result.rule.slug for result in question.earlier.results}
     return [
-        Planned(rule, tier, charge)
+        Planned(rule, standing.tier, charge)
         for rule in matched
         if rule.slug not in decided and _meets(rule, question)
-        for charge in _charges(rule, tier, question)
+        for charge in _charges(rule, standing, question)
     ]
 
 
@@ -117,12 +119,12 @@ def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[
     return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
 
 
-def _tier(rules: RuleSet, question: Question) -> TierRecord | None:
+def _standing(rules: RuleSet, question: Question) -> Standing:
     identity = question.identity
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (question.before_authentication and identity.awaits_authentication):
-        return None
-    return cache.tier_for(rules, identity.user_id, identity.api_key)
+        return Standing(None)
+    return cache.standing_for(rules, identity.user_id, identity.api_key, partial(partition, identity))
 
 
 def _meets(rule: RuleRecord, question: Question) -> bool:
@@ -136,8 +138,8 @@ def _needs_user(rule: RuleRecord, identity: Identity) -> bool:
     return "user" in rule.partition_by or (rule.depends_on_tier and identity.api_key is None)
 
 
-def _charges(rule: RuleRecord, tier: TierRecord | None, question: Question) -> Iterator[Charge]:
-    records = rule.limits_for(tier)
+def _charges(rule: RuleRecord, standing: Standing, question: Question) -> Iterator[Charge]:
+    records = rule.limits_for(*standing)
     if question.only_leases:
         records = tuple(record for record in records if record.limit.algorithm == Algorithm.CONCURRENCY)
     if not records:
@@ -154,7 +156,7 @@ def _charges(rule: RuleRecord, tier: TierRecord | None, question: Question) -> I
             limit,
             cost,
             gating=rule.mode == "enforce",
-            usage=f"{rule.slug}|{tier or ''}",
+            usage=f"{rule.slug}|{standing.tier or ''}",
             count_refusals=rule.count_refusals,
             max_delay=max_delay if question.max_delay == "rule" else question.max_delay,
         )

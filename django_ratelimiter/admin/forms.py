@@ -9,6 +9,7 @@ from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -17,7 +18,7 @@ from ..identity import MAX_API_KEY, hash_api_key
 from ..models import Rule, RuleLimit, TierAssignment
 from ..models.options import NOT_GIVEN, columns_used
 from ..models.validation import METHODS
-from ..rules.ruleset import IDENTITIES
+from ..rules.partitions import IDENTITIES
 
 IDENTITY_LABELS = {
     "user": gettext_lazy("user"),
@@ -38,11 +39,26 @@ class WordsField(forms.MultipleChoiceField):
         return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
 
 
-class SecondsField(forms.DecimalField):
-    """Seconds without the zeros that the database pads them with."""
+class PlainDecimalField(forms.DecimalField):
+    """A number without the zeros that the database pads it with."""
 
     def prepare_value(self, value: Any) -> Any:
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+
+
+def _multiplier_field() -> forms.DecimalField:
+    """A multiplier without the zeros that the database pads it with."""
+    field = TierAssignment._meta.get_field("multiplier")
+    return PlainDecimalField(
+        label=capfirst(field.verbose_name),
+        help_text=field.help_text,
+        max_digits=field.max_digits,
+        decimal_places=field.decimal_places,
+        min_value=Decimal("0.001"),
+        initial=1,
+        required=False,
+        widget=AdminIntegerFieldWidget,
+    )
 
 
 class OfferingWhatIsThere(forms.ModelForm):
@@ -85,7 +101,7 @@ class RuleLimitForm(OfferingWhatIsThere):
     What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
     """
 
-    window_seconds = SecondsField(
+    window_seconds = PlainDecimalField(
         label=gettext_lazy("Window in seconds"),
         max_digits=16,
         decimal_places=6,
@@ -179,7 +195,22 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
         return super().save_existing_objects(commit)
 
 
-class NewAssignmentForm(forms.ModelForm):
+class AssignmentForm(forms.ModelForm):
+    """What can be changed of an assignment."""
+
+    multiplier = _multiplier_field()
+
+    class Meta:
+        model = TierAssignment
+        fields = ("tier", "multiplier", "starts_at", "ends_at", "reason")
+
+    def clean_multiplier(self) -> Decimal:
+        """What is left empty multiplies by one."""
+        value: Decimal | None = self.cleaned_data["multiplier"]
+        return Decimal(1) if value is None else value
+
+
+class NewAssignmentForm(AssignmentForm):
     """A new assignment. An API key is typed once; only its hash is kept, and nothing shows the key again."""
 
     api_key = forms.CharField(
@@ -193,7 +224,7 @@ class NewAssignmentForm(forms.ModelForm):
 
     class Meta:
         model = TierAssignment
-        fields = ("tier", "user", "group", "reason")
+        fields = ("user", "group", "partition", *AssignmentForm.Meta.fields)
 
     def clean(self) -> dict[str, Any] | None:
         if raw := self.cleaned_data.get("api_key"):

@@ -19,7 +19,7 @@ from ..engine.calendars import CALENDARS
 from ..engine.registry import Algorithm
 from ..models import Rule, RuleLimit
 from ..models.options import NOT_GIVEN, columns_used
-from ..rules.ruleset import IDENTITIES
+from ..rules.partitions import IDENTITIES
 from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
 from .sentences import sentences
 

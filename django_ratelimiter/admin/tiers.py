@@ -6,13 +6,37 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
-from django.db.models import Count
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Tier, TierAssignment
-from .forms import NewAssignmentForm
+from .forms import AssignmentForm, NewAssignmentForm
 from .numbering import NumberedAdmin
+from .words import period_in_words
+
+GRANT = {
+    "fields": ("multiplier", ("starts_at", "ends_at")),
+    "description": _("A dated assignment goes before those without a date; else the tier of highest rank holds."),
+}
+
+
+class PeriodFilter(admin.SimpleListFilter):
+    """Assignments by whether their time is to come, now, or over."""
+
+    title = _("when")
+    parameter_name = "when"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("now", _("in force")), ("later", _("to come")), ("over", _("over"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        now = timezone.now()
+        begun = Q(starts_at=None) | Q(starts_at__lte=now)
+        not_over = Q(ends_at=None) | Q(ends_at__gt=now)
+        conditions = {"now": begun & not_over, "later": Q(starts_at__gt=now), "over": Q(ends_at__lte=now)}
+        return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
 @admin.register(Tier)
@@ -39,8 +63,9 @@ class TierAdmin(NumberedAdmin):
 class TierAssignmentAdmin(admin.ModelAdmin):
     """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
 
-    list_display = ("subject", "tier", "reason", "created_by", "created_at")
-    list_filter = ("tier",)
+    form = AssignmentForm
+    list_display = ("subject", "tier", "times", "period", "reason", "created_by", "created_at")
+    list_filter = ("tier", PeriodFilter)
     list_select_related = ("tier", "user", "group", "created_by")
     raw_id_fields = ("user",)
 
@@ -51,12 +76,13 @@ class TierAssignmentAdmin(admin.ModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
-            return [(None, {"fields": ("subject", "tier", "reason", "created_by", "created_at")})]
+            facts = {"fields": ("subject", "tier", "reason", "created_by", "created_at")}
+            return [(None, facts), (_("How much and when"), GRANT)]
         subject = {
-            "fields": ("user", "group", "api_key"),
-            "description": _("Choose exactly one of the three."),
+            "fields": ("user", "group", "api_key", "partition"),
+            "description": _("Choose exactly one of the four."),
         }
-        return [(None, {"fields": ("tier", "reason")}), (_("Who"), subject)]
+        return [(None, {"fields": ("tier", "reason")}), (_("Who"), subject), (_("How much and when"), GRANT)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("subject", "created_by", "created_at") if obj else ()
@@ -70,12 +96,22 @@ class TierAssignmentAdmin(admin.ModelAdmin):
         return ("user",) if site.get_search_fields(request) and site.has_view_permission(request) else ()
 
     def get_search_fields(self, request: HttpRequest) -> Any:
-        return (f"user__{get_user_model().USERNAME_FIELD}", "group__name", "reason")
+        return (f"user__{get_user_model().USERNAME_FIELD}", "group__name", "partition", "reason")
 
     def save_model(self, request: HttpRequest, obj: TierAssignment, form: Any, change: bool) -> None:
         if not change:
             obj.created_by = request.user  # type: ignore[assignment]
         super().save_model(request, obj, form, change)
+
+    @admin.display(description=_("multiplier"), ordering="multiplier")
+    def times(self, assignment: TierAssignment) -> str:
+        """What the numbers of its limits are multiplied by."""
+        return "" if assignment.multiplier == 1 else f"{assignment.multiplier.normalize():f}"
+
+    @admin.display(description=_("when"), ordering="ends_at")
+    def period(self, assignment: TierAssignment) -> str:
+        """When it holds, and whether that is over."""
+        return period_in_words(assignment.starts_at, assignment.ends_at)
 
     @admin.display(description=_("who"))
     def subject(self, assignment: TierAssignment) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
-from django.utils.formats import number_format
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
@@ -116,6 +118,23 @@ def place_in_words(rule: Rule) -> str:
     words.append(_("view %(name)s") % {"name": rule.view_name} if rule.view_name else "")
     words.append(_("scope %(name)s") % {"name": rule.scope} if rule.scope else "")
     return " · ".join(filter(None, words)) or _("every request")
+
+
+def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:
+    """From when until when something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
+    now = timezone.now()
+    start, end = (_moment(each) if each else "" for each in (starts_at, ends_at))
+    if ends_at and ends_at <= now:
+        return _("over since %(end)s") % {"end": end}
+    if starts_at and starts_at > now:
+        return (_("from %(start)s until %(end)s") if ends_at else _("from %(start)s")) % {"start": start, "end": end}
+    if ends_at:
+        return _("until %(end)s") % {"end": end}
+    return _("since %(start)s") % {"start": start} if starts_at else ""
+
+
+def _moment(moment: datetime) -> str:
+    return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
 
 
 def rate_in_words(limit: Limit, quota: str) -> str:

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..rules.ruleset import IDENTITIES
+from ..rules.partitions import IDENTITIES
 from .validation import METHODS, validate_path, validate_words
 
 

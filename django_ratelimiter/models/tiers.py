@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar, Final
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.core.validators import RegexValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
+from .validation import normal_partition
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -70,15 +74,34 @@ class TierAssignmentQuerySet(models.QuerySet["TierAssignment"]):
     """Assignments, found in fixtures by tier and subject."""
 
     def get_by_natural_key(
-        self, tier: str, username: str | None, group: str | None, api_key_hash: str
+        self,
+        tier: str,
+        username: str | None,
+        group: str | None,
+        api_key_hash: str,
+        partition: str = "",
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
     ) -> TierAssignment:
         user_field = f"user__{get_user_model().USERNAME_FIELD}"
-        subject = {user_field: username, "group__name": group, "api_key_hash": api_key_hash}
-        return self.get(tier__slug=tier, **{field: value for field, value in subject.items() if value})
+        subject = {user_field: username, "group__name": group, "api_key_hash": api_key_hash, "partition": partition}
+        found = self.filter(tier__slug=tier, **{field: value for field, value in subject.items() if value})
+        return found.filter(starts_at=starts_at, ends_at=ends_at).earliest("pk")
+
+
+#: Who may be assigned, by column, and what stands there for nobody.
+SUBJECTS: Final[dict[str, Any]] = {"user": None, "group": None, "api_key_hash": "", "partition": ""}
+
+_UNDATED: Final = Q(starts_at=None, ends_at=None)
+
+
+def _only(subject: str) -> Q:
+    others = {name: nobody for name, nobody in SUBJECTS.items() if name != subject}
+    return Q(**others) & ~Q(**{subject: SUBJECTS[subject]})
 
 
 class TierAssignment(models.Model):
-    """Puts one user, one group of users or one API key into a tier."""
+    """Puts a user, a group of users, an API key or a partition into a tier, for good or for a time."""
 
     tier = models.ForeignKey(Tier, models.CASCADE, related_name="assignments", verbose_name=_("tier"))
     user = models.ForeignKey(
@@ -105,6 +128,27 @@ class TierAssignment(models.Model):
         validators=[RegexValidator(r"\A[0-9a-f]{64}\Z", _("This is not a SHA-256 digest in lower-case hex."))],
         help_text=_("The SHA-256 digest of the key, in hex. The key itself is not kept."),
     )
+    partition = models.CharField(
+        _("partition"),
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",  # workers of the version before write rows without it
+        help_text=_("A value that rules count by, kept as it is typed: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
+    )
+    multiplier = models.DecimalField(
+        _("multiplier"),
+        max_digits=8,
+        decimal_places=3,
+        default=Decimal(1),
+        db_default=Decimal(1),
+        validators=[MinValueValidator(Decimal("0.001"))],
+        help_text=_("Of quota, burst and soft quota of every limit that is met. 2 = twice as much."),
+    )
+    starts_at = models.DateTimeField(
+        _("from"), null=True, blank=True, help_text=_("Dated assignments go before those without a date.")
+    )
+    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     created_by = models.ForeignKey(
         USER_MODEL,
@@ -123,30 +167,49 @@ class TierAssignment(models.Model):
         verbose_name = _("tier assignment")
         verbose_name_plural = _("tier assignments")
         ordering = ("-created_at", "-pk")
-        indexes: ClassVar = [models.Index(fields=["api_key_hash"], name="ratelimiter_assignment_key")]
+        indexes: ClassVar = [
+            models.Index(fields=["api_key_hash"], name="ratelimiter_assignment_key"),
+            models.Index(fields=["partition"], name="ratelimiter_assignment_part"),
+        ]
         constraints: ClassVar = [
             models.CheckConstraint(
-                condition=Q(user__isnull=False, group__isnull=True, api_key_hash="")
-                | Q(user__isnull=True, group__isnull=False, api_key_hash="")
-                | (Q(user__isnull=True, group__isnull=True) & ~Q(api_key_hash="")),
+                condition=_only("user") | _only("group") | _only("api_key_hash") | _only("partition"),
                 name="ratelimiter_assignment_one_subject",
-                violation_error_message=_("Choose exactly one of user, group and API key."),
+                violation_error_message=_("Choose exactly one of user, group, API key and partition."),
             ),
             models.UniqueConstraint(
                 fields=["user", "tier"],
+                condition=_UNDATED,
                 name="ratelimiter_assignment_user",
                 violation_error_message=_("This user is in this tier already."),
             ),
             models.UniqueConstraint(
                 fields=["group", "tier"],
+                condition=_UNDATED,
                 name="ratelimiter_assignment_group",
                 violation_error_message=_("This group is in this tier already."),
             ),
             models.UniqueConstraint(
                 fields=["api_key_hash", "tier"],
-                condition=~Q(api_key_hash=""),
+                condition=~Q(api_key_hash="") & _UNDATED,
                 name="ratelimiter_assignment_api_key",
                 violation_error_message=_("This API key is in this tier already."),
+            ),
+            models.UniqueConstraint(
+                fields=["partition", "tier"],
+                condition=~Q(partition="") & _UNDATED,
+                name="ratelimiter_assignment_partition",
+                violation_error_message=_("This partition is in this tier already."),
+            ),
+            models.CheckConstraint(
+                condition=Q(multiplier__gt=0),
+                name="ratelimiter_assignment_multiplier",
+                violation_error_message=_("The multiplier must be above 0."),
+            ),
+            models.CheckConstraint(
+                condition=Q(starts_at=None) | Q(ends_at=None) | Q(ends_at__gt=F("starts_at")),
+                name="ratelimiter_assignment_dates",
+                violation_error_message=_("It must end after it has begun."),
             ),
         ]
 
@@ -155,16 +218,27 @@ class TierAssignment(models.Model):
 
     @property
     def subject(self) -> str:
-        """Who is assigned, in words; of an API key only the start of its hash."""
+        """Who is assigned, in words; of an API key only the start of its hash, a partition as it was typed."""
         if self.user_id is not None:
             return _("user %s") % self.user
         if self.group_id is not None:
             return _("group %s") % self.group
+        if self.partition:
+            return self.partition
         return _("API key %s…") % self.api_key_hash[:8]
 
-    def natural_key(self) -> tuple[str, str | None, str | None, str]:
+    def clean(self) -> None:
+        """Refuse a partition that no request could have; an address or network gets its usual form."""
+        if self.partition:
+            try:
+                self.partition = normal_partition(self.partition)
+            except ValidationError as error:
+                raise ValidationError({"partition": error}) from error
+
+    def natural_key(self) -> tuple[Any, ...]:
         username = self.user.get_username() if self.user else None
-        return self.tier.slug, username, self.group.name if self.group else None, self.api_key_hash
+        subject = username, self.group.name if self.group else None, self.api_key_hash, self.partition
+        return self.tier.slug, *subject, self.starts_at, self.ends_at
 
     natural_key.dependencies = (  # type: ignore[attr-defined]
         "django_ratelimiter.tier",

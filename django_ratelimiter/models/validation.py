@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
+
+from ..conf import settings
+from ..rules.partitions import IDENTITIES, is_identity, names_of_partition
 
 #: The methods that a rule may name, as RFC 9110 and RFC 5789 do.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
@@ -81,3 +85,41 @@ def _load_urlconf() -> bool:
     except Exception:  # whatever ails the project's URLconf, it is not the rule's fault nor ours to report
         return False
     return True
+
+
+def normal_partition(text: str) -> str:
+    """A partition such as "tenant:acme" or "user:7|ip:192.0.2.7". An address or network alone gets its usual form."""
+    names = names_of_partition(text)
+    if not all(names):
+        raise ValidationError(_("Write what is counted by and its value, such as “ip:192.0.2.7”."), code="no_value")
+    for name in names:
+        if not is_identity(name):
+            raise ValidationError(
+                _("%(name)r is unknown; begin with %(known)s."),
+                code="unknown",
+                params={"name": name, "known": ", ".join(f"“{known}:”" for known in IDENTITIES)},
+            )
+    if names == ("ip",):
+        return f"ip:{normal_network(text.removeprefix('ip:'))}"
+    return text
+
+
+def normal_network(text: str) -> str:
+    """An address or network, such as "192.0.2.0/24", without bits beyond its prefix.
+
+    One that is narrower than what clients are told apart by would never be met, and is refused.
+    """
+    try:
+        network = ip_network(text.strip(), strict=False)
+    except ValueError as error:
+        raise ValidationError(_("Not an address or network: %(error)s."), params={"error": error}) from error
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped and network.prefixlen >= 96:
+        network = IPv4Network((network.network_address.ipv4_mapped, network.prefixlen - 96))
+    told_apart = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
+    if network.prefixlen > told_apart:
+        raise ValidationError(
+            _("Clients are told apart by %(bits)s bits of their address; write %(network)s."),
+            code="narrow",
+            params={"bits": told_apart, "network": network.supernet(new_prefix=told_apart)},
+        )
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)

@@ -18,7 +18,7 @@ from ..models import Rule, RuleLimit, Tier
 from ..signals import rules_changed
 from . import versions
 from .ruleset import NO_VERSION, RuleSet
-from .tiers import tier_for
+from .tiers import standing_for, tier_for
 from .versions import editing, invalidate, last_publish_failed, republish
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "reload",
     "renewed_by_age",
     "republish",
+    "standing_for",
     "tier_for",
 ]
 

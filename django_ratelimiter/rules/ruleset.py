@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
+from .partitions import IDENTITIES, is_identity
+from .scaling import multiplied
 
 Snapshot = Mapping[str, Any]
 
@@ -17,7 +19,6 @@ NO_VERSION: Final = Version(0)
 
 MODES: Final = ("off", "shadow", "enforce")
 PATH_KINDS: Final = ("any", "exact", "prefix", "route")
-IDENTITIES: Final = ("user", "ip", "api_key")
 MISSING_PARTITION: Final = ("skip", "ip", "deny")
 FAILURE_POLICIES: Final = ("local", "open", "closed")
 CHARGE_WHEN: Final = ("any", "success", "failure")
@@ -104,10 +105,16 @@ class RuleRecord:
         """Whether some tier has limits of its own here."""
         return any(tier is not None for tier in self.limits)
 
-    def limits_for(self, tier: TierRecord | None) -> tuple[LimitRecord, ...]:
-        """The limits of this tier, else those of every other tier, else none: the rule does not apply to it."""
+    def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
+        """The limits of this tier, else those of every other tier, else none: the rule does not apply to it.
+
+        multiplier: what their numbers are multiplied by; a request of this rule's cost can pass all the same.
+        """
         slug = tier.slug if tier else None
-        return self.limits[slug] if slug in self.limits else self.limits.get(None, ())
+        records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
+        if multiplier == 1:
+            return records
+        return tuple(record._replace(limit=multiplied(record.limit, multiplier, self.cost)) for record in records)
 
     def matches(self, facts: Facts) -> bool:
         """Whether a request of these facts meets this rule."""
@@ -194,7 +201,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     _choice(data, "charge_when", CHARGE_WHEN)
     methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
     for name in partition_by:
-        if name not in IDENTITIES:
+        if not is_identity(name):
             raise ValueError(f"partition_by: {name!r} is unknown; choose from {', '.join(IDENTITIES)}.")
     cost = data["cost"]
     if type(cost) is not int or cost < 1:

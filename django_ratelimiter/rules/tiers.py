@@ -1,71 +1,122 @@
-"""Who has which tier: the assignments, looked up once and kept for TIER_CACHE_SECONDS in a bounded cache."""
+"""Who has which tier: the assignments, looked up once and kept for TIER_CACHE_SECONDS in bounded caches."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import reduce
+from decimal import Decimal
+from functools import lru_cache, reduce
+from ipaddress import ip_network
 from operator import or_
-from typing import Any, Final, TypeVar, cast
+from typing import Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist, ValidationError
-from django.db import Error
-from django.db.models import Q
+from django.db.models import Q, QuerySet
+from django.utils import timezone
 
-from ..conf import settings
 from ..models import TierAssignment
+from .partitions import is_identity, names_of_partition
+from .remembered import Remembered, Whole
 from .ruleset import RuleSet, TierRecord
 
 logger = logging.getLogger("django_ratelimiter")
 
-CACHE_SIZE: Final = 20_000
+#: As many assignments as one process holds of partitions, or of one caller; the latest are.
+MOST_HELD: Final = 20_000
 
-Found = TypeVar("Found")
+#: What a caller's partition by these names is; `None` = the caller lacks one of them.
+PartitionOf = Callable[[tuple[str, ...]], str | None]
 
-_Cache = dict[Hashable, tuple[float, Any]]
 
-_tiers: _Cache = {}
-_keys: _Cache = {}  # by itself: invented keys may fill it, and shall push out no tier
+class Standing(NamedTuple):
+    """What a caller is granted. tier: `None` = no tier. multiplier: of the numbers of every limit that is met."""
+
+    tier: TierRecord | None
+    multiplier: Decimal = Decimal(1)
+
+
+class _Assigned(NamedTuple):
+    """One assignment that is in force. number: the later one is greater."""
+
+    tier: str
+    dated: bool
+    multiplier: Decimal
+    number: int
+
+
+class _Partitions(NamedTuple):
+    """All assignments of partitions. names: those that they are values of. prefixes: IP versions and lengths."""
+
+    by_value: dict[str, list[_Assigned]]
+    names: frozenset[tuple[str, ...]]
+    prefixes: frozenset[tuple[int, int]]
 
 
 def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """The tier of highest rank assigned to the user, one of the user's groups or the API key.
+    """The tier of a caller of whom no more is known; see `standing_for`."""
+    return standing_for(rules, user_id, api_key).tier
 
-    Without an assignment: the default tier of authenticated or, where neither user nor key is known, anonymous
-    requests. `None` = no tier. api_key: the key's hash. No query when warm.
+
+def standing_for(
+    rules: RuleSet,
+    user_id: str | None,
+    api_key: str | None,
+    partition_of: PartitionOf | None = None,
+) -> Standing:
+    """What is assigned to the user, one of the user's groups, the API key or a partition of the caller.
+
+    A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
+    default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
+    hash. No query when warm.
     """
-    if user_id is None and api_key is None:
-        return rules.default_tier("anonymous")
-    nothing: tuple[str, ...] = ()
-    slugs = _remembered(_tiers, (user_id, api_key), lambda: _assigned(user_id, api_key), nothing)
-    tiers = [rules.tiers[slug] for slug in slugs if slug in rules.tiers]
-    if tiers:
-        return max(tiers, key=lambda tier: tier.rank)
-    return rules.default_tier("authenticated")
+    found: list[_Assigned] = []
+    if user_id is not None or api_key is not None:
+        found += _callers.get((user_id, api_key))
+    if partition_of is not None:
+        found += _assigned_partitions(partition_of)
+    found = [assigned for assigned in found if assigned.tier in rules.tiers]
+    if not found:
+        return Standing(_default(rules, user_id, api_key))
+    best = max(found, key=lambda each: (each.dated, rules.tiers[each.tier].rank, each.number))
+    return Standing(rules.tiers[best.tier], best.multiplier)
 
 
 def api_key_known(api_key: str) -> bool:
-    """Whether an assignment knows this hash; any other key is no identity."""
-    return _remembered(_keys, api_key, lambda: _key_exists(api_key), False)
+    """Whether an assignment knows this hash, in force or not; any other key is no identity."""
+    return _keys.get(api_key)
+
+
+def is_warm(user_id: str | None, api_key: str | None) -> bool:
+    """Whether `standing_for` can tell without a query."""
+    caller = user_id, api_key
+    return _partitions.is_warm() and (caller == (None, None) or _callers.is_warm(caller))
+
+
+def api_key_is_warm(api_key: str) -> bool:
+    """Whether `api_key_known` can tell without a query."""
+    return _keys.is_warm(api_key)
 
 
 def forget() -> None:
     """Drop what is remembered: the next request reads the assignments again."""
-    _tiers.clear()
-    _keys.clear()
+    for remembered in (_callers, _keys, _partitions):
+        remembered.forget()
 
 
-def _assigned(user_id: str | None, api_key: str | None) -> tuple[str, ...]:
+def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
+    return rules.default_tier("anonymous" if user_id is None and api_key is None else "authenticated")
+
+
+def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]:
+    user_id, api_key = caller
     subjects = _user_subjects(user_id) if user_id is not None else []
     if api_key is not None:
         subjects.append(Q(api_key_hash=api_key))
     if not subjects:
         return ()
-    assignments = TierAssignment.objects.filter(reduce(or_, subjects))
-    return tuple(assignments.values_list("tier__slug", flat=True))
+    return tuple(assigned for _, assigned in _in_force(TierAssignment.objects.filter(reduce(or_, subjects))))
 
 
 def _user_subjects(user_id: str) -> list[Q]:
@@ -82,22 +133,63 @@ def _user_subjects(user_id: str) -> list[Q]:
     return subjects
 
 
+def _in_force(assignments: QuerySet[TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
+    """The assignments whose time it is, the latest first, each with its partition."""
+    now = timezone.now()
+    begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
+    rows = (
+        assignments.filter(begun, not_over)
+        .order_by("-pk")
+        .values_list("partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")[: MOST_HELD + 1]
+    )
+    for partition, tier, starts_at, ends_at, multiplier, pk in rows:
+        yield partition, _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, pk)
+
+
+def _find_partitions() -> _Partitions:
+    by_value: dict[str, list[_Assigned]] = {}
+    names, prefixes = set(), set()
+    for number, (value, assigned) in enumerate(_in_force(TierAssignment.objects.filter(partition__gt=""))):
+        if number == MOST_HELD:
+            logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MOST_HELD)
+            break
+        of = names_of_partition(value)
+        if not all(map(is_identity, of)):  # written by SQL, or by a later version
+            continue
+        by_value.setdefault(value, []).append(assigned)
+        names.add(of)
+        if of == ("ip",) and "/" in value:
+            with suppress(ValueError):  # as above
+                network = ip_network(value.removeprefix("ip:"))
+                prefixes.add((network.version, network.prefixlen))
+    return _Partitions(by_value, frozenset(names), frozenset(prefixes))
+
+
+def _assigned_partitions(partition_of: PartitionOf) -> Iterator[_Assigned]:
+    known = _partitions.get()
+    for names in known.names:
+        value = partition_of(names)
+        if value is not None:
+            yield from known.by_value.get(value, ())
+    if known.prefixes:
+        for value in _networks_around(partition_of(("ip",)), known.prefixes):
+            yield from known.by_value.get(value, ())
+
+
+@lru_cache(maxsize=4096)
+def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) -> list[str]:
+    """The networks of these lengths that hold the address or network in `value`, as partitions are written."""
+    if value is None:
+        return []
+    network = ip_network(value.removeprefix("ip:"))
+    lengths = [length for version, length in prefixes if version == network.version and length < network.prefixlen]
+    return [f"ip:{network.supernet(new_prefix=length)}" for length in lengths]
+
+
 def _key_exists(api_key: str) -> bool:
     return TierAssignment.objects.filter(api_key_hash=api_key).exists()
 
 
-def _remembered(cache: _Cache, key: Hashable, find: Callable[[], Found], otherwise: Found) -> Found:
-    """What `find` returned within the last TIER_CACHE_SECONDS; `otherwise` while the database cannot be read."""
-    now = time.monotonic()
-    kept = cache.get(key)
-    if kept and now < kept[0]:
-        return cast(Found, kept[1])
-    try:
-        found = find()
-    except Error:
-        logger.exception("Tier assignments cannot be read; the default tier is used.")
-        found = cast(Found, kept[1]) if kept else otherwise
-    if len(cache) >= CACHE_SIZE:
-        cache.clear()
-    cache[key] = (now + settings.TIER_CACHE_SECONDS, found)
-    return found
+_callers: Remembered[tuple[_Assigned, ...]] = Remembered(_find_caller, ())
+_keys = Remembered(_key_exists, False)  # by itself: invented keys may fill it, and shall push out no tier
+_partitions = Whole(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
@@ -9,6 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Tier, TierAssignment
@@ -16,6 +20,8 @@ from django_ratelimiter.models import Tier, TierAssignment
 from .pages import ADD_ASSIGNMENT, page_of, shown
 
 pytestmark = pytest.mark.django_db
+
+DAY = timedelta(days=1)
 
 
 class TestAssignments:
@@ -48,7 +54,7 @@ class TestAssignments:
         }
         sent = {"tier": free.pk} | {name: subjects[name] for name in chosen}
         page = shown(admin_client.post(ADD_ASSIGNMENT, sent))
-        assert "Choose exactly one of user, group and API key." in page
+        assert "Choose exactly one of user, group, API key and partition." in page
         assert "typed-key" not in page
 
     @pytest.mark.parametrize("subject", ["user", "api_key"])
@@ -91,3 +97,71 @@ class TestAssignments:
         page = shown(admin_client.get(ADD_ASSIGNMENT))
         assert "admin-autocomplete" not in page
         assert 'name="user"' in page
+
+
+class TestDatedAssignments:
+    def test_a_multiplier_for_a_time_is_saved_and_shown(self, admin_client: Client, free: Tier) -> None:
+        user = User.objects.create(username="ada")
+        TierAssignment.objects.create(tier=free, user=user)
+        sent = {
+            "tier": free.pk,
+            "user": user.pk,
+            "multiplier": "2",
+            "ends_at_0": "2999-11-27",
+            "ends_at_1": "12:00:00",
+            "starts_at_0": "",
+            "starts_at_1": "",
+        }
+        assert admin_client.post(ADD_ASSIGNMENT, sent).status_code == 302
+        dated = TierAssignment.objects.get(ends_at__year=2999)
+        assert (dated.multiplier, dated.starts_at) == (2, None)
+        page = shown(admin_client.get(reverse("admin:django_ratelimiter_tierassignment_changelist")))
+        assert "until Nov. 27, 2999, noon" in page
+        page = shown(admin_client.get(page_of(dated)))
+        assert 'name="multiplier" value="2"' in page
+        assert admin_client.post(page_of(dated), sent | {"multiplier": "0.5"}).status_code == 302
+        dated.refresh_from_db()
+        assert (dated.multiplier, dated.user) == (Decimal("0.5"), user)
+
+    @pytest.mark.parametrize(
+        ("sent", "says"),
+        [
+            ({"multiplier": "0"}, "greater than or equal to 0.001"),
+            ({"multiplier": "much"}, "Enter a number."),
+            ({"starts_at_0": "2030-01-02", "ends_at_0": "2030-01-01"}, "It must end after it has begun."),
+            ({"api_key": "", "partition": "acme"}, "Write what is counted by and its value"),
+            ({"partition": "ip:192.0.2.7"}, "Choose exactly one of"),
+        ],
+    )
+    def test_what_cannot_be_granted_is_refused(
+        self, admin_client: Client, free: Tier, sent: dict[str, str], says: str
+    ) -> None:
+        times = {"starts_at_1": "00:00", "ends_at_1": "00:00"} if "ends_at_0" in sent else {}
+        page = shown(admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "api_key": "key"} | sent | times))
+        assert says in page
+        assert not TierAssignment.objects.exists()
+
+    def test_a_partition_is_kept_in_its_usual_form(self, admin_client: Client, free: Tier) -> None:
+        sent = {"tier": free.pk, "partition": "ip:192.0.2.7/24", "multiplier": ""}
+        assert admin_client.post(ADD_ASSIGNMENT, sent).status_code == 302
+        assignment = TierAssignment.objects.get()
+        assert (assignment.partition, assignment.multiplier) == ("ip:192.0.2.0/24", 1)
+        address = reverse("admin:django_ratelimiter_tierassignment_changelist")
+        assert "ip:192.0.2.0/24" in shown(admin_client.get(f"{address}?q=192.0.2"))
+
+    def test_lists_by_whether_it_is_their_time(self, admin_client: Client, free: Tier) -> None:
+        now = timezone.now()
+        for name, dates in {
+            "always": {},
+            "until": {"ends_at": now + DAY},
+            "over": {"ends_at": now - DAY},
+            "since": {"starts_at": now - DAY},
+            "later": {"starts_at": now + DAY},
+        }.items():
+            TierAssignment.objects.create(tier=free, partition=f"user:{name}", **dates)
+        address = reverse("admin:django_ratelimiter_tierassignment_changelist")
+        for when, names in {"now": {"always", "until", "since"}, "later": {"later"}, "over": {"over"}}.items():
+            found = admin_client.get(f"{address}?when={when}").context["cl"].result_list
+            assert {assignment.partition for assignment in found} == {f"user:{name}" for name in names}
+        page = shown(admin_client.get(address))
+        assert all(words in page for words in ("over since", "since", "from", "until"))

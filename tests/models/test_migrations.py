@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from django_ratelimiter.models import (
 pytestmark = pytest.mark.django_db
 
 HASH = "ab" * 32
+FRIDAY = datetime(2026, 11, 27, tzinfo=UTC)
 COLUMNS = [field.name for field in RuleLimit._meta.concrete_fields if field.name not in ("id", "rule", "tier")]
 
 
@@ -41,8 +43,9 @@ class TestFixtures:
         RuleLimit.objects.create(rule=rule, tier=Tier.objects.create(slug="pro", name="Pro"), unlimited=True)
         before = list(RuleLimit.objects.order_by("quota", "anchor_day").values("tier__slug", *COLUMNS))
         user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
-        for subject in ({"user": user}, {"group": group}, {"api_key_hash": HASH}):
+        for subject in ({"user": user}, {"group": group}, {"api_key_hash": HASH}, {"partition": "ip:192.0.2.0/24"}):
             TierAssignment.objects.create(tier=tier, **subject)
+            TierAssignment.objects.create(tier=tier, starts_at=FRIDAY, multiplier=2, **subject)
         rows = [*Tier.objects.all(), *Rule.objects.all(), *RuleLimit.objects.all(), *TierAssignment.objects.all()]
         text = serializers.serialize("json", rows, use_natural_foreign_keys=True, use_natural_primary_keys=True)
         assert '"pk"' not in text
@@ -50,13 +53,14 @@ class TestFixtures:
 
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)  # onto itself: updates, adds nothing
         counts = [model.objects.count() for model in (Tier, Rule, RuleLimit, TierAssignment)]
-        assert counts == [2, 1, 5, 3]
+        assert counts == [2, 1, 5, 8]
 
         Tier.objects.all().delete()
         Rule.objects.all().delete()
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)
         assert list(RuleLimit.objects.order_by("quota", "anchor_day").values("tier__slug", *COLUMNS)) == before
-        assert TierAssignment.objects.filter(tier__slug="free").count() == 3
+        assert TierAssignment.objects.filter(tier__slug="free").count() == 8
+        assert TierAssignment.objects.filter(starts_at=FRIDAY, multiplier=2).count() == 4
 
 
 class TestMigrations:
@@ -99,7 +103,7 @@ class TestMigrations:
         environment = os.environ | {"PYTHONPATH": str(Path(django_ratelimiter.__path__[0]).parent)}
         command = [sys.executable, "-c", UUID_PROJECT]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stdout.strip()) == (0, "user ada: Free"), done.stderr
+        assert (done.returncode, done.stdout.strip()) == (0, "user ada: Free\nfree 2 []"), done.stderr
 
 
 UUID_PROJECT = """
@@ -122,4 +126,15 @@ from django_ratelimiter.models import Tier, TierAssignment
 tier = Tier.objects.create(slug="free", name="Free")
 TierAssignment.objects.create(tier=tier, user=Person.objects.create(username="ada"))
 print(TierAssignment.objects.get(user__username="ada"))
+TierAssignment.objects.update(multiplier=2)
+from django.db import reset_queries
+from django_ratelimiter.rules import tiers
+from django_ratelimiter.rules.compiler import snapshot_of_rows
+from django_ratelimiter.rules.ruleset import RuleSet
+rules, key = RuleSet.from_snapshot(snapshot_of_rows()), str(Person.objects.get().pk)
+for _ in range(2):
+    connection.force_debug_cursor = True
+    reset_queries()
+    standing = tiers.standing_for(rules, key, None, lambda names: None)
+print(standing.tier, standing.multiplier.normalize(), connection.queries)
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import import_module
 from typing import Any
 from unittest.mock import Mock
@@ -24,6 +26,7 @@ from .refusals import assert_database_refuses, refused
 pytestmark = pytest.mark.django_db
 
 HASH = "ab" * 32
+FRIDAY = datetime(2026, 11, 27, tzinfo=UTC)
 
 
 class TestState:
@@ -65,29 +68,84 @@ class TestTier:
 
 class TestAssignment:
     @pytest.mark.parametrize(
-        "chosen", [(), ("user", "group"), ("user", "api_key_hash"), ("user", "group", "api_key_hash")]
+        "chosen",
+        [(), ("user", "group"), ("user", "api_key_hash"), ("user", "group", "api_key_hash"), ("group", "partition")],
     )
     def test_exactly_one_subject(self, tier: Tier, chosen: tuple[str, ...]) -> None:
         subjects = {
             "user": User.objects.create(username="ada"),
             "group": Group.objects.create(name="staff"),
             "api_key_hash": HASH,
+            "partition": "ip:192.0.2.7",
         }
         row = TierAssignment(tier=tier, **{name: subjects[name] for name in chosen})
-        assert refused(row) == {"__all__": ["Choose exactly one of user, group and API key."]}
+        assert refused(row) == {"__all__": ["Choose exactly one of user, group, API key and partition."]}
         assert_database_refuses("ratelimiter_assignment_one_subject", row)
 
     def test_a_subject_is_in_a_tier_once(self, tier: Tier) -> None:
         other = Tier.objects.create(slug="pro", name="Pro")
         user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
-        subjects: list[dict[str, Any]] = [{"user": user}, {"group": group}, {"api_key_hash": HASH}]
+        subjects: list[dict[str, Any]] = [
+            {"user": user},
+            {"group": group},
+            {"api_key_hash": HASH},
+            {"partition": "ip:192.0.2.7"},
+        ]
         for subject in subjects:
             TierAssignment.objects.create(tier=tier, **subject)
             TierAssignment.objects.create(tier=other, **subject)
+            for ends_at in (datetime(2030, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, tzinfo=UTC)):
+                TierAssignment.objects.create(tier=tier, ends_at=ends_at, **subject)
         for subject in subjects:
             row = TierAssignment(tier=tier, **subject)
             assert "already" in refused(row)["__all__"][0]
-            assert_database_refuses("ratelimiter_assignment_(user|group|api_key)", row)
+            assert_database_refuses("ratelimiter_assignment_(user|group|api_key|partition)", row)
+
+    @pytest.mark.parametrize(
+        ("values", "field", "constraint"),
+        [
+            ({"multiplier": Decimal(0)}, "multiplier", "multiplier"),
+            ({"multiplier": Decimal(-1)}, "multiplier", "multiplier"),
+            ({"starts_at": FRIDAY, "ends_at": FRIDAY}, "__all__", "dates"),
+        ],
+    )
+    def test_grants_something_for_some_time(
+        self, tier: Tier, values: dict[str, Any], field: str, constraint: str
+    ) -> None:
+        row = TierAssignment(tier=tier, api_key_hash=HASH, **values)
+        assert field in refused(row)
+        assert_database_refuses(f"ratelimiter_assignment_{constraint}", row)
+
+    @pytest.mark.parametrize(
+        ("typed", "kept"),
+        [
+            ("ip:192.0.2.7", "ip:192.0.2.7"),
+            ("ip:192.0.2.7/24", "ip:192.0.2.0/24"),
+            ("ip: 192.0.2.7/32", "ip:192.0.2.7"),
+            ("ip:::ffff:192.0.2.7", "ip:192.0.2.7"),
+            ("ip:2001:DB8:0::/48", "ip:2001:db8::/48"),
+            ("user:7|ip:192.0.2.7", "user:7|ip:192.0.2.7"),
+            ("user:a%7Cb", "user:a%7Cb"),
+        ],
+    )
+    def test_a_partition_is_kept_as_requests_have_it(self, tier: Tier, typed: str, kept: str) -> None:
+        row = TierAssignment(tier=tier, partition=typed)
+        row.full_clean()
+        assert (row.partition, row.subject) == (kept, kept)
+
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("acme", "Write what is counted by"),
+            ("ip:", "Write what is counted by"),
+            ("user:7|", "Write what is counted by"),
+            ("no-such thing:acme", "is unknown"),
+            ("ip:300.0.2.7", "Not an address or network"),
+            ("ip:2001:db8::7", "2001:db8::/64"),
+        ],
+    )
+    def test_a_partition_that_no_request_has_is_refused(self, tier: Tier, typed: str, says: str) -> None:
+        assert says in refused(TierAssignment(tier=tier, partition=typed))["partition"][0]
 
     @pytest.mark.parametrize("text", ["raw-key", HASH.upper(), HASH[:-1], HASH + "\n"])
     def test_a_raw_key_is_no_hash(self, tier: Tier, text: str) -> None:

@@ -1,0 +1,94 @@
+"""What was read from the database, kept in this process for TIER_CACHE_SECONDS and bounded in size."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
+
+from django.db import Error
+
+from ..conf import settings
+
+logger = logging.getLogger("django_ratelimiter")
+
+CACHE_SIZE: Final = 20_000
+
+#: What a database that is out of reach raises, and what rows that others wrote may raise as they are read.
+_UNREADABLE: Final = (Error, ValueError, TypeError, ArithmeticError)
+
+Found = TypeVar("Found")
+
+
+class Remembered(Generic[Found]):
+    """What `find(key)` returned, by key. find: one query. otherwise: stands in while the database cannot be read."""
+
+    def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
+        self._find, self._otherwise = find, otherwise
+        self._kept: dict[Hashable, tuple[float, Found]] = {}
+
+    def get(self, key: Hashable) -> Found:
+        """What is known of `key`. No query when warm."""
+        now = time.monotonic()
+        kept = self._kept.get(key)
+        if kept and now < kept[0]:
+            return kept[1]
+        try:
+            found = self._find(key)
+        except _UNREADABLE:
+            logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
+            found = kept[1] if kept else self._otherwise
+        if len(self._kept) >= CACHE_SIZE:
+            self._kept.clear()
+        self._kept[key] = (now + settings.TIER_CACHE_SECONDS, found)
+        return found
+
+    def is_warm(self, key: Hashable) -> bool:
+        """Whether `get` needs no query now."""
+        kept = self._kept.get(key)
+        return kept is not None and time.monotonic() < kept[0]
+
+    def forget(self) -> None:
+        """Ask the database again from now on."""
+        self._kept.clear()
+
+
+class Whole(Generic[Found]):
+    """What `find()` returned: all that there is of a kind, in one query.
+
+    While one thread reads it anew the others go on with what there was. The last good one is kept where the
+    database cannot be read. what: its name in the log.
+    """
+
+    def __init__(self, find: Callable[[], Found], otherwise: Found, what: str) -> None:
+        self._find, self._otherwise, self._what = find, otherwise, what
+        self._lock = threading.Lock()
+        self.forget()
+
+    def get(self) -> Found:
+        """All of it. No query when warm."""
+        if time.monotonic() >= self._until and self._lock.acquire(blocking=not self._is_read):
+            try:
+                if time.monotonic() >= self._until:
+                    self._read()
+            finally:
+                self._lock.release()
+        return self._found
+
+    def is_warm(self) -> bool:
+        """Whether `get` needs no query now."""
+        return time.monotonic() < self._until
+
+    def forget(self) -> None:
+        """Ask the database again from now on."""
+        self._found, self._is_read, self._until = self._otherwise, False, float("-inf")
+
+    def _read(self) -> None:
+        try:
+            self._found = self._find()
+        except _UNREADABLE:
+            logger.exception("%s cannot be read; the last ones known are used.", self._what)
+        self._is_read = True
+        self._until = time.monotonic() + settings.TIER_CACHE_SECONDS
