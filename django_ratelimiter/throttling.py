@@ -1,16 +1,41 @@
-"""Throttle classes for Django REST framework."""
+"""Throttle classes for Django REST framework: one for the rule set, and four in the place of the framework's own."""
 
 from __future__ import annotations
 
+import re
+from threading import local
+from typing import Any, ClassVar, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
+from rest_framework import throttling
 from rest_framework.exceptions import APIException
 from rest_framework.request import Request
+from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from . import holding, limiter
-from .decision import UNAVAILABLE_RETRY_SECONDS
+from .conf import settings
+from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide
 from .headers import retry_after
+from .identity import digest, identify
+from .planning import Extra
+from .rules import code
+from .rules.ruleset import RuleRecord
+
+_RATE = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
+#: What the framework's documentation calls them, and the plain words that it reads rightly.
+_PERIODS: Final = {
+    1: ("s", "sec", "secs", "second", "seconds"),
+    60: ("m", "min", "mins", "minute", "minutes"),
+    3_600: ("h", "hr", "hrs", "hour", "hours"),
+    86_400: ("d", "day", "days"),
+}
+_SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word in words}
+
+_DISPATCH: Final = "_ratelimit_dispatch"
 
 
 class LimiterUnavailable(APIException):
@@ -42,3 +67,191 @@ class RuleThrottle(BaseThrottle):
             raise LimiterUnavailable
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
+
+
+class _CurrentRates:
+    """DEFAULT_THROTTLE_RATES as it is when asked for: a class attribute would keep what it was at import."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return api_settings.DEFAULT_THROTTLE_RATES
+
+
+class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
+    """The framework's class of this name, deciding exactly and atomically, together with the rules of the rule set.
+
+    What a subclass may set or override is what it may there. Of several throttles of a view that refuse a request
+    none has been charged for it. Up to 10,000 requests are counted each, more by `sliding_window_counter`.
+    `cache` is not used. A `timer` of one's own tells the limiter the time too.
+
+    The framework's protocol keeps answers on the instance. A thread sees its own only: instances may be shared.
+    """
+
+    decides_rules = True
+    THROTTLE_RATES = _CurrentRates()
+
+    num_requests: int | None
+    duration: Any
+    _system_timer: ClassVar[Any] = throttling.SimpleRateThrottle.timer
+    _decision: Decision | None = None
+    #: Rules of this scope are met as well.
+    _rule_scope: str | None = None
+    _history: list[float] | None = None
+
+    def parse_rate(self, rate: str | None) -> tuple[int, int] | tuple[None, None]:
+        """Requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for what is no rate."""
+        if rate is None:
+            return None, None
+        match = _RATE.fullmatch(rate)
+        if match is None or match["period"] not in _SECONDS:
+            raise ImproperlyConfigured(
+                f"{type(self).__qualname__}: {rate!r} is not a throttle rate. Write a number and a period, as in "
+                "'10/min'; periods are second, minute, hour and day."
+            )
+        return int(match["count"]), _SECONDS[match["period"]]
+
+    def get_ident(self, request: Any) -> str:
+        """The client's address: by NUM_PROXIES, else by TRUSTED_PROXIES if that is set, else as the framework has it.
+
+        The latter believes the whole of X-Forwarded-For.
+        """
+        trusted = settings.TRUSTED_PROXIES
+        if api_settings.NUM_PROXIES is None and (trusted.hops or trusted.networks or trusted.unix):
+            address = identify(getattr(request, "_request", request)).ip
+            if address is not None:
+                return address
+        return super().get_ident(request)
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        """Whether this throttle and the rules that the request meets admit it; spends if they do."""
+        self._decision = self._history = None
+        extra = self._extra(request, view)
+        if extra is None and not isinstance(request, Request | HttpRequest):
+            return True
+        http = _begin(request)
+        if extra is not None:
+            extra = self._told_apart(http, extra)
+            http.__dict__[_DISPATCH][1].add(extra.rule.slug)
+        decision = limiter.check(request, scope=self._rule_scope, extra=() if extra is None else (extra,))
+        self._decision = decision
+        if decision.unavailable:
+            raise LimiterUnavailable
+        if extra is None:
+            admitted = decision.allowed
+        elif decision.allowed:
+            admitted = self.throttle_success()
+        else:
+            admitted = self.throttle_failure()
+            if admitted:  # a subclass lets it pass, and so shall whoever is asked next
+                _forget(http, {extra.rule.slug})
+        if admitted:
+            holding.hold(decision)
+        return admitted
+
+    def throttle_success(self) -> bool:
+        """Called when the request is admitted; what it returns is the answer."""
+        if self._decision is None:  # called by an allow_request that is not ours, and keeps a history in the cache
+            return super().throttle_success()
+        return True
+
+    def wait(self) -> float | None:
+        """Seconds until the refused request would pass; `None` = never."""
+        return super().wait() if self._decision is None else self._decision.retry_after
+
+    @property
+    def history(self) -> list[float]:
+        """As long as the number of requests that count now; which moments they had is not known here."""
+        if self._history is None:
+            verdicts = [each.verdict for each in self._decision.results if each.verdict] if self._decision else []
+            own = [verdict for verdict in verdicts if verdict.charge.key.endswith(f":{digest(str(self.key))}")]
+            self._history = [self.now] * sum(each.charge.limit.capacity - each.remaining for each in own)
+        return self._history
+
+    @history.setter
+    def history(self, history: list[float]) -> None:
+        self._history = history
+
+    def _extra(self, request: Any, view: Any) -> Extra | None:
+        """This throttle as a rule, and the value that it counts by; `None` if it has no say on the request."""
+        if self.rate is None:
+            return None
+        self.key = self.get_cache_key(request, view)
+        if self.key is None or self.num_requests is None:
+            return None
+        self.now = self.timer()
+        now_us = None if self.timer is type(self)._system_timer else round(self.now * 1_000_000)
+        return Extra(self._rule(self.num_requests, *self._names()), str(self.key), now_us)
+
+    def _names(self) -> tuple[str, ...]:
+        """What the counters are named by: as in the framework, throttles with one scope and one key share them."""
+        owner = next(cls for cls in type(self).__mro__ if "get_cache_key" in vars(cls))
+        if self.scope and owner.__module__ in (__name__, throttling.__name__):
+            return (self.scope,)
+        return (self.scope or "", owner.__qualname__)
+
+    def _rule(self, quota: int, *names: str) -> RuleRecord:
+        slug, algorithm = code.slug_of(*names), code.exact_algorithm(quota)
+        try:
+            rule = code.rule_of(slug, quota, self.duration, self.scope or "key", algorithm=algorithm)
+        except ValueError as error:
+            raise ImproperlyConfigured(
+                f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"
+            ) from error
+        code.register(rule)
+        return rule
+
+    def _told_apart(self, http: HttpRequest, extra: Extra) -> Extra:
+        """The same, by a name of its own if another throttle of this view has counted under the usual one."""
+        rule, key = extra.rule, f"{extra.rule.slug}:{digest(str(extra.value))}"
+        [record] = rule.limits[None]
+        for result in getattr(http, "ratelimit", NOTHING_TO_DECIDE).results:
+            counted = result.verdict and result.verdict.charge.key
+            if result.rule.slug == rule.slug and (counted, result.limit) != (key, record.limit):
+                own = self._rule(self.num_requests or 0, *self._names(), type(self).__qualname__)
+                return extra._replace(rule=own)
+        return extra
+
+
+class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
+    """Limits requests without an authenticated user, by the client's address."""
+
+    scope = "anon"
+
+
+class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
+    """Limits requests by user, and those without one by the client's address."""
+
+    scope = "user"
+
+
+class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
+    """Limits requests to views that have a `throttle_scope`, by user or address. Rules of that scope are met too."""
+
+    def __init__(self) -> None:  # the rate is known once the view is
+        pass
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        self.scope = self._rule_scope = getattr(view, self.scope_attr, None)
+        self.rate = self.get_rate() if self.scope else None
+        self.num_requests, self.duration = self.parse_rate(self.rate)
+        return super().allow_request(request, view)
+
+
+def _begin(request: Request | HttpRequest) -> HttpRequest:
+    """Note that throttles are asked in the name of `request`, and return Django's.
+
+    A view may be called several times with one request of Django's, as batches do, and throttles count each time.
+    """
+    http: HttpRequest = getattr(request, "_request", request)
+    latest, slugs = http.__dict__.get(_DISPATCH, (None, set()))
+    if latest is not request:
+        _forget(http, slugs)
+        http.__dict__[_DISPATCH] = (request, set())
+    return http
+
+
+def _forget(http: HttpRequest, slugs: set[str]) -> None:
+    """Let the request look as if these rules had not been decided."""
+    decision: Decision | None = getattr(http, "ratelimit", None)
+    if decision is not None and slugs:
+        others = [result for result in decision.results if result.rule.slug not in slugs]
+        http.ratelimit = decide(others, decision.version, degraded=decision.degraded)  # type: ignore[attr-defined]
