@@ -1,8 +1,9 @@
-"""The one engine of this process, built from the settings when it is first asked for."""
+"""The one engine of this process, built from the settings when it is first asked for, and its twin for event loops."""
 
 from __future__ import annotations
 
 from threading import Lock
+from typing import Any
 
 from django.core.cache import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
@@ -11,11 +12,13 @@ from django.utils.module_loading import import_string
 from django_redis import get_redis_connection
 
 from .conf import settings
+from .engine.awaited import awaited
 from .engine.base import Engine
 from .engine.memory import MemoryEngine
 from .engine.redis import RedisEngine
 
 _engine: Engine | None = None
+_awaited: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
 _building = Lock()
 
 
@@ -32,6 +35,18 @@ def get_engine() -> Engine:
                 _engine = _build()
             engine = _engine
     return engine
+
+
+def get_async_engine() -> Any:
+    """The same engine for event loops: its methods are to be awaited, and none of them blocks.
+
+    On Redis it has connections of its own with the options of the same alias, at most 64 on each event loop.
+    """
+    global _awaited
+    engine, twin = get_engine(), _awaited
+    if twin is None or twin[0] is not engine:
+        twin = _awaited = engine, awaited(engine)
+    return twin[1]
 
 
 def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:

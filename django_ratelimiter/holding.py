@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from .decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
 from .engine.limits import Algorithm
 from .exceptions import LimitExceeded
+from .waiting import Path, ago, finish, go
 
 #: A lease may be released long before it expires, so who waits for one asks again after so many seconds at most.
 LEASE_POLL_SECONDS: Final = 1.0
@@ -38,12 +38,12 @@ async def ahold(decision: Decision) -> None:
         await _asleep(decision.delay)
 
 
-def end_with(request: HttpRequest, release: Callable[[], None]) -> None:
-    """Have `release` called once when the response to this request has been sent or given up.
+def end_with(request: HttpRequest, release: Callable[[], Path[None]]) -> None:
+    """Have the path of `release` gone once when the response to this request has been sent or given up.
 
     Django closes the request with the final response, also where a middleware has put another in its place.
     """
-    held: list[Callable[[], None]] | None = request.__dict__.get(_HELD)
+    held: list[Callable[[], Path[None]]] | None = request.__dict__.get(_HELD)
     if held is None:
         held = request.__dict__[_HELD] = []
         close = request.close
@@ -60,14 +60,18 @@ def end_with(request: HttpRequest, release: Callable[[], None]) -> None:
 
 def end(request: HttpRequest) -> None:
     """Do now what was to be done when the request ends."""
-    held: list[Callable[[], None]] = request.__dict__.get(_HELD, [])
+    go(_ending(request))
+
+
+async def aend(request: HttpRequest) -> None:
+    """The same on an event loop, even if our task is cancelled."""
+    await finish(ago(_ending(request)))
+
+
+def _ending(request: HttpRequest) -> Path[None]:
+    held: list[Callable[[], Path[None]]] = request.__dict__.get(_HELD, [])
     while held:
-        held.pop()()
-
-
-async def in_thread(function: Callable[..., object], *args: object) -> None:
-    """Call it in the thread that decides for us, after what that is doing now, even if our task is cancelled."""
-    await asyncio.shield(asyncio.ensure_future(sync_to_async(function)(*args)))
+        yield from held.pop()()
 
 
 def pause(decision: Decision) -> float | None:
@@ -84,10 +88,10 @@ def _pause(result: Result) -> float:
     return max(seconds, SHORTEST_PAUSE_SECONDS)
 
 
-class Ask(Protocol):
+class Asks(Protocol):
     """Decides once. max_delay: seconds that may be waited when admitted; `None` = any."""
 
-    def __call__(self, max_delay: float | None, *, only_leases: bool = False) -> Decision: ...
+    def __call__(self, max_delay: float | None, *, only_leases: bool = False) -> Path[Decision]: ...
 
 
 class Slot:
@@ -97,14 +101,22 @@ class Slot:
     if that cannot be within `max_wait` seconds (`None` = any); a cost that never passes is refused at once. It may be
     entered many times, also from several threads or tasks at once.
 
-    ask: decides once. release: ends the leases of a decision, and never raises.
+    asks: the path to a decision. releases: the path that ends the leases of one, which never raises.
     """
 
-    def __init__(self, ask: Ask, release: Callable[[Decision], None], max_wait: float | None) -> None:
-        self.ask = ask
-        self.release = release
+    def __init__(self, asks: Asks, releases: Callable[[Decision], Path[None]], max_wait: float | None) -> None:
+        self._asks = asks
+        self._releases = releases
         self._max_wait = max_wait
         self._held: list[Decision] = []  # which of them leaves first makes no difference
+
+    def ask(self, max_delay: float | None, *, only_leases: bool = False) -> Decision:
+        """Decide once."""
+        return go(self._asks(max_delay, only_leases=only_leases))
+
+    def release(self, decision: Decision) -> None:
+        """End the leases of a decision."""
+        go(self._releases(decision))
 
     def __enter__(self) -> Decision:
         deadline = self._deadline()
@@ -123,7 +135,7 @@ class Slot:
 
     async def __aenter__(self) -> Decision:
         deadline = self._deadline()
-        while not (decision := await self._ask_in_thread(_left(deadline))).allowed:
+        while not (decision := await ago(self._asks(_left(deadline)))).allowed:
             await _asleep(_next_try(decision, deadline))
         self._held.append(decision)
         try:
@@ -134,19 +146,10 @@ class Slot:
         return decision
 
     async def __aexit__(self, *_error: object) -> None:
-        await in_thread(self.release, self._held.pop())
+        await finish(ago(self._releases(self._held.pop())))
 
     def _deadline(self) -> float | None:
         return None if self._max_wait is None else _clock() + self._max_wait
-
-    async def _ask_in_thread(self, max_delay: float | None) -> Decision:
-        answers: list[Decision] = []
-        try:
-            await sync_to_async(lambda: answers.append(self.ask(max_delay)))()
-        except asyncio.CancelledError:  # the thread does not hear of it, and may have been admitted
-            await in_thread(lambda: [self.release(answer) for answer in answers])
-            raise
-        return answers[0]
 
 
 def _left(deadline: float | None) -> float | None:

@@ -19,8 +19,12 @@ from hashlib import blake2b, sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error
 from django.http import HttpRequest
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import LazyObject, empty
 
 from .conf import TrustedProxies, settings
 from .rules.tiers import api_key_known
@@ -41,6 +45,10 @@ _BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\](?::[0-9]{1,5})?", re.
 _UNREAD: Final[Any] = object()
 
 
+class UserUnread(SynchronousOnlyOperation):
+    """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
+
+
 class Identity:
     """Who sent a request. Each part is worked out when it is first asked for; `None` = the request has none."""
 
@@ -54,14 +62,28 @@ class Identity:
     def user_id(self) -> str | None:
         """The primary key, as text, of the authenticated user that an authentication has put on the request."""
         if self._user_id is _UNREAD:
-            user = getattr(self._request, "user", None)
             try:
-                pk = user.pk if user is not None and user.is_authenticated else None
-            except Error:  # whether the request can do without its session, its view will tell
-                logger.exception("The user of a request cannot be read; it counts as anonymous.")
-                pk = None
-            self._user_id = None if pk is None else str(pk)
+                self._user_id = _id_of(_user_of(self._request))
+            except SynchronousOnlyOperation as error:
+                raise UserUnread(*error.args) from None
+            except Error:
+                self._count_as_anonymous()
         return self._user_id  # type: ignore[no-any-return]
+
+    async def read_user(self) -> None:
+        """Have the user read without blocking the event loop, after UserUnread."""
+        try:
+            if hasattr(self._request, "auser"):
+                self._user_id = _id_of(await self._request.auser())
+            else:
+                await sync_to_async(lambda: self.user_id)()
+        except Error:
+            self._count_as_anonymous()
+
+    def _count_as_anonymous(self) -> None:
+        # Whether the request can do without its session, its view will tell.
+        logger.exception("The user of a request cannot be read; it counts as anonymous.")
+        self._user_id = None
 
     @property
     def ip(self) -> str | None:
@@ -183,6 +205,17 @@ def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
     if free_bits == 0:
         return str(address)
     return f"{type(address)(int(address) >> free_bits << free_bits)}/{prefix}"
+
+
+def _user_of(request: HttpRequest) -> Any:
+    user = getattr(request, "user", None)
+    if isinstance(user, LazyObject) and user._wrapped is empty:
+        async_unsafe("The user of a request is read from its session.")(user._setup)()
+    return user
+
+
+def _id_of(user: Any) -> str | None:
+    return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
 
 
 def _known_api_key(request: HttpRequest) -> str | None:

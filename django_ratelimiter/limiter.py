@@ -1,7 +1,8 @@
 """The path of a request: who asks, which rules it meets, what the engine says, and the decision.
 
-Every door calls `check`. A request is decided in one call to the engine, or in two where a REST framework view
-knows its user only after authentication; the second call then gives back what the first spent if it is refused.
+Every door calls `check`, or `acheck` on an event loop; both go the path `_checking`, which yields each step that may
+wait (see `waiting`). A request is decided in one call to the engine, or in two where a REST framework view knows its
+user only after authentication; the second call then gives back what the first spent if it is refused.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from . import holding, planning
 from .conf import settings
-from .connection import get_engine
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .engine.resilience import LocalEngine
 from .exceptions import EngineUnavailable, RulesUnavailable, StaleRules
-from .planning import Extra, MaxDelay, Question, plan
+from .planning import Extra, MaxDelay, Planned, Planning, Question
 from .rules import cache
+from .waiting import Asking, Lookup, Path, ago, go, spending
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -47,7 +47,7 @@ def check(
     extra: rules written in code, to be decided together with those of the rule set.
     The caller holds an admitted request for the decision's `delay`; leases end with the response.
     """
-    return _check(request, scope, cost, before_authentication, tuple(extra), "rule")
+    return go(_checking(request, scope, cost, before_authentication, tuple(extra), "rule"))
 
 
 async def acheck(
@@ -58,8 +58,8 @@ async def acheck(
     before_authentication: bool = False,
     extra: Sequence[Extra] = (),
 ) -> Decision:
-    """The same for asynchronous code: in a thread, as the database may be asked, and with any delay."""
-    return await sync_to_async(_check)(request, scope, cost, before_authentication, tuple(extra), None)
+    """The same on an event loop, which it does not block, and with any delay."""
+    return await ago(_checking(request, scope, cost, before_authentication, tuple(extra), None))
 
 
 def slot(
@@ -74,66 +74,65 @@ def slot(
     if not scope:
         raise ValueError("scope: name the scope whose rules shall be met.")
 
-    def ask(max_delay: float | None, *, only_leases: bool = False) -> Decision:
+    def asks(max_delay: float | None, *, only_leases: bool = False) -> Path[Decision]:
         question = planning.slot_question(scope, cost, partition, max_delay, only_leases)
-        return (_decide(question) if settings.ENABLED else None) or NOTHING_TO_DECIDE
+        latest = (yield from _deciding(question)) if settings.ENABLED else None
+        return latest or NOTHING_TO_DECIDE
 
-    return holding.Slot(ask, _release, max_wait)
+    return holding.Slot(asks, _releasing, max_wait)
 
 
-def _check(
+def _checking(
     request: Any,
     scope: str | None,
     cost: int | None,
     before_authentication: bool,
     extra: tuple[Extra, ...],
     max_delay: MaxDelay,
-) -> Decision:
+) -> Path[Decision]:
     http: HttpRequest = getattr(request, "_request", request)
     decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
     if decision.allowed and settings.ENABLED:
         decision = replace(decision, delay=0.0) if decision.delay else decision
         question = planning.request_question(http, scope, cost, max_delay, before_authentication, decision, extra)
-        latest = _decide(question)
+        latest = yield from _deciding(question)
         if latest:
             decision = merge(decision, latest)
             if latest.leases:
-                holding.end_with(http, partial(_release, latest))
+                holding.end_with(http, partial(_releasing, latest))
         http.ratelimit = decision  # type: ignore[attr-defined]
     return decision
 
 
-def _decide(question: Question) -> Decision | None:
+def _deciding(question: Question) -> Path[Decision | None]:
     """The decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
     earlier = question.earlier  # what it spent in this process's memory is no receipt for the engine
     receipts = [] if earlier.degraded else [result.verdict for result in earlier.results if result.verdict]
     try:
         for _ in range(ATTEMPTS):
-            rules = cache.current_rules()
-            planned = plan(rules, question)
+            rules = yield Lookup(cache.current_rules, together=True)
+            planned = yield Planning(rules, question)
             if not planned and not cache.is_time_to_ask():
                 return None
             charges = [each.charge for each in planned]
             try:
-                verdicts = get_engine().check(
+                verdicts = yield spending(
                     charges, version=rules.version, refund_if_denied=receipts, now_us=question.now_us
                 )
             except StaleRules as stale:
-                cache.reload(stale, rules)
+                yield Lookup(cache.reload, stale, rules, together=True)
             else:
                 cache.confirm()
-                return decide(
-                    [each.result(verdict) for each, verdict in zip(planned, verdicts, strict=True)], rules.version
-                )
+                return decide([*map(Planned.result, planned, verdicts)], rules.version)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
-        return _decide_without_engine(question, error)
+        return (yield from _deciding_without_engine(question, error))
 
 
-def _decide_without_engine(question: Question, error: Exception) -> Decision | None:
+def _deciding_without_engine(question: Question, error: Exception) -> Path[Decision | None]:
     """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
-    rules = cache.renewed_by_age()
-    planned = plan(rules, question)
+    rules = yield Lookup(cache.renewed_by_age, together=True)
+    planned = yield Planning(rules, question)
     if not planned:
         return None
     _local.log_outage(error)
@@ -146,9 +145,12 @@ def _decide_without_engine(question: Question, error: Exception) -> Decision | N
     return decide(results, rules.version, degraded=True)
 
 
-def _release(latest: Decision) -> None:
+def _releasing(latest: Decision) -> Path[None]:
     """End the leases that one call took, unless a refusal has given them back. If it fails they expire."""
     try:
-        (_local if latest.degraded else get_engine()).release(latest.leases)
+        if latest.degraded:
+            _local.release(latest.leases)
+        else:
+            yield Asking("release", latest.leases)
     except Exception as error:
         logger.warning("A lease could not be released; it ends by itself: %s", error)

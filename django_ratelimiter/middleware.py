@@ -55,7 +55,7 @@ class RateLimitMiddleware:
             if _is_undecided(request, response):
                 response = await self.aprocess_view(request) or response
         except (Exception, CancelledError):  # cancelled: the client has gone
-            await holding.in_thread(holding.end, request)
+            await holding.aend(request)
             raise
         return _with_fields(request, response)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 
 from .decision import NOTHING_TO_DECIDE, Decision, Result
 from .engine.base import Charge, Verdict
 from .engine.limits import EXACT, Algorithm
-from .identity import Identity, digest, identify, partition
+from .identity import Identity, UserUnread, digest, identify, partition
 from .rules import cache
 from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
 from .rules.tiers import Standing
+from .waiting import Lookup
 
 #: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
 MaxDelay = float | None | Literal["rule"]
@@ -93,6 +95,25 @@ def slot_question(
 ) -> Question:
     """What a slot asks: there is no request."""
     return Question(Facts("", "", scope=scope), None, cost, max_delay, partition, only_leases=only_leases)
+
+
+class Planning(Lookup):
+    """The step that plans."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, rules: RuleSet, question: Question) -> None:
+        super().__init__(plan, rules, question)
+        self._identity = question.identity
+
+    async def atake(self) -> list[Planned]:
+        try:
+            return self.take()  # type: ignore[no-any-return]
+        except UserUnread:
+            await cast(Identity, self._identity).read_user()
+        except SynchronousOnlyOperation:
+            pass
+        return await super().atake()  # type: ignore[no-any-return]
 
 
 def plan(rules: RuleSet, question: Question) -> list[Planned]:

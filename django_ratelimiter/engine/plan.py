@@ -40,6 +40,7 @@ class Planner:
     def __init__(self, namespace: str) -> None:
         if not namespace or set(namespace) & set("{}"):
             raise ValueError(f"namespace: must be some text without braces, not {namespace!r}.")
+        self.namespace = namespace
         self._prefix = f"{{{namespace}:0}}:"
         self._version_key = f"{self._prefix}version"
         self._heads: dict[int, bytes] = {}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.db import Error
 from django.db.models.signals import post_delete, post_save
+from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
 from ..connection import get_engine
@@ -41,6 +42,9 @@ logger = logging.getLogger("django_ratelimiter")
 #: Seconds to wait before the database is asked again after it failed.
 RETRY_SECONDS: Final = 1.0
 
+#: For what may wait for the database or for another thread: on an event loop it raises SynchronousOnlyOperation.
+_WAITS: Final = async_unsafe("The rules have to be read from the database; `limiter.acheck` does it in a thread.")
+
 
 class _Kept:
     """What this process keeps; times are monotonic seconds.
@@ -65,10 +69,8 @@ def current_rules() -> RuleSet:
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
         return uncommitted
-    if _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS:
-        with _kept.lock:
-            if _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS:
-                _load_or_keep()
+    if _is_outdated():
+        _load_if_outdated()
     return _kept.rules
 
 
@@ -78,26 +80,8 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     Raises RulesUnavailable where the database cannot be read: only failure policies may decide then.
     """
     behind = None if stale.number is None else Version(stale.number, stale.epoch)
-    with _kept.lock:
-        kept = _kept.rules
-        shared = versions.uncommitted_rules() is None
-        if shared and kept is not seen and not _kept.outdated and _reaches(kept, behind):
-            return kept  # another thread has just done it
-        if time.monotonic() - _kept.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
-            raise RulesUnavailable("The rules are stale, and the database could not be read just now.")
-        try:
-            rules = versions.load()
-            if behind is not None and not _reaches(rules, behind):
-                versions.begin_epoch(behind)
-                rules = versions.load()
-        except Error as error:
-            _kept.failed_at = time.monotonic()
-            raise RulesUnavailable("The rules are stale and the database cannot be read.") from error
-        if versions.uncommitted_rules() is None:
-            _keep(rules)
-        if behind is None:
-            get_engine().publish(rules.version)
-        return rules
+    renewed = _renewed(seen, behind)
+    return _reload(seen, behind) if renewed is None else renewed
 
 
 def confirm() -> None:
@@ -116,11 +100,8 @@ def is_time_to_ask() -> bool:
 
 def renewed_by_age() -> RuleSet:
     """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old."""
-    if time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE:
-        with _kept.lock:
-            if time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE:
-                _load_or_keep()
-                confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
+    if _is_aged():
+        _load_if_aged()
     return current_rules()
 
 
@@ -145,6 +126,60 @@ def _mark_outdated(**kwargs: Any) -> None:
 
 def _reaches(rules: RuleSet, version: Version | None) -> bool:
     return version is None or rules.version.order >= version.order
+
+
+def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
+    """The rules that another thread has just read; `None` = it is ours to read them."""
+    kept, shared = _kept.rules, versions.uncommitted_rules() is None
+    if shared and kept is not seen and not _kept.outdated and _reaches(kept, behind):
+        return kept
+    if time.monotonic() - _kept.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
+        raise RulesUnavailable("The rules are stale, and the database could not be read just now.")
+    return None
+
+
+@_WAITS
+def _reload(seen: RuleSet, behind: Version | None) -> RuleSet:
+    with _kept.lock:
+        renewed = _renewed(seen, behind)
+        if renewed is not None:
+            return renewed
+        try:
+            rules = versions.load()
+            if behind is not None and not _reaches(rules, behind):
+                versions.begin_epoch(behind)
+                rules = versions.load()
+        except Error as error:
+            _kept.failed_at = time.monotonic()
+            raise RulesUnavailable("The rules are stale and the database cannot be read.") from error
+        if versions.uncommitted_rules() is None:
+            _keep(rules)
+        if behind is None:
+            get_engine().publish(rules.version)
+        return rules
+
+
+def _is_outdated() -> bool:
+    return _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS
+
+
+@_WAITS
+def _load_if_outdated() -> None:
+    with _kept.lock:
+        if _is_outdated():
+            _load_or_keep()
+
+
+def _is_aged() -> bool:
+    return time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE
+
+
+@_WAITS
+def _load_if_aged() -> None:
+    with _kept.lock:
+        if _is_aged():
+            _load_or_keep()
+            confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
 
 
 def _load_or_keep() -> None:

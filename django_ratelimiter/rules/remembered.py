@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from django.db import Error
+from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
 
@@ -19,6 +20,9 @@ CACHE_SIZE: Final = 20_000
 #: What a database that is out of reach raises, and what rows that others wrote may raise as they are read.
 _UNREADABLE: Final = (Error, ValueError, TypeError, ArithmeticError)
 
+#: For what may wait for the database: on an event loop it raises SynchronousOnlyOperation.
+_WAITS: Final = async_unsafe("Assignments have to be read from the database; `limiter.acheck` does it in a thread.")
+
 Found = TypeVar("Found")
 
 
@@ -26,7 +30,7 @@ class Remembered(Generic[Found]):
     """What `find(key)` returned, by key. find: one query. otherwise: stands in while the database cannot be read."""
 
     def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
-        self._find, self._otherwise = find, otherwise
+        self._find, self._otherwise = _WAITS(find), otherwise
         self._kept: dict[Hashable, tuple[float, Found]] = {}
 
     def get(self, key: Hashable) -> Found:
@@ -69,12 +73,8 @@ class Whole(Generic[Found]):
 
     def get(self) -> Found:
         """All of it. No query when warm."""
-        if time.monotonic() >= self._until and self._lock.acquire(blocking=not self._is_read):
-            try:
-                if time.monotonic() >= self._until:
-                    self._read()
-            finally:
-                self._lock.release()
+        if time.monotonic() >= self._until and not (self._is_read and self._lock.locked()):
+            self._renew()
         return self._found
 
     def is_warm(self) -> bool:
@@ -84,6 +84,12 @@ class Whole(Generic[Found]):
     def forget(self) -> None:
         """Ask the database again from now on."""
         self._found, self._is_read, self._until = self._otherwise, False, float("-inf")
+
+    @_WAITS
+    def _renew(self) -> None:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._read()
 
     def _read(self) -> None:
         try:

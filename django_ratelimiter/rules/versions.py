@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
+from django.utils.asyncio import async_unsafe
 
 from ..connection import get_engine
 from ..engine.base import Version
@@ -151,8 +152,12 @@ def last_publish_failed() -> bool:
 
 def uncommitted_rules() -> RuleSet | None:
     """The rules as edited in this thread's open transaction; `None` if it has edited none."""
-    if not _uncommitted:
-        return None
+    return _rules_of_this_transaction() if _uncommitted else None
+
+
+@async_unsafe("Rules are being edited; whether in the transaction of this task, a thread can tell.")
+def _rules_of_this_transaction() -> RuleSet | None:
+    _forget_ended_transactions()
     connection = connections[primary()]
     edits = _uncommitted.get(connection, [])
     while edits and not edits[-1].is_open(connection):
@@ -163,6 +168,12 @@ def uncommitted_rules() -> RuleSet | None:
     if edits[-1].rules is None:
         edits[-1].rules = load()
     return edits[-1].rules
+
+
+def _forget_ended_transactions() -> None:
+    for connection, edits in list(_uncommitted.items()):
+        if not any(edit.is_open(connection) for edit in edits):
+            _uncommitted.pop(connection, None)
 
 
 def primary() -> str:

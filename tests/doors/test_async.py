@@ -1,22 +1,30 @@
-"""The middleware on an event loop: whatever may block happens in a thread, and answers are the same."""
+"""The middleware on an event loop: whatever may block happens elsewhere, and answers are the same."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import connection, headers, limiter, middleware
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier
+from django_ratelimiter.rules import cache, versions
 
 from .conftest import Clock, MakeRule
 from .test_limiter import Broken
@@ -34,6 +42,22 @@ def sync_only(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 @pytest.fixture
 def get(async_client: AsyncClient) -> Any:
     return async_to_sync(async_client.get)
+
+
+class Own:
+    """An engine of the project's own, which may wait for anything."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._memory = MemoryEngine(clock)
+
+    def check(self, *args: Any, **options: Any) -> Any:
+        return self._memory.check(*args, **options)
+
+    def release(self, verdicts: Any) -> None:
+        self._memory.release(verdicts)
+
+    def publish(self, version: Any) -> None:
+        self._memory.publish(version)
 
 
 def off_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,19 +86,147 @@ def test_the_answers_are_those_of_the_synchronous_handler(
     assert asynchronous[-1].status_code == 429
 
 
-def test_what_may_block_is_done_in_a_thread(
+def test_what_may_block_is_done_elsewhere(
     async_client: AsyncClient, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
     make_rule("users", quota=2, tier=tier, partition_by=["user"])
     make_rule("leases", quota=9, algorithm="concurrency", limit={"window_seconds": 60})
     async_client.force_login(User.objects.create(username="ann"))
-    for owner, name in ((MemoryEngine, "check"), (MemoryEngine, "release"), (SessionStore, "load")):
+    monkeypatch.setattr(connection, "_engine", Own(clock))
+    for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (versions, "load")):
         monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
     monkeypatch.setattr(middleware, "refusal", off_the_loop(headers.refusal))
     answers = [async_to_sync(async_client.get)("/native/") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].asgi_request.ratelimit.results[1].tier.slug == "free"
+
+
+def test_a_warm_decision_needs_no_thread(
+    make_rule: MakeRule, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    make_rule("users", quota=9, tier=tier, partition_by=["user"])
+    user = User.objects.create(username="ann")
+
+    async def decide() -> Decision:
+        request = RequestFactory().get("/")
+        request.user = user
+        return await limiter.acheck(request)
+
+    async def decide_thrice() -> list[Decision]:
+        cold = await decide()
+        with monkeypatch.context() as patched:
+            patched.setattr("asgiref.sync.SyncToAsync.__call__", None)
+            patched.setattr(asyncio, "to_thread", None)
+            patched.setattr("django_ratelimiter.engine.redis.RedisEngine.check", None)
+            return [cold, await decide(), await decide()]
+
+    decisions = async_to_sync(decide_thrice)()
+    assert [each.results[0].verdict.remaining for each in decisions if each.results[0].verdict] == [8, 7, 6]
+    assert decisions[1].results[0].tier.slug == "free"  # type: ignore[union-attr]
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 3
+
+
+@pytest.mark.parametrize("has_auser", [True, False])
+def test_the_user_is_read_as_the_request_offers_it(make_rule: MakeRule, clock: Clock, has_auser: bool) -> None:
+    make_rule("users", quota=1, partition_by=["user"])
+    ann = User.objects.create(username="ann")
+    asked = []
+
+    async def auser() -> User:
+        asked.append("auser")
+        return ann
+
+    def user() -> User:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        asked.append("user")
+        return ann
+
+    def ask() -> bool:
+        request = RequestFactory().get("/")
+        request.user = SimpleLazyObject(user)  # type: ignore[assignment]
+        if has_auser:
+            request.auser = auser
+        return async_to_sync(limiter.acheck)(request).allowed
+
+    assert [ask(), ask()] == [True, False]
+    assert asked == (["auser"] * 2 if has_auser else ["user"] * 2)
+
+
+def test_many_tasks_share_one_reading_of_stale_rules(
+    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    make_rule("all", quota=100)
+    loads = []
+
+    def load() -> Any:
+        loads.append(threading.get_ident())
+        return real_load()
+
+    real_load = versions.load
+    monkeypatch.setattr(versions, "load", load)
+
+    async def decide_all() -> list[Decision]:
+        return await asyncio.gather(*(limiter.acheck(RequestFactory().get("/")) for _ in range(50)))
+
+    assert all(decision.results for decision in async_to_sync(decide_all)())
+    assert len(loads) == 1
+    connection.get_engine().publish(cache.invalidate() and versions.committed_version())
+    cache._kept.outdated = False  # as if another process had made that edit
+    loads.clear()
+    assert all(decision.results for decision in async_to_sync(decide_all)())
+    assert len(loads) == 1
+
+
+def test_an_edit_that_is_not_committed_is_obeyed_by_its_own_transaction(make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("all", quota=1)
+    with contextlib.suppress(KeyError), transaction.atomic():
+        make_rule("more", quota=1)
+        assert len(async_to_sync(limiter.acheck)(RequestFactory().get("/")).results) == 2
+        raise KeyError
+    assert len(async_to_sync(limiter.acheck)(RequestFactory().get("/")).results) == 1
+
+
+def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule) -> None:
+    async def ask() -> None:
+        limiter.check(RequestFactory().get("/"))
+
+    with pytest.raises(SynchronousOnlyOperation, match="acheck"):
+        async_to_sync(ask)()
+
+
+@pytest.mark.parametrize("policy", ["open", "local", "closed"])
+def test_while_redis_is_away_policies_decide_without_blocking(
+    make_rule: MakeRule, redis_server: Any, policy: str, settings: Any
+) -> None:
+    server = redis_server()
+    settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": server.url}}
+    make_rule("all", quota=4, failure_policy=policy)
+    assert async_to_sync(limiter.acheck)(RequestFactory().get("/")).allowed
+    server.kill()
+    decisions = [async_to_sync(limiter.acheck)(RequestFactory().get("/")) for _ in range(3)]
+    assert all(decision.degraded for decision in decisions)
+    assert [decision.allowed for decision in decisions] == {
+        "open": [True] * 3,
+        "local": [True, True, False],
+        "closed": [False] * 3,
+    }[policy]
+
+
+def test_connections_are_capped_and_closed_with_their_event_loop(make_rule: MakeRule, redis_client: Any) -> None:
+    make_rule("all", quota=500)
+    before = redis_client.info("clients")["connected_clients"]
+    seen = []
+
+    async def decide_all() -> None:
+        await asyncio.gather(*(limiter.acheck(RequestFactory().get("/")) for _ in range(300)))
+        seen.append(redis_client.info("clients")["connected_clients"])
+
+    async_to_sync(decide_all)()
+    assert seen[0] - before <= 64 + 2
+    assert redis_client.info("clients")["connected_clients"] <= before + 2
 
 
 def test_a_page_of_the_projects_may_ask_for_the_user(
@@ -128,5 +280,5 @@ def test_without_the_engine_failure_policies_decide(
 ) -> None:
     make_rule("all", quota=1, failure_policy=policy)
     assert connection.get_engine()
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr(connection, "_engine", Broken())
     assert [get("/native/").status_code for _ in range(2)] == [status, status]

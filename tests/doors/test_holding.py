@@ -107,7 +107,7 @@ def test_decisions_without_the_engine_are_held_likewise(
     make_rule(
         "queue", quota=2, algorithm="leaky_bucket", limit={"window_seconds": 4, "max_delay_ms": 60_000, "burst": 6}
     )
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
     for _ in range(3):
         clock.now_us = 1_700_000_000_000_000
         assert get("/plain/").status_code == 200

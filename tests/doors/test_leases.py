@@ -267,15 +267,15 @@ def test_a_local_lease_ends_in_this_process(
     get: Any, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_rule("one-at-once", quota=2, **LEASES)
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr(connection, "_engine", Broken())
     assert [get("/plain/").status_code for _ in range(3)] == [200] * 3  # one at once, at half the quota
     held = RequestFactory().get("/plain/")
     assert limiter.check(held).allowed
     assert get("/plain/").status_code == 429
-    monkeypatch.setattr(limiter, "get_engine", lambda: engine)
+    monkeypatch.setattr(connection, "_engine", engine)
     held.close()
     assert engine.released == []
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr(connection, "_engine", Broken())
     assert get("/plain/").status_code == 200
 
 

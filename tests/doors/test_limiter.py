@@ -182,7 +182,7 @@ def test_what_was_spent_in_memory_is_not_refunded_in_redis(
     assert outcomes(ask(), ask(), ask(), ask(), ask()) == [True] * 4 + [False]
     request = ask()
     with monkeypatch.context() as patched:
-        patched.setattr(limiter, "get_engine", Broken)
+        patched.setattr("django_ratelimiter.connection._engine", Broken())
         assert limiter.check(request).degraded
     assert not limiter.check(request, scope="mail", cost=2).allowed
     assert outcomes(ask()) == [False]
@@ -239,7 +239,7 @@ def test_without_the_engine_each_rule_follows_its_policy(
 ) -> None:
     make_rule(f"all-{policy}", quota=4, failure_policy=policy)
     cache.current_rules()
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
     decisions = [limiter.check(ask()) for _ in range(3)]
     assert [decision.allowed for decision in decisions] == allowed
     assert all(decision.degraded for decision in decisions)
@@ -250,7 +250,7 @@ def test_a_closed_rule_keeps_a_local_one_from_spending(make_rule: MakeRule, monk
     make_rule("counted-here", quota=2, failure_policy="local")
     closed = make_rule("guarded", failure_policy="closed")
     with monkeypatch.context() as patched:
-        patched.setattr(limiter, "get_engine", Broken)
+        patched.setattr("django_ratelimiter.connection._engine", Broken())
         assert outcomes(ask(), ask()) == [False, False]
         closed.delete()
         assert outcomes(ask(), ask()) == [True, False]
@@ -263,7 +263,7 @@ def test_while_the_engine_is_away_rules_are_read_again_at_their_maximum_age(
     rule = make_rule("aged", failure_policy="open")
     limiter.check(ask())
     now = cache.time.monotonic()
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
     Rule.objects.filter(pk=rule.pk).update(failure_policy="closed")
     with cache.editing():
         pass

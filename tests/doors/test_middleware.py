@@ -159,7 +159,7 @@ def test_the_frameworks_429_and_503_bear_our_fields(
     assert refused["Cache-Control"] == "no-store"
     from .test_limiter import Broken
 
-    monkeypatch.setattr("django_ratelimiter.limiter.get_engine", Broken)
+    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
     closed = client.get("/throttled/scoped/")
     assert (closed.status_code, closed["Retry-After"]) == (503, "1")
     assert "RateLimit" not in closed

@@ -325,7 +325,7 @@ def test_without_the_engine_slots_follow_the_failure_policy(
     enter: Enter, make_rule: MakeRule, clock: Clock, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     make_rule("out", scope="stripe", failure_policy=policy, **LEASES)
-    monkeypatch.setattr(limiter, "get_engine", Broken)
+    monkeypatch.setattr(connection, "_engine", Broken())
     if policy != "closed":
         enter()
         enter()

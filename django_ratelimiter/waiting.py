@@ -1,0 +1,148 @@
+"""The two ways to go a path that has to wait: in a thread of its own, or on an event loop, which it must not block.
+
+A path is a generator, and so is written once. It yields each step that may wait, and is sent what the step gives, or
+has what it raises thrown in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+
+from .connection import get_async_engine, get_engine
+from .engine.base import Charge, Verdict, leases
+from .engine.limits import Algorithm
+
+T = TypeVar("T")
+
+
+class Step(Protocol):
+    """Something to do that may have to wait."""
+
+    def take(self) -> Any:
+        """Do it, waiting in this thread."""
+
+    async def atake(self) -> Any:
+        """Do it without blocking the event loop."""
+
+
+Path = Generator[Step, Any, T]
+
+
+def go(path: Path[T]) -> T:
+    """Go the path in this thread; what it returns."""
+    turn, given = path.send, None
+    while True:
+        try:
+            step = turn(given)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            turn, given = path.send, step.take()
+        except Exception as error:
+            turn, given = path.throw, error
+
+
+async def ago(path: Path[T]) -> T:
+    """The same on an event loop."""
+    turn, given = path.send, None
+    while True:
+        try:
+            step = turn(given)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            turn, given = path.send, await step.atake()
+        except Exception as error:
+            turn, given = path.throw, error
+
+
+class Lookup:
+    """A call that waits only if this process does not know the answer yet.
+
+    function: raises SynchronousOnlyOperation on an event loop rather than wait, as Django's database does; it is then
+    called anew in a thread. together: what one task is waiting for, other tasks of the event loop wait for as well.
+    """
+
+    __slots__ = ("_arguments", "_function", "_together")
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, together: bool = False) -> None:
+        self._function, self._arguments, self._together = function, arguments, together
+
+    def take(self) -> Any:
+        return self._function(*self._arguments)
+
+    async def atake(self) -> Any:
+        try:
+            return self.take()
+        except SynchronousOnlyOperation:
+            pass
+        if not self._together:
+            return await sync_to_async(self.take)()
+        async with _lock_of_this_loop():
+            try:
+                return self.take()  # the task that held the lock has just seen to it
+            except SynchronousOnlyOperation:
+                return await sync_to_async(self.take)()
+
+
+class Asking:
+    """A call of the engine's method of this name."""
+
+    __slots__ = ("_arguments", "_method", "_options")
+
+    def __init__(self, method: str, *arguments: Any, **options: Any) -> None:
+        self._method, self._arguments, self._options = method, arguments, options
+
+    def take(self) -> Any:
+        return getattr(get_engine(), self._method)(*self._arguments, **self._options)
+
+    async def atake(self) -> Any:
+        return await getattr(get_async_engine(), self._method)(*self._arguments, **self._options)
+
+
+class Leasing(Asking):
+    """A call that may take leases: if our task is cancelled meanwhile, they end at once."""
+
+    __slots__ = ()
+
+    async def atake(self) -> Any:
+        taking = asyncio.ensure_future(super().atake())
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await finish(_end_leases(taking))
+            raise
+
+
+def spending(charges: Sequence[Charge], **options: Any) -> Asking:
+    """The engine's `check` of these charges."""
+    holds = any(charge.limit.algorithm == Algorithm.CONCURRENCY for charge in charges)
+    return (Leasing if holds else Asking)("check", charges, **options)
+
+
+async def _end_leases(taking: asyncio.Future[list[Verdict]]) -> None:
+    await asyncio.wait([taking])
+    if taking.exception() is None:
+        await get_async_engine().release(leases(taking.result()))
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await it, and let it go on to its end even if our task is cancelled."""
+    task = asyncio.ensure_future(work)
+    _unfinished.add(task)  # the event loop itself would not keep it alive
+    task.add_done_callback(_unfinished.discard)
+    await asyncio.shield(task)
+
+
+_unfinished: Final[set[asyncio.Future[None]]] = set()
+_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+
+
+def _lock_of_this_loop() -> asyncio.Lock:
+    return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
