@@ -16,8 +16,10 @@ from django.core.signals import setting_changed
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: The families of response fields that HEADERS may name.
+#: The families of response fields that are sent.
 HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
+#: What HEADERS may name; "expose" lets scripts of other origins read the fields.
+HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
@@ -98,8 +100,8 @@ def _paths(value: Any) -> tuple[str, ...] | None:
 
 
 def _families(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(family in HEADER_FAMILIES for family in value):
-        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_FAMILIES))}")
+    if not isinstance(value, list | tuple) or not all(family in HEADER_SWITCHES for family in value):
+        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
     return tuple(value)
 
 
@@ -152,6 +154,14 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "HASH_KEY": Entry(None, _hash_key, True),
     "EXEMPT_PATHS": Entry(None, _paths),
     "HEADERS": Entry(HEADER_FAMILIES, _families),
+    "RESPONSE": Entry(
+        None,
+        _text(
+            rf"{_DOTTED}|\S.*\.html",
+            'None, the dotted path of a callable, or a template\'s name in ".html"',
+            optional=True,
+        ),
+    ),
 }
 
 
@@ -190,8 +200,10 @@ class Settings:
     HASH_KEY: bytes
     #: Path prefixes that no rule touches; None = the admin, and what `asset_paths` says.
     EXEMPT_PATHS: tuple[str, ...] | None
-    #: The families of response fields to send.
+    #: The families of response fields to send, and "expose".
     HEADERS: tuple[str, ...]
+    #: What makes refusals: the dotted path of a callable(request, decision), or the page's template; None = our own.
+    RESPONSE: str | None
 
     if not TYPE_CHECKING:  # mypy shall know the names above and no others
 

@@ -16,7 +16,7 @@ from django.utils.translation import get_language
 from . import holding, limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import Decision
-from .headers import refusal, response_fields
+from .headers import refusal, write_fields
 
 
 class RateLimitMiddleware:
@@ -85,10 +85,7 @@ def _is_undecided(request: HttpRequest, response: HttpResponseBase) -> bool:
 def _with_fields(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     decided: Decision | None = getattr(request, "ratelimit", None)
     if decided is not None:
-        for name, value in response_fields(decided).items():
-            response.headers[name] = value
-        if not decided.allowed and response.status_code in (429, 503):
-            response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
+        write_fields(request, response, decided)
     return response
 
 

@@ -76,7 +76,9 @@ RIGHT = [
     ("IPV6_PREFIX", 128, 128),
     ("EXEMPT_PATHS", ["/health/"], ("/health/",)),
     ("EXEMPT_PATHS", (), ()),
-    ("HEADERS", ["ratelimit"], ("ratelimit",)),
+    ("HEADERS", ["ratelimit", "expose"], ("ratelimit", "expose")),
+    ("RESPONSE", "mysite.refusals.refuse", "mysite.refusals.refuse"),
+    ("RESPONSE", "mysite/slow-down.html", "mysite/slow-down.html"),
     ("HEADERS", (), ()),
     ("API_KEY_HEADER", "X-Client-Key", "X-Client-Key"),
 ]
@@ -109,6 +111,9 @@ LOGGED = [
     ("EXEMPT_PATHS", "/health/"),
     ("EXEMPT_PATHS", ["health/"]),
     ("HEADERS", "ratelimit"),
+    ("RESPONSE", "refuse"),
+    ("RESPONSE", "slow down.txt"),
+    ("RESPONSE", print),
     ("HEADERS", ["x-rate-limit"]),
 ]
 

@@ -22,10 +22,10 @@ from django.test import Client, RequestFactory, override_settings
 from django_ratelimiter import checks, conf, tasks
 from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Version
-from django_ratelimiter.headers import refusal
+from django_ratelimiter.headers import refusal, response_fields
 from django_ratelimiter.identity import client_ip
 
-from .test_headers import ALLOWED, DENIED, results
+from .test_headers import ALLOWED, DENIED, results, softly
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -91,9 +91,11 @@ def test_every_model_and_field_stands_in_its_table() -> None:
         assert told == [field.name for field in model._meta.concrete_fields], model.__name__
 
 
+@override_settings(RATELIMITER={"HEADERS": conf.HEADER_SWITCHES})
 def test_every_response_field_stands_in_the_table() -> None:
-    decision = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
-    sent = set(refusal(RequestFactory().get("/"), decision).headers)
+    request = RequestFactory().get("/", headers={"Origin": "https://example.org"})
+    refused = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
+    sent = {*refusal(request, refused).headers, *response_fields(decide(softly(), Version(1)))}
     told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
 

@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from django.test import override_settings
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory, override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision, Result, decide
 from django_ratelimiter.engine.base import Charge, Verdict, Version
-from django_ratelimiter.headers import Policy, ratelimit_fields, response_fields
+from django_ratelimiter.headers import Policy, ratelimit_fields, refusal, response_fields, write_fields
 from django_ratelimiter.rules.ruleset import rule_from
 
 from .rules.build import limit_data, rule_data
@@ -248,3 +249,78 @@ def test_a_name_is_escaped() -> None:
     [policy, state] = ratelimit_fields([Policy('a"b\\ü\n', 1, 1, 1, 1)]).values()
     assert policy == r'"a\"b\\??";q=1;w=1'
     assert state == r'"a\"b\\??";r=1;t=1'
+
+
+def softly(slug: str = "api", **fields: Any) -> list[Result]:
+    """A result of a request that was admitted beyond the soft quota."""
+    found = results(ALLOWED, slug=slug, **fields)
+    for result in found:
+        assert result.verdict is not None
+        result.verdict.soft_exceeded = True
+    return found
+
+
+def test_a_soft_quota_that_is_exceeded_is_named() -> None:
+    both = decision(softly(), softly("daily"), results(ALLOWED, slug="other"))
+    assert response_fields(both)["X-RateLimit-Soft-Exceeded"] == '"api","daily"'
+    assert "X-RateLimit-Soft-Exceeded" not in response_fields(decision(softly(mode="shadow"), results(ALLOWED)))
+    assert "X-RateLimit-Soft-Exceeded" not in response_fields(decision(softly(), degraded=True))
+    with override_settings(RATELIMITER={"HEADERS": ["ratelimit"]}):
+        assert "X-RateLimit-Soft-Exceeded" not in response_fields(decision(softly()))
+
+
+def asked(**headers: str) -> HttpRequest:
+    return RequestFactory().get("/", headers=headers)
+
+
+EXPOSED = {"RATELIMITER": {"HEADERS": ["ratelimit", "expose"]}}
+
+
+@pytest.mark.parametrize(
+    ("there", "then"),
+    [
+        ({}, "RateLimit-Policy, RateLimit"),
+        ({"Access-Control-Expose-Headers": "ETag, ratelimit"}, "ETag, ratelimit, RateLimit-Policy"),
+        ({"Access-Control-Expose-Headers": "*"}, "*, RateLimit-Policy, RateLimit"),
+        ({"Access-Control-Expose-Headers": ","}, "RateLimit-Policy, RateLimit"),
+    ],
+)
+def test_fields_are_exposed_beside_what_is(there: dict[str, str], then: str) -> None:
+    response = HttpResponse(headers=there)
+    with override_settings(**EXPOSED):
+        write_fields(asked(Origin="https://example.org"), response, decision(results(ALLOWED)))
+    assert response["Access-Control-Expose-Headers"] == then
+    assert response["Vary"] == "Origin"
+
+
+def test_all_fields_of_a_refusal_are_exposed() -> None:
+    with override_settings(**EXPOSED):
+        response = refusal(asked(Origin="https://example.org"), decision(results(DENIED)))
+    assert response["Access-Control-Expose-Headers"] == "RateLimit-Policy, RateLimit, Retry-After"
+
+
+def test_fields_are_exposed_to_other_origins_only_and_when_wished_only() -> None:
+    for settings, headers in ((EXPOSED, {}), ({}, {"Origin": "https://example.org"})):
+        response = HttpResponse()
+        with override_settings(**settings):
+            write_fields(asked(**headers), response, decision(results(ALLOWED)))
+        assert "RateLimit" in response
+        assert "Access-Control-Expose-Headers" not in response
+
+
+def test_a_refusal_bears_its_fields_already() -> None:
+    refused = decision(results(DENIED))
+    response = refusal(asked(), refused)
+    del response.headers["RateLimit"]
+    write_fields(asked(), response, refused)
+    assert "RateLimit" not in response
+    write_fields(asked(), response, decision(results(DENIED), results(DENIED, slug="later")))
+    assert '"later"' in response["RateLimit"]
+
+
+def test_other_responses_get_the_fields_and_a_refusal_is_not_cached() -> None:
+    for status, cached in ((429, "no-store"), (503, "no-store"), (200, None)):
+        response = HttpResponse(status=status)
+        write_fields(asked(), response, decision(results(DENIED)))
+        assert response["Retry-After"] == "8"
+        assert response.get("Cache-Control") == cached

@@ -6,15 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.utils import translation
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.headers import PROBLEM_JSON, refusal
 
-from .test_headers import ALLOWED, DENIED, decision, limit, results
+from .test_headers import ALLOWED, DENIED, NEVER, decision, limit, results
 
 
 def get(accept: str | None = None) -> HttpRequest:
@@ -97,6 +98,7 @@ def test_the_rules_own_message_is_shown(accept: str) -> None:
     quiet = results((False, 0, 1.0, 1.0), slug="quiet", message="Not this one.")
     refused = decision(quiet, results(DENIED, message="Ask <sales> for more."))
     content = refusal(get(accept), refused).content.decode()
+    assert ("Please try again in 8 seconds." in content) is (accept != "application/json")
     assert ("Ask &lt;sales&gt; for more." if accept == "text/html" else "Ask <sales> for more.") in content
     assert "Not this one." not in content
 
@@ -160,6 +162,53 @@ def test_the_page_can_be_replaced() -> None:
         response = refusal(get("text/html"), decision(results(DENIED)))
     assert response.content == b"429 Too many requests 8"
     assert response["Retry-After"] == "8"
+
+
+OWN_PAGE = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {
+            "loaders": [("django.template.loaders.locmem.Loader", {"own/page.html": "Own: {{ reason }} {{ when }}"})]
+        },
+    }
+]
+
+
+def test_a_template_of_another_name() -> None:
+    with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=OWN_PAGE):
+        page = refusal(get("text/html"), decision(results(DENIED)))
+        assert page.content == b"Own: You have sent more requests than allowed. Please try again in 8 seconds."
+        assert page.status_code == 429
+        assert refusal(get(), decision(results(DENIED)))["Content-Type"] == JSON
+
+
+def teapot(request: HttpRequest, decision: Decision) -> HttpResponse:
+    names = ", ".join(str(result.rule) for result in decision.refused_by)
+    return HttpResponse(f"{request.path} {names}", status=418)
+
+
+def test_a_callable_makes_the_response() -> None:
+    with override_settings(RATELIMITER={"RESPONSE": "tests.test_refusals.teapot"}):
+        response = refusal(get("text/html"), decision(results(DENIED)))
+    assert (response.status_code, response.content) == (418, b"/ api")
+    assert response["RateLimit"]
+    assert response["Retry-After"] == "8"
+    assert response["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "link"),
+    [
+        (RequestFactory().get("/a/?b=1&c=<"), DENIED, "/a/?b=1&amp;c=%3C"),
+        (RequestFactory().get("/", PATH_INFO="//evil.example/"), DENIED, "/%2Fevil.example/"),
+        (RequestFactory().post("/a/"), DENIED, None),
+        (RequestFactory().get("/a/"), NEVER, None),
+    ],
+)
+def test_the_page_offers_to_try_again_where_that_may_help(request_: HttpRequest, answer: Any, link: str | None) -> None:
+    request_.META["HTTP_ACCEPT"] = "text/html"
+    content = refusal(request_, decision(results(answer))).content.decode()
+    assert (f'<a href="{link}">Try again</a>' in content) if link else ("<a " not in content)
 
 
 PAGE = "{{ status }} {{ title }} {{ retry_after }}"

@@ -71,7 +71,7 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> Non
     files = {str(file.relative_to(ROOT)) for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"}
     held = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == files
-    assert {Path(name).suffix for name in held} >= {".py", ".typed", ".lua", ".html", ".css", ".js"}
+    assert {Path(name).suffix for name in held} >= {".py", ".typed", ".lua", ".html", ".css", ".js", ".po", ".mo"}
     assert any("/migrations/0001" in name for name in held)
 
 

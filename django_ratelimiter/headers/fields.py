@@ -1,0 +1,184 @@
+"""Decision to response fields: what a client is told of the limits that it met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from math import ceil
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
+
+from ..conf import settings
+from ..decision import Decision, Result
+from ..engine.base import Verdict
+from ..engine.limits import Limit
+
+#: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
+#: cached is pickled.
+SHOWS: Final = "_ratelimit_shows"
+#: Which draft of the RateLimit fields is sent.
+DRAFT: Final = 11
+#: Structured fields hold integers of at most 15 digits (RFC 9651).
+_LARGEST_INTEGER: Final = 10**15 - 1
+
+
+class _Names(NamedTuple):
+    """What a draft calls the parameters of a limit and of its state."""
+
+    quota: str
+    window: str
+    remaining: str
+    seconds: str
+
+
+_NAMES: Final = {11: _Names("q", "w", "r", "t")}
+
+
+class Policy(NamedTuple):
+    """One limit as the RateLimit fields show it.
+
+    window: seconds; `None` = a unit of the calendar, which has no fixed length.
+    seconds: until there is more quota; `None` = never, for this cost.
+    """
+
+    name: str
+    quota: int
+    window: float | Decimal | None
+    remaining: int
+    seconds: int | None
+
+
+def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
+    """Set the fields of the request's decision on any response to it, once.
+
+    Where HEADERS has "expose", scripts of other origins are let read them.
+    """
+    if getattr(response, SHOWS, None) is decision:
+        return
+    fields = response_fields(decision)
+    for name, value in fields.items():
+        response.headers[name] = value
+    if fields and "expose" in settings.HEADERS:
+        _expose(request, response, fields)
+    if not decision.allowed and response.status_code >= 400:
+        response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
+
+
+def response_fields(decision: Decision) -> dict[str, str]:
+    """The fields to set on a response, by name; on allowed responses too.
+
+    Shows enforced limits only. A degraded decision shows no quota, as nobody knows what truly remains.
+    """
+    fields: dict[str, str] = {}
+    if not decision.degraded:
+        if "ratelimit" in settings.HEADERS:
+            counted = [(result, result.verdict) for result in decision.results if result.mode == "enforce"]
+            fields |= ratelimit_fields([_policy(result, verdict) for result, verdict in counted if verdict])
+        if "x-ratelimit" in settings.HEADERS and decision.binding and decision.binding.verdict:
+            fields |= _legacy_fields(decision.binding.limit, decision.binding.verdict)
+        if "x-ratelimit" in settings.HEADERS and (exceeded := soft_exceeded(decision)):
+            fields["X-RateLimit-Soft-Exceeded"] = ",".join(_quoted(policy_name(result)) for result in exceeded)
+    if not decision.allowed:
+        seconds = retry_after(decision)
+        if seconds is not None:
+            fields["Retry-After"] = str(seconds)
+    return fields
+
+
+def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
+    """`RateLimit` and `RateLimit-Policy` as of this draft of draft-ietf-httpapi-ratelimit-headers.
+
+    The only place that knows this syntax, which is not final yet. w is left out where the window is not a whole number
+    of seconds, t where there will never be enough.
+    """
+    if not policies:
+        return {}
+    names = _NAMES[draft]
+    limits, states = [], []
+    for name, quota, window, remaining, seconds in policies:
+        quoted = _quoted(name)
+        whole = f";{names.window}={int(window)}" if window is not None and window == int(window) else ""
+        limits.append(f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}{whole}")
+        left = "" if seconds is None else f";{names.seconds}={seconds}"
+        states.append(f"{quoted};{names.remaining}={min(remaining, _LARGEST_INTEGER)}{left}")
+    return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)}
+
+
+def soft_exceeded(decision: Decision) -> list[Result]:
+    """The enforced limits whose soft quota an admitted request has exceeded."""
+    counted = [(result, result.verdict) for result in decision.results if result.mode == "enforce"]
+    return [result for result, verdict in counted if verdict and verdict.soft_exceeded]
+
+
+def policy_name(result: Result) -> str:
+    """What a limit is called towards clients: its rule's slug, and where the rule has several limits, its window.
+
+    Where that does not tell it from the others, the algorithm follows, and then what else is unlike the default.
+    """
+    name, limit = result.rule.slug, result.limit
+    alike = [record.limit for record in result.rule.limits_for(result.tier)]
+    for part in (_period, attrgetter("algorithm"), _variant):
+        if len(alike) < 2:
+            break
+        own = part(limit)
+        name = f"{name}-{own}" if own else name
+        alike = [other for other in alike if part(other) == own]
+    return name
+
+
+def _period(limit: Limit) -> str:
+    return limit.calendar or f"{Decimal(str(limit.window)).normalize():f}"
+
+
+def _variant(limit: Limit) -> str:
+    """What tells apart limits of one window and algorithm. Empty for the one that has every option's default."""
+    words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
+    words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
+    return "-".join([*words, *filter(None, [limit.timezone])])
+
+
+def retry_after(decision: Decision) -> int | None:
+    """Whole seconds until a refused request would pass, at least 1; `None` = never."""
+    seconds = decision.retry_after
+    return None if seconds is None else max(1, ceil(seconds))
+
+
+def _policy(result: Result, verdict: Verdict) -> Policy:
+    wait = verdict.reset_after if verdict.allowed else verdict.retry_after
+    seconds = None if wait is None else ceil(wait)
+    return Policy(policy_name(result), result.limit.quota, result.limit.window, verdict.remaining, seconds)
+
+
+def _legacy_fields(limit: Limit, verdict: Verdict) -> dict[str, str]:
+    """The X-RateLimit trio. Reset is a moment in epoch seconds, by the engine's clock."""
+    reset_us = verdict.at_us + ceil(verdict.reset_after * 1_000_000)
+    return {
+        "X-RateLimit-Limit": str(limit.quota),
+        "X-RateLimit-Remaining": str(verdict.remaining),
+        "X-RateLimit-Reset": str(-(-reset_us // 1_000_000)),
+    }
+
+
+def _quoted(name: str) -> str:
+    """A string of RFC 9651: printable ASCII in quotes; anything else becomes "?"."""
+    printable = "".join(char if " " <= char <= "~" else "?" for char in name)
+    escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _expose(request: HttpRequest, response: HttpResponseBase, names: Iterable[str]) -> None:
+    """Name these fields in Access-Control-Expose-Headers, beside those that are named there."""
+    patch_vary_headers(response, ["Origin"])
+    if "Origin" not in request.headers:
+        return
+    exposed = [
+        name.strip() for name in response.headers.get("Access-Control-Expose-Headers", "").split(",") if name.strip()
+    ]
+    known = {name.lower() for name in exposed}
+    response.headers["Access-Control-Expose-Headers"] = ", ".join(
+        [*exposed, *(name for name in names if name.lower() not in known)]
+    )

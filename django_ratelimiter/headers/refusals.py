@@ -1,0 +1,158 @@
+"""The response to a refused request."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.templatetags.static import static
+from django.utils.cache import patch_vary_headers
+from django.utils.http import escape_leading_slashes
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+from django.utils.translation import npgettext
+
+from ..conf import django_setting, settings
+from ..decision import Decision
+from .fields import SHOWS, policy_name, retry_after, write_fields
+
+PROBLEM_JSON: Final = "application/problem+json"
+TEMPLATE: Final = "django_ratelimiter/refused.html"
+
+_PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
+#: Longer Accept fields are not worth parsing for a refusal: 1 KB of them costs Django 5 ms.
+_LONGEST_ACCEPT: Final = 500
+#: Of equals the first is sent.
+_BODIES: Final = {
+    PROBLEM_JSON: "json",
+    "application/json": "json",
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+    "text/plain": "text",
+}
+
+
+class Words(NamedTuple):
+    """What people are told.
+
+    reason: the refusing rule's own message, if it has one. when: to come back. detail: both in one text, or the
+    message, which may have said when.
+    """
+
+    title: str
+    reason: str
+    when: str
+    detail: str
+
+
+def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
+    """The response to a refused request: 429, or 503 where a `closed` failure policy refused it.
+
+    What RESPONSE names makes it, else problem JSON, HTML or plain text does, by the Accept field.
+    """
+    own = settings.RESPONSE
+    if own is None or own.endswith(".html"):
+        response = _usual_response(request, decision, own or TEMPLATE)
+    else:
+        response = import_string(own)(request, decision)
+    write_fields(request, response, decision)
+    setattr(response, SHOWS, decision)
+    return response
+
+
+def _usual_response(request: HttpRequest, decision: Decision, template: str) -> HttpResponse:
+    status = 503 if decision.unavailable else 429
+    words = words_of(decision)
+    body = _preferred_body(request)
+    if body == "html":
+        page = render_to_string(template, _context(request, decision, status, words), request)
+        response = HttpResponse(page, status=status)
+    elif body == "text":
+        text = f"{words.title}\n{words.reason}\n{words.when}\n"
+        response = HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
+    else:
+        problem = json.dumps(problem_details(decision, status, words))
+        response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
+    patch_vary_headers(response, ["Accept"])
+    return response
+
+
+def problem_details(decision: Decision, status: int, words: Words) -> dict[str, object]:
+    """The members of a problem document (RFC 9457)."""
+    kind = "temporary-reduced-capacity" if decision.unavailable else "quota-exceeded"
+    return {
+        "type": _PROBLEM_TYPES + kind,
+        "title": words.title,
+        "status": status,
+        "detail": words.detail,
+        "violated-policies": list(dict.fromkeys(policy_name(result) for result in decision.refused_by)),
+    }
+
+
+def words_of(decision: Decision) -> Words:
+    """What people are told of a refusal, in the active language."""
+    seconds = retry_after(decision)
+    if decision.unavailable:
+        title, message = _("Temporarily unavailable"), ""
+        reason = _("The service cannot check request limits at the moment.")
+        when = _("Please try again shortly.")
+    else:
+        title, message = _("Too many requests"), decision.binding.rule.message if decision.binding else ""
+        if seconds is None:
+            reason = message or _("This request is not allowed by the limits that apply to it.")
+            when = _("Trying again will not help.")
+        else:
+            reason = message or _("You have sent more requests than allowed.")
+            when = _("Please try again in %(wait)s.") % {"wait": _wait(seconds)}
+    return Words(title, reason, when, message or f"{reason} {when}")
+
+
+def _context(request: HttpRequest, decision: Decision, status: int, words: Words) -> dict[str, object]:
+    """What the page is given; `again`: an address to ask again, `None` where that makes no sense."""
+    seconds = retry_after(decision)
+    helps = request.method == "GET" and seconds is not None
+    return {
+        "status": status,
+        **words._asdict(),
+        "retry_after": seconds,
+        "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # two would name a host
+        "stylesheet": _stylesheet(),
+    }
+
+
+def _preferred_body(request: HttpRequest) -> str:
+    """json, html or text; json where the client has no wish, none that can be met, or none that can be read."""
+    if len(request.META.get("HTTP_ACCEPT", "")) > _LONGEST_ACCEPT:
+        return "json"
+    try:
+        preferred = request.get_preferred_type(list(_BODIES))
+    except (ValueError, LookupError):  # Django's parser gives up on some malformed parameters
+        return "json"
+    return _BODIES[preferred or PROBLEM_JSON]
+
+
+def _stylesheet() -> str | None:
+    """The address of the page's stylesheet; `None` where the project does not serve it: the page can do without."""
+    if not django_setting("STATIC_URL"):
+        return None
+    try:
+        return static("django_ratelimiter/refused.css")
+    except (ValueError, ImproperlyConfigured):  # a manifest, say, that collectstatic has not written yet
+        return None
+
+
+def _wait(seconds: int) -> str:
+    """A wait in the unit that people would use, rounded up."""
+    if seconds < 120:
+        return npgettext("after in", "%(count)d second", "%(count)d seconds", seconds) % {"count": seconds}
+    if seconds < 2 * 3600:
+        minutes = -(-seconds // 60)
+        return npgettext("after in", "%(count)d minute", "%(count)d minutes", minutes) % {"count": minutes}
+    if seconds < 2 * 86400:
+        hours = -(-seconds // 3600)
+        return npgettext("after in", "%(count)d hour", "%(count)d hours", hours) % {"count": hours}
+    days = -(-seconds // 86400)
+    return npgettext("after in", "%(count)d day", "%(count)d days", days) % {"count": days}

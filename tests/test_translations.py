@@ -1,0 +1,112 @@
+"""What refused callers read is translated into German, all of it."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+from django.utils import translation
+from django.utils.translation.template import templatize
+
+import django_ratelimiter
+from django_ratelimiter.headers import refusal
+from django_ratelimiter.testing import RulesInForce, assert_limited
+
+from .test_headers import DENIED, NEVER, decision, results
+from .test_refusals import get
+
+PACKAGE = Path(django_ratelimiter.__file__).parent
+CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"
+
+#: Where the texts stand that callers read.
+SOURCES = [*PACKAGE.glob("headers/*.py"), *PACKAGE.glob("throttling*"), *PACKAGE.glob("throttling/*.py")]
+TEMPLATE = PACKAGE / "templates/django_ratelimiter/refused.html"
+
+
+def german() -> gettext.GNUTranslations:
+    with CATALOG.with_suffix(".mo").open("rb") as file:
+        return gettext.GNUTranslations(file)
+
+
+def texts() -> Iterator[tuple[str, ...]]:
+    """What the code translates: (text,), (text, plural), or (context, text, plural)."""
+    yield from ((text,) for text in re.findall(r"gettext\(u'(.*?)'\)", templatize(TEMPLATE.read_text("utf-8"))))
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+                "_",
+                "ngettext",
+                "pgettext",
+                "npgettext",
+            ):
+                yield tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def test_every_text_is_translated() -> None:
+    catalog, found = german(), list(texts())
+    assert len(found) > 12
+    assert ("Try again",) in found
+    for text in found:
+        if len(text) == 3:
+            for count in (1, 2):
+                assert catalog.npgettext(*text, count) not in text[1:]
+        else:
+            assert catalog.gettext(*text) != text[0]
+
+
+def test_the_compiled_catalog_is_that_of_the_source() -> None:
+    """If not: `msgfmt --check -o django.mo django.po` in that folder."""
+    source = CATALOG.with_suffix(".po").read_text("utf-8")
+    entries = {}
+    for context, text, plurals in re.findall(
+        r'^(?:msgctxt "(.+)"\n)?msgid "(.+)"\n(?:msgid_plural ".*"\n)?((?:msgstr.*\n)+)', source, re.MULTILINE
+    ):
+        for number, translated in re.findall(r'^msgstr(?:\[(\d)\])? "(.+)"$', plurals, re.MULTILINE):
+            entry = f"{context}\4{text}" if context else text
+            entries[(entry, int(number)) if number else entry] = translated
+    compiled: dict[Any, str] = dict(german()._catalog)  # type: ignore[attr-defined]
+    compiled.pop("")
+    assert compiled == entries
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"),
+    [
+        (1.0, "in 1 Sekunde erneut"),
+        (90.0, "in 90 Sekunden erneut"),
+        (300.0, "in 5 Minuten erneut"),
+        (86_400.0, "in 24 Stunden erneut"),
+        (864_000.0, "in 10 Tagen erneut"),
+    ],
+)
+def test_a_wait(wait: float, says: str) -> None:
+    with translation.override("de"):
+        page = refusal(get("text/html"), decision(results((False, 0, wait, wait)))).content.decode()
+    assert says in page
+
+
+def test_what_never_passes_and_what_cannot_be_checked() -> None:
+    closed = decision(results(None, failure_policy="closed"), degraded=True)
+    with translation.override("de"):
+        assert (
+            "Ein erneuter Versuch hilft nicht." in refusal(get("text/plain"), decision(results(NEVER))).content.decode()
+        )
+        assert "Vorübergehend nicht verfügbar" in refusal(get("text/plain"), closed).content.decode()
+        title = refusal(get("text/plain"), decision(results(DENIED))).content.decode().splitlines()[0]
+    assert title == "Zu viele Anfragen"
+
+
+def test_the_callers_language_is_spoken(client: Client, ratelimit_rules: RulesInForce, settings: Any) -> None:
+    ratelimit_rules({"slug": "all", "limits": ["1/minute"]})
+    with override_settings(MIDDLEWARE=["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]):
+        headers = {"Accept": "text/html", "Accept-Language": "de-AT, en;q=0.5"}
+        page = assert_limited(client, "/hello/", headers=headers, after=1)
+    assert '<html lang="de' in page.content.decode()
+    assert "<h1>Zu viele Anfragen</h1>" in page.content.decode()
+    assert {"Accept", "Accept-Language"} <= set(page["Vary"].split(", "))
