@@ -14,6 +14,7 @@ from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
 from ..rules import cache, versions
 from ..rules.ruleset import RuleSet, TierRecord
+from ..rules.tiers import Standing
 from .clock import FrozenClock
 from .written import WrittenRule, record_of
 
@@ -41,9 +42,9 @@ class RulesInForce:
         """The rules in force."""
         return self._rules
 
-    def tier_for(self, *_identity: object) -> TierRecord | None:
-        """The tier of any caller."""
-        return None if self.tier is None else _tier(self.tier)
+    def standing(self, *_caller: object) -> Standing:
+        """What any caller is granted."""
+        return Standing(None if self.tier is None else TierRecord(self.tier, self.tier, 0, "none"))
 
 
 class override_rules(TestContextDecorator):
@@ -86,7 +87,7 @@ class override_rules(TestContextDecorator):
             for owner, name, stand_in in (
                 (connection, "_build", lambda: in_force.engine),
                 (cache, "_kept", cache._Kept()),
-                (cache, "tier_for", in_force.tier_for),
+                (cache, "standing_for", in_force.standing),
                 (versions, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "api_key_known", self._api_keys.__contains__),
@@ -116,7 +117,3 @@ class _EngineWithoutVersions(MemoryEngine):
         now_us: int | None = None,
     ) -> list[Verdict]:
         return super().check(charges, refund_if_denied=refund_if_denied, now_us=now_us)
-
-
-def _tier(slug: str) -> TierRecord:
-    return TierRecord(slug, slug, 0, "none")
