@@ -423,7 +423,7 @@ def test_an_outage_leaves_a_share_of_the_rate(client: Client, monkeypatch: pytes
             raise EngineUnavailable("gone")
 
     gets(client, "/unscoped/", 1)
-    monkeypatch.setattr(limiter, "get_engine", Gone)
+    monkeypatch.setattr("django_ratelimiter.connection._engine", Gone())
     assert gets(client, "/export/", 2) == [200, 429]
 
 
