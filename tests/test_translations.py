@@ -104,7 +104,8 @@ def test_what_never_passes_and_what_cannot_be_checked() -> None:
 
 def test_the_callers_language_is_spoken(client: Client, ratelimit_rules: RulesInForce, settings: Any) -> None:
     ratelimit_rules({"slug": "all", "limits": ["1/minute"]})
-    with override_settings(MIDDLEWARE=["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]):
+    middleware = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    with translation.override("en-us"), override_settings(MIDDLEWARE=middleware):  # what it activates stays active
         headers = {"Accept": "text/html", "Accept-Language": "de-AT, en;q=0.5"}
         page = assert_limited(client, "/hello/", headers=headers, after=1)
     assert '<html lang="de' in page.content.decode()
