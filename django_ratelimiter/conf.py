@@ -14,6 +14,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .rules.partitions import IDENTITIES, is_identity
+
 logger = logging.getLogger("django_ratelimiter")
 
 #: The families of response fields that are sent.
@@ -136,6 +138,17 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
     return network
 
 
+def _own_identities(value: Any) -> dict[str, str]:
+    right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
+    if not isinstance(value, dict):
+        raise ValueError(right)
+    for name, path in value.items():
+        free = is_identity(name) and name not in IDENTITIES and ":" not in name
+        if not free or not isinstance(path, str) or not re.fullmatch(_DOTTED, path):
+            raise ValueError(right)
+    return dict(value)
+
+
 _DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 
 ENTRIES: Final[Mapping[str, Entry]] = {
@@ -147,6 +160,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
     "TIER_CACHE_SECONDS": Entry(5.0, _number(0, 3600, "seconds, from 0 (no caching) to 3600")),
     "API_KEY_HEADER": Entry("X-API-Key", _text(r"[A-Za-z0-9-]+", "the name of a request header")),
+    "IDENTITIES": Entry({}, _own_identities),
     "TRUSTED_PROXIES": Entry((), _proxies, True),
     "IPV4_PREFIX": Entry(32, _prefix(32)),
     "IPV6_PREFIX": Entry(64, _prefix(128)),
@@ -189,6 +203,8 @@ class Settings:
     TIER_CACHE_SECONDS: float
     #: The request header that holds an API key.
     API_KEY_HEADER: str
+    #: Identities of the project's own: dotted paths of callables that take the request, by name.
+    IDENTITIES: Mapping[str, str]
     #: The proxies whose X-Forwarded-For is believed; written as networks, "unix", or a number of proxies.
     TRUSTED_PROXIES: TrustedProxies
     #: Bits of an address that tell clients apart.

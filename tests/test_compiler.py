@@ -148,7 +148,7 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         ("rule", "methods", '"GET"', "Methods: Must be a list"),
         ("rule", "methods", "[1]", "Methods: 1 is unknown"),
         ("rule", "methods", "null", "Methods: "),
-        ("rule", "partition_by", '["cookie"]', "Counted by: 'cookie' is unknown"),
+        ("rule", "partition_by", '["a cookie"]', "Counted by: 'a cookie' is unknown"),
         ("rule", "partition_by", "[[]]", "Counted by: [] is unknown"),
         ("rule", "partition_by", "7", "Counted by: Must be a list"),
         pytest.param("rulelimit", "window_seconds", "a while", "Window in seconds: ", marks=sqlite_only),

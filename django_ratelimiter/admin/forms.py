@@ -18,13 +18,7 @@ from ..identity import MAX_API_KEY, hash_api_key
 from ..models import Rule, RuleLimit, TierAssignment
 from ..models.options import NOT_GIVEN, columns_used
 from ..models.validation import METHODS
-from ..rules.partitions import IDENTITIES
-
-IDENTITY_LABELS = {
-    "user": gettext_lazy("user"),
-    "ip": gettext_lazy("IP address"),
-    "api_key": gettext_lazy("API key"),
-}
+from .identities import IdentitiesField
 
 
 class WordsField(forms.MultipleChoiceField):
@@ -82,9 +76,8 @@ class RuleForm(OfferingWhatIsThere):
         required=False,
         help_text=Rule._meta.get_field("methods").help_text,
     )
-    partition_by = WordsField(
+    partition_by = IdentitiesField(
         label=gettext_lazy("Counted by"),
-        choices=[(identity, IDENTITY_LABELS.get(identity, identity)) for identity in IDENTITIES],
         required=False,
         help_text=Rule._meta.get_field("partition_by").help_text,
     )

@@ -19,8 +19,8 @@ from ..engine.calendars import CALENDARS
 from ..engine.registry import Algorithm
 from ..models import Rule, RuleLimit
 from ..models.options import NOT_GIVEN, columns_used
-from ..rules.partitions import IDENTITIES
 from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
+from .identities import IdentitiesField
 from .sentences import sentences
 
 #: The name of the address at which a limit's sentences are asked for.
@@ -75,7 +75,7 @@ class RuleFacts(forms.Form):
     """What a limit's sentences depend on in its rule. What cannot be read is the rule's own form's to refuse."""
 
     cost = forms.IntegerField(min_value=1)
-    partition_by = forms.MultipleChoiceField(choices=[(name, name) for name in IDENTITIES])
+    partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
 
 

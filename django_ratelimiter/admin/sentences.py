@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from ..engine.limits import Limit
 from ..models import Rule, RuleLimit
-from .forms import IDENTITY_LABELS
+from .identities import label_of
 from .words import duration, per, rate_in_words, units
 
 
@@ -44,7 +44,7 @@ def _unlimited(row: RuleLimit) -> str:
 def _who(rule: Rule, row: RuleLimit) -> str:
     """Who has a counter: "Each user", or "Each user, in the tier “Free”,"."""
     parts = rule.partition_by if isinstance(rule.partition_by, list) else []
-    named = _(" and ").join(str(IDENTITY_LABELS.get(part, part)) for part in parts)
+    named = _(" and ").join(label_of(str(part)) for part in parts)
     if len(parts) > 1:
         who = _("Each combination of %(parts)s") % {"parts": named}
     else:

@@ -11,8 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..rules.partitions import IDENTITIES
-from .validation import METHODS, validate_path, validate_words
+from .validation import METHODS, validate_identities, validate_path, validate_words
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
@@ -149,7 +148,7 @@ class Rule(models.Model):
             self.path = self.path.removeprefix("/")
         checks: dict[str, Callable[[], None]] = {
             "methods": lambda: validate_words(self.methods, METHODS),
-            "partition_by": lambda: validate_words(self.partition_by, IDENTITIES),
+            "partition_by": lambda: validate_identities(self.partition_by),
             "path": lambda: validate_path(self.path, self.path_kind),
         }
         errors: dict[str, ValidationError] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
@@ -13,18 +13,23 @@ from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..rules.partitions import IDENTITIES, is_identity, names_of_partition
+from ..rules.partitions import IDENTITIES, NAMED, is_identity, names_of_partition
 
 #: The methods that a rule may name, as RFC 9110 and RFC 5789 do.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 
-def validate_words(value: Any, known: Sequence[str]) -> None:
-    """Refuse what is not a list of different words out of `known`."""
+def validate_identities(value: Any) -> None:
+    """Refuse what is not a list of different identities, as a rule may be split by."""
+    validate_words(value, (*IDENTITIES, *NAMED), is_identity)
+
+
+def validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], bool] | None = None) -> None:
+    """Refuse what is not a list of different words out of `known`, or of which `is_known`."""
     if not isinstance(value, list):
         raise ValidationError(_("Must be a list of texts."), code="not_a_list")
     for word in value:
-        if word not in known:
+        if not (is_known or known.__contains__)(word):
             raise ValidationError(
                 _("%(word)r is unknown; choose from %(known)s."),
                 code="unknown",

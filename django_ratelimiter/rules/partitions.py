@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final
 
-#: What rules may be split by.
-IDENTITIES: Final = ("user", "ip", "api_key")
+#: What rules may be split by, beside what `is_identity` tells of.
+IDENTITIES: Final = ("user", "ip", "api_key", "session")
+#: How identities with a name of their own read: a request header, a captured part of the path, a field of the body.
+NAMED: Final = ("header:NAME", "path:NAME", "field:NAME")
+
+#: Longer values stand in a partition as their SHA-256.
+LONGEST_VALUE: Final = 200
+
+_IDENTITY: Final = re.compile(
+    r"(?!(?:header|path|field)\Z)[A-Za-z_][A-Za-z0-9_]{0,63}"
+    r"|header:[A-Za-z0-9_-]{1,100}|path:[A-Za-z_][A-Za-z0-9_]{0,99}|field:[^\s|%:]{1,100}"
+)
 
 
 def is_identity(name: object) -> bool:
-    """Whether a rule may be split by this."""
-    return name in IDENTITIES
+    """Whether a rule may be split by this: one of IDENTITIES, "header:NAME" and its like, or a name of one's own.
+
+    Which names the project has made its own (the setting IDENTITIES) is not known here: any identifier will do.
+    """
+    return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
+
+
+def written(parts: Iterable[tuple[str, str]]) -> str:
+    """The partition of these names and values. Two that differ in a name or a value are written differently.
+
+    A name holds neither "|" nor "%", and a ":" only after "header", "path" or "field", so that it is plain where its
+    value begins; in values both are escaped.
+    """
+    return "|".join([f"{name}:{_escaped(value)}" for name, value in parts])
 
 
 def names_of_partition(value: str) -> tuple[str, ...]:
@@ -23,7 +48,15 @@ def names_of_partition(value: str) -> tuple[str, ...]:
 
 def _name(part: str) -> str:
     name, _, value = part.partition(":")
-    if name in ("header", "path", "field"):
+    if f"{name}:NAME" in NAMED:
         own, _, value = value.partition(":")
         name = f"{name}:{own}"
     return name if value else ""
+
+
+def _escaped(value: str) -> str:
+    if len(value) > LONGEST_VALUE:  # "%s" is no escape, so that no short value reads like this
+        return f"%sha256-{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    if "|" in value or "%" in value:
+        return value.replace("%", "%25").replace("|", "%7C")
+    return value

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
-from .partitions import IDENTITIES, is_identity
+from .partitions import IDENTITIES, NAMED, is_identity
 from .scaling import multiplied
 
 Snapshot = Mapping[str, Any]
@@ -202,7 +202,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
     for name in partition_by:
         if not is_identity(name):
-            raise ValueError(f"partition_by: {name!r} is unknown; choose from {', '.join(IDENTITIES)}.")
+            raise ValueError(f"partition_by: {name!r} is unknown; choose from {', '.join((*IDENTITIES, *NAMED))}.")
     cost = data["cost"]
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost: must be a whole number from 1, not {cost!r}.")

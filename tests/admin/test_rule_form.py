@@ -7,8 +7,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
-from django.test import Client
+from django.test import Client, override_settings
 
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 
@@ -137,3 +138,26 @@ class TestForm:
         sent = BrowserForm(admin_client.get(page_of(rule)).content.decode()).sent
         errors = errors_of(admin_client.post(page_of(rule), sent))
         assert column in errors or all(column in limit for limit in errors["limits"])
+
+
+OWN = {"IDENTITIES": {"tenant": "tests.test_identity_values.tenant_of"}}
+
+
+class TestIdentities:
+    def test_those_with_a_name_are_written_and_the_others_ticked(self, admin_client: Client) -> None:
+        with override_settings(RATELIMITER=settings.RATELIMITER | OWN):
+            sent = rule_form(partition_by=["user", "tenant"], partition_by_others="header:X-A, field:email,")
+            assert admin_client.post(ADD_RULE, sent).status_code == 302
+            rule = Rule.objects.get()
+            assert rule.partition_by == ["user", "tenant", "header:X-A", "field:email"]
+            page = admin_client.get(page_of(rule)).content.decode()
+            assert 'value="header:X-A, field:email"' in page
+            form = BrowserForm(page)
+            admin_client.post(page_of(rule), form.sent)
+            rule.refresh_from_db()
+            assert rule.partition_by == ["user", "tenant", "header:X-A", "field:email"]
+
+    @pytest.mark.parametrize("others", ["tenant", "header:", "shoe size", "cookie:a"])
+    def test_one_that_does_not_exist_is_refused(self, others: str, admin_client: Client) -> None:
+        response = admin_client.post(ADD_RULE, rule_form(partition_by_others=others))
+        assert others.split(",")[0] in str(errors_of(response)["partition_by"])

@@ -50,7 +50,7 @@ class TestRule:
             ({"methods": ["GET", "GET"]}, "methods"),
             ({"methods": "GET"}, "methods"),
             ({"methods": [["GET"]]}, "methods"),
-            ({"partition_by": ["session"]}, "partition_by"),
+            ({"partition_by": ["header:"]}, "partition_by"),
             ({"partition_by": ["ip", "user", "ip"]}, "partition_by"),
             ({"partition_by": {"ip": 1}}, "partition_by"),
             ({"mode": "on"}, "mode"),

@@ -1,0 +1,82 @@
+"""What a rule is split by, as a field of its form: known identities to tick, and a line for those with a name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.datastructures import MultiValueDict
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..conf import settings
+from ..models.validation import validate_identities
+from ..rules.partitions import IDENTITIES
+
+IDENTITY_LABELS: Final = {
+    "user": gettext_lazy("user"),
+    "ip": gettext_lazy("IP address"),
+    "api_key": gettext_lazy("API key"),
+    "session": gettext_lazy("session"),
+}
+
+
+class IdentitiesWidget(forms.CheckboxSelectMultiple):
+    """Boxes, and a line of text for what has no box, separated by commas. Its name ends in "_others"."""
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        ticked = data.getlist(name) if isinstance(data, MultiValueDict) else data.get(name) or []
+        others = [word.strip() for word in str(data.get(f"{name}_others") or "").split(",")]
+        return list(dict.fromkeys([*ticked, *filter(None, others)]))
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        known = {choice for choice, _label in self.choices}
+        line = forms.TextInput({"class": "vTextField", "placeholder": "header:X-Tenant, path:pk, field:email"})
+        others = ", ".join(str(word) for word in value or () if word not in known)
+        own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_others", "aria-label": _("Others, separated by commas")}
+        return format_html(
+            "{}{}", super().render(name, value, attrs, renderer), line.render(f"{name}_others", others, own)
+        )
+
+
+class IdentitiesField(forms.MultipleChoiceField):
+    """Identities that exist: those of every project, those of the setting IDENTITIES, and those with a name."""
+
+    widget = IdentitiesWidget(attrs={"class": "radiolist inline"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=_choices, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, list) else []
+
+    def validate(self, value: Any) -> None:
+        if self.required and not value:
+            raise ValidationError(self.error_messages["required"], code="required")
+        validate_identities(value)
+        for name in value:
+            if ":" not in name and name not in dict(_choices()):
+                raise ValidationError(
+                    _("%(name)r is no identity; RATELIMITER['IDENTITIES'] can make it one."),
+                    code="unknown",
+                    params={"name": name},
+                )
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+def label_of(name: str) -> str:
+    """An identity in words: "IP address", "header X-Tenant"."""
+    kind, colon, own = name.partition(":")
+    if not colon:
+        return str(IDENTITY_LABELS.get(name, name))
+    labels = {"header": _("header %(name)s"), "path": _("path's %(name)s"), "field": _("field %(name)s")}
+    return labels.get(kind, "%(name)s") % {"name": own}
+
+
+def _choices() -> list[tuple[str, Any]]:
+    return [(name, IDENTITY_LABELS.get(name, name)) for name in (*IDENTITIES, *settings.IDENTITIES)]

@@ -1,0 +1,247 @@
+"""Who asks: user, client's address, API key, session, and what else a rule may be split by; worked out when asked."""
+
+from __future__ import annotations
+
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import blake2b, sha256
+from typing import Any, Final
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import Error
+from django.http import HttpRequest
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import LazyObject, empty
+from django.utils.module_loading import import_string
+
+from ..conf import settings
+from ..rules.partitions import written
+from ..rules.tiers import api_key_known
+from .body import fields_of
+from .proxies import client_ip
+
+__all__ = ["MAX_API_KEY", "Identity", "UserUnread", "client_ip", "digest", "hash_api_key", "identify", "partition"]
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: Longer keys are nobody's, and are not worth hashing.
+MAX_API_KEY: Final = 256
+
+#: What of a path or a custom identity counts as a value. Others might read differently with each request.
+_VALUES: Final = (str, int, float, Decimal, UUID, date)
+
+
+class UserUnread(SynchronousOnlyOperation):
+    """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
+
+
+class Identity:
+    """Who sent a request. Each part is worked out when it is first asked for; `None` = the request has none.
+
+    On an event loop SynchronousOnlyOperation is raised for a part that may take a while; ask again in a thread.
+    """
+
+    __slots__ = ("_fields", "_request", "_values")
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._fields: Mapping[str, object] | None = None
+        self._values: dict[str, str | None] = {}
+
+    def value(self, name: str) -> str | None:
+        """What the request has under this name, as `partition_by` of a rule names it. No value is empty."""
+        if name not in self._values:
+            self._values[name] = self._find(name) or None
+        return self._values[name]
+
+    @property
+    def user_id(self) -> str | None:
+        """The primary key, as text, of the authenticated user that an authentication has put on the request."""
+        return self.value("user")
+
+    async def read_user(self) -> None:
+        """Have the user read without blocking the event loop, after UserUnread."""
+        try:
+            if hasattr(self._request, "auser"):
+                self._values["user"] = _id_of(await self._request.auser())
+            else:
+                await sync_to_async(lambda: self.user_id)()
+        except Error:
+            _tell_of_unread_user()
+            self._values["user"] = None
+
+    @property
+    def ip(self) -> str | None:
+        """The client's address, or the network of IPV4_PREFIX or IPV6_PREFIX bits that it belongs to."""
+        return self.value("ip")
+
+    @property
+    def api_key(self) -> str | None:
+        """The hash of the API key, if an assignment knows it: an invented key is no identity."""
+        return self.value("api_key")
+
+    @property
+    def awaits_authentication(self) -> bool:
+        """Whether the request shows credentials that nobody has checked yet, and nothing else tells who asks."""
+        return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
+
+    def _find(self, name: str) -> str | None:
+        if name in _FINDERS:
+            return _FINDERS[name](self._request)
+        kind, colon, own = name.partition(":")
+        if not colon:
+            return _custom(self._request, name)
+        if kind == "header":
+            return _header(self._request, own)
+        if kind == "path":
+            return _path(self._request, own)
+        if self._fields is None:
+            self._fields = fields_of(self._request)
+        return _field(self._fields.get(own))
+
+
+def identify(request: HttpRequest) -> Identity:
+    """Who sent `request`, a Django one. Works nothing out yet."""
+    return Identity(request)
+
+
+def partition(identity: Identity, names: Iterable[str]) -> str | None:
+    """The value that splits a rule's counters, such as "user:42|ip:203.0.113.7"; "" for no names.
+
+    names: what a rule may be split by. `None` if the identity lacks one of them. Two identities never share a value.
+    """
+    parts = []
+    for name in names:
+        value = identity.value(name)
+        if value is None:
+            return None
+        parts.append((name, value))
+    return written(parts)
+
+
+def digest(value: str) -> str:
+    """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
+    hasher = _keyed_hasher(settings.HASH_KEY).copy()
+    hasher.update(value.encode("utf-8", "surrogatepass"))
+    return urlsafe_b64encode(hasher.digest())[:22].decode()
+
+
+def hash_api_key(raw: str) -> str:
+    """What is stored of an API key: the SHA-256 of its UTF-8 bytes, in 64 hexadecimal digits."""
+    return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _user(request: HttpRequest) -> str | None:
+    user = getattr(request, "user", None)
+    try:
+        if isinstance(user, LazyObject) and user._wrapped is empty:
+            async_unsafe("The user of a request is read from its session.")(user._setup)()
+        return _id_of(user)
+    except SynchronousOnlyOperation as error:
+        raise UserUnread(*error.args) from None
+    except Error:
+        _tell_of_unread_user()
+        return None
+
+
+def _id_of(user: Any) -> str | None:
+    return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
+
+
+def _tell_of_unread_user() -> None:
+    # Whether the request can do without its session, its view will tell.
+    logger.exception("The user of a request cannot be read; it counts as anonymous.")
+
+
+def _session(request: HttpRequest) -> str | None:
+    """The key of a session that exists: its store knows it, and keeps something there. A cookie alone is nothing."""
+    session: Any = getattr(request, "session", None)
+    if session is None:
+        return None
+    try:
+        if not hasattr(session, "_session_cache"):
+            async_unsafe("The session of a request is read from its store.")(session.keys)()
+        return session.session_key if session.keys() else None
+    except SynchronousOnlyOperation:
+        raise
+    except Exception:  # sessions may be kept anywhere
+        logger.exception("The session of a request cannot be read; it counts as missing.")
+        return None
+
+
+def _api_key(request: HttpRequest) -> str | None:
+    raw = _header(request, settings.API_KEY_HEADER)
+    if raw is None or len(raw) > MAX_API_KEY or not raw.isascii():
+        return None
+    hashed = hash_api_key(raw)
+    return hashed if api_key_known(hashed) else None
+
+
+def _header(request: HttpRequest, name: str) -> str | None:
+    value: str | None = request.META.get(_meta_name(name))
+    return value.strip() if value else None
+
+
+def _path(request: HttpRequest, name: str) -> str | None:
+    match = request.resolver_match
+    return _text(match.kwargs.get(name), f"path:{name}") if match else None
+
+
+def _field(value: object) -> str | None:
+    """A field's value without the space around it: a number of JSON as a form would have it, a list or object not."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, str | int | float) else None
+
+
+def _custom(request: HttpRequest, name: str) -> str | None:
+    path = settings.IDENTITIES.get(name)
+    if path is None:
+        return None
+    try:
+        return _text(async_unsafe("Only the project knows how long this takes.")(_imported(path))(request), name)
+    except SynchronousOnlyOperation:
+        raise
+    except Exception:  # the project's own code
+        logger.exception("RATELIMITER['IDENTITIES'][%r] failed; the value counts as missing.", name)
+        return None
+
+
+def _text(value: object, name: str) -> str | None:
+    if value is None or isinstance(value, _VALUES):
+        return None if value is None else str(value)
+    logger.error("The identity %s is of type %s, not a text; it counts as missing.", name, type(value).__name__)
+    return None
+
+
+_FINDERS: Final[Mapping[str, Callable[[HttpRequest], str | None]]] = {
+    "user": _user,
+    "ip": client_ip,
+    "api_key": _api_key,
+    "session": _session,
+}
+
+
+@lru_cache(maxsize=64)
+def _meta_name(header: str) -> str:
+    name = header.upper().replace("-", "_")
+    return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
+
+
+@lru_cache(maxsize=64)
+def _imported(path: str) -> Callable[[HttpRequest], object]:
+    found: Callable[[HttpRequest], object] = import_string(path)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _keyed_hasher(key: bytes) -> blake2b:
+    return blake2b(key=key, digest_size=16)

@@ -1,0 +1,272 @@
+"""Fields of the body: which are found, and that views, forms and the REST framework read it as if nobody had."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.files.uploadhandler import MemoryFileUploadHandler
+from django.core.handlers.asgi import ASGIRequest
+from django.core.handlers.wsgi import WSGIRequest
+from django.http import HttpRequest, UnreadablePostError
+from django.test import RequestFactory, override_settings
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.request import Request
+
+from django_ratelimiter.identity import identify
+from django_ratelimiter.identity.body import MOST_READ
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+
+
+_received: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _end_of_requests() -> Iterator[None]:
+    yield
+    while _received:
+        _received.pop().close()
+
+
+class Stream(BytesIO):
+    """A socket's side of a body: read forwards, once, and it counts the bytes."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.taken += len(found)
+        return found
+
+
+def wsgi(body: bytes, kind: str, method: str = "POST", **environ: Any) -> WSGIRequest:
+    """A request as a WSGI server hands it on."""
+    made: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": "/",
+        "CONTENT_TYPE": kind,
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": Stream(body),
+    }
+    return WSGIRequest(made | environ)
+
+
+def asgi(body: bytes, kind: str, method: str = "POST", announced: bool = True) -> ASGIRequest:
+    """A request as an ASGI server hands it on; without its length where it came in chunks."""
+    kept = SpooledTemporaryFile(max_size=1_000)  # noqa: SIM115  closed by the fixture, as by the handler
+    _received.append(kept)
+    kept.write(body)
+    kept.seek(0)
+    headers = [(b"content-type", kind.encode("latin1"))] + [(b"content-length", b"%d" % len(body))] * announced
+    return ASGIRequest({"type": "http", "method": method, "path": "/", "query_string": b"", "headers": headers}, kept)
+
+
+def chunked(body: bytes, kind: str, method: str = "POST") -> ASGIRequest:
+    return asgi(body, kind, method, announced=False)
+
+
+KINDS: Any = pytest.mark.parametrize("make", [wsgi, asgi, chunked])
+
+
+def field(request: HttpRequest, name: str = "email") -> str | None:
+    return identify(request).value(f"field:{name}")
+
+
+MULTIPART = encode_multipart(BOUNDARY, {"email": " ann@example.com ", "photo": SimpleUploadedFile("p.png", b"\x89PNG")})
+
+
+@KINDS
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (FORM, b"a=1&email=+ann%40example.com"),
+        (f"{FORM}; charset=utf-8", b"email=bob&email=ann@example.com"),
+        (MULTIPART_CONTENT, MULTIPART),
+        (JSON, b'{"email": "ann@example.com"}'),
+        (f"{JSON}; charset=UTF8", b'{"email": "bob", "email": "ann@example.com"}'),
+        ("application/vnd.api+json", b' {"email": "ann@example.com"}\n'),
+        ("APPLICATION/JSON", b'{"email": "ann@example.com"}'),
+    ],
+)
+def test_the_field_that_the_view_would_read(make: Any, method: str, kind: str, body: bytes) -> None:
+    found = None if make is chunked and kind == MULTIPART_CONTENT else "ann@example.com"  # as Django's own parser does
+    assert field(make(body, kind, method)) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ('"42"', "42"),
+        ("42", "42"),
+        ("42.0", "42"),
+        ("1.5", "1.5"),
+        ("true", "true"),
+        ("1e999", "inf"),
+        ("null", None),
+        ('""', None),
+        ('" "', None),
+        ("[42]", None),
+        ('{"a": 1}', None),
+        (r'"\ud800"', "\ud800"),
+        ("1" * 300, "1" * 300),
+        ("1" * 5_000, None),
+    ],
+)
+def test_the_values_of_json(written: str, found: str | None) -> None:
+    assert field(wsgi(b'{"email": %s}' % written.encode(), JSON)) == found
+
+
+UNREADABLE = [
+    (JSON, b""),
+    (JSON, b"{"),
+    (JSON, b'["email"]'),
+    (JSON, b'"email"'),
+    (JSON, b"\xff\xfe"),
+    (JSON, b'\xef\xbb\xbf{"email": "ann"}'),
+    (JSON, '{"email": "ann"}'.encode("utf-16")),
+    (JSON, b"[" * 60_000),
+    (JSON, b'{"email": ' * 6_000),
+    (f"{JSON}; charset=utf-7", b'{"email": "ann", "+AGUAbQBhAGkAbA-": "bob"}'),
+    (f"{FORM}; charset=utf-7", b"email=ann"),
+    (f"{FORM}; charset=latin-1", b"email=ann"),
+    (f"{FORM}; charset=rot13", b"email=ann"),
+    (f"{MULTIPART_CONTENT}; charset=utf-16", MULTIPART),
+    (FORM, b"&".join(b"%d=" % n for n in range(1_100)) + b"&email=ann"),
+    (FORM, b"name=ann"),
+    (FORM, b"email="),
+    (FORM, b"\x00\xff"),
+    ("multipart/form-data", MULTIPART),
+    ("multipart/form-data; boundary=", MULTIPART),
+    ("multipart/form-data; boundary=\xe9", MULTIPART),
+    (MULTIPART_CONTENT, MULTIPART[:40]),
+    (MULTIPART_CONTENT, b"\x00" * 100),
+    ("text/plain", b"email=ann"),
+    ("", b"email=ann"),
+    ("; ;=", b"email=ann"),
+    (FORM, b"email=" + b"a" * MOST_READ),
+    (JSON, b'{"email": "ann", "more": "%s"}' % (b"a" * MOST_READ)),
+    (
+        MULTIPART_CONTENT,
+        encode_multipart(BOUNDARY, {"email": "ann", "photo": SimpleUploadedFile("p", b"p" * MOST_READ)}),
+    ),
+]
+
+
+@KINDS
+@pytest.mark.parametrize(("kind", "body"), UNREADABLE)
+def test_what_cannot_be_read_has_no_field_and_is_left_to_the_view(make: Any, kind: str, body: bytes) -> None:
+    request = make(body, kind)
+    assert field(request) is None
+    assert request.body == body
+
+
+@pytest.mark.parametrize("make", [wsgi, asgi])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_the_body_can_be_read_afterwards_in_any_way(make: Any, method: str) -> None:
+    def request() -> Any:
+        made = make(MULTIPART, MULTIPART_CONTENT, method)
+        assert field(made) == "ann@example.com"
+        return made
+
+    assert request().body == MULTIPART
+    assert request().read() == MULTIPART
+    assert b"".join(request()) == MULTIPART
+    assert request().readline() == MULTIPART.splitlines(keepends=True)[0]
+    if method == "POST":
+        once = request()
+        once.upload_handlers = [MemoryFileUploadHandler(once)]  # which a form that was parsed forbids
+        assert once.POST["email"] == " ann@example.com "
+        assert once.FILES["photo"].read() == b"\x89PNG"
+    framework = Request(request(), parsers=[JSONParser(), FormParser(), MultiPartParser()])
+    assert framework.data["email"] == " ann@example.com "
+    assert framework.FILES["photo"].read() == b"\x89PNG"
+
+
+@pytest.mark.parametrize("make", [wsgi, asgi])  # it takes a body of no length for none
+def test_the_framework_parses_json_afterwards(make: Any) -> None:
+    body = json.dumps({"email": "ann", "more": [1]}).encode()
+    request = make(body, JSON)
+    assert field(request) == "ann"
+    assert Request(request, parsers=[JSONParser()]).data == {"email": "ann", "more": [1]}
+
+
+def test_a_long_body_is_not_touched() -> None:
+    body = b"email=" + b"a" * MOST_READ
+    request = wsgi(body, FORM)
+    assert field(request) is None
+    assert request.environ["wsgi.input"].taken == 0
+    assert not request._read_started
+    assert request.read(6) == b"email="
+
+
+def test_a_body_as_long_as_is_read() -> None:
+    body = b"a=" + b"a" * (MOST_READ - 12) + b"&email=ann"
+    assert len(body) == MOST_READ
+    assert field(wsgi(body, FORM)) == "ann"
+
+
+@KINDS
+def test_a_project_that_holds_less_in_memory_is_obeyed(make: Any) -> None:
+    body = b"email=ann"
+    with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=5):
+        request = make(body, FORM)
+        assert field(request) is None
+        assert request.read() == body
+    with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=None):
+        assert field(make(body, FORM)) == "ann"
+
+
+@KINDS
+def test_a_body_that_was_read_already(make: Any) -> None:
+    kept = make(b"email=ann", FORM)
+    assert kept.body
+    assert field(kept) == "ann"
+    parsed = make(MULTIPART, MULTIPART_CONTENT)
+    told = parsed.POST.get("email", "").strip() or None
+    assert field(parsed) == told
+    assert told is not None or make is chunked
+    streamed = make(b"email=ann", FORM)
+    assert streamed.read(3) == b"ema"
+    assert field(streamed) is None
+    assert streamed.read() == b"il=ann"
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "", "0", "1e3", "\xb2"])
+def test_a_length_that_is_none(length: str) -> None:
+    assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH=length)) is None
+
+
+def test_a_length_that_is_not_kept() -> None:
+    assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH="5000")) == "ann"
+    assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH="7")) == "a"
+
+
+class Lost(BytesIO):
+    def read(self, *_size: object) -> bytes:
+        raise OSError("connection lost")
+
+
+def test_a_lost_connection_is_the_views_to_meet() -> None:
+    request = wsgi(b"email=ann", FORM, **{"wsgi.input": Lost()})
+    assert field(request) is None
+    with pytest.raises(UnreadablePostError, match="connection lost"):
+        _ = request.body
+    again = wsgi(b"email=ann", FORM, **{"wsgi.input": Lost()})
+    assert field(again) is None
+    with pytest.raises(UnreadablePostError, match="connection lost"):
+        again.readline()
+
+
+def test_several_fields_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = identify(RequestFactory().post("/", {"email": "ann", "city": "Bonn"}))
+    assert found.value("field:email") == "ann"
+    monkeypatch.setattr("django_ratelimiter.identity.fields_of", None)
+    assert (found.value("field:city"), found.value("field:zip")) == ("Bonn", None)
