@@ -29,6 +29,9 @@ MAX_WINDOW_SECONDS: Final = 366 * 86_400
 #: The longest that a bucket may take to fill up: added to today's time in microseconds it still is exact.
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
+#: The end of time, in the year 2155: whatever is reckoned from a moment before it is exact.
+END_US: Final = EXACT - MAX_REFILL_US
+
 
 #: More units than anybody counts, and so few that a counter of them takes six bytes.
 MOST_UNITS: Final = 2**48 - 1
@@ -314,9 +317,15 @@ def _window_us(window: object) -> int:
     return int(microseconds)
 
 
+def check_time(at_us: int) -> None:
+    """Raise ValueError for a moment before the Unix epoch, which Redis does not know, or past the end of time."""
+    if not 0 <= at_us < END_US:
+        raise ValueError(f"now_us: must be microseconds since 1970, from 0 to below {END_US}, not {at_us!r}.")
+
+
 @lru_cache(maxsize=1_000)
 def _delay_us(seconds: float) -> int:
     """Microseconds, rounded down. Raises ValueError for what is no delay."""
-    if not seconds >= 0:
+    if not isinstance(seconds, int | float | Decimal) or seconds != seconds or seconds < 0:
         raise ValueError(f"max_delay: must be a number of seconds from 0, not {seconds!r}.")
-    return min(int(Fraction(str(seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT
+    return min(int(Fraction(str(+seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT

@@ -13,7 +13,7 @@ from ..exceptions import StaleRules
 from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, leases
-from .limits import EXACT, Terms
+from .limits import EXACT, Terms, check_time
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
@@ -127,7 +127,10 @@ class MemoryEngine:
         self._batches.pop(batch, None)
 
     def _now(self, now_us: int | None) -> int:
-        return self._clock() if now_us is None else now_us
+        if now_us is None:
+            return self._clock()
+        check_time(now_us)
+        return now_us
 
     def _compare(self, version: Version) -> None:
         held = self._version

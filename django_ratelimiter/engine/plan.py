@@ -11,7 +11,7 @@ from typing import Final
 from ..exceptions import StaleRules
 from . import usage
 from .base import Charge, Verdict, Version, as_version
-from .limits import EXACT
+from .limits import EXACT, check_time
 from .scripts import CHECK_SHA
 
 #: How often a call is sent, each time with the calendar windows of the time that Redis has named.
@@ -59,6 +59,8 @@ class Planner:
         times: Sequence[int] | None,
     ) -> bytes:
         """One call. times: by the clock of each charge, where Redis has named them."""
+        if now_us is not None:
+            check_time(now_us)
         names = [self._name(charge) for charge in charges]
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
@@ -101,6 +103,11 @@ class Planner:
         if now_us is None:
             self._ahead = reply[1] - now()
         return reply[2:]
+
+
+def deletion(names: Sequence[bytes]) -> bytes:
+    """A packed command that deletes these keys."""
+    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(_word, (b"DEL", *names)))
 
 
 def _word(word: bytes) -> bytes:

@@ -143,6 +143,7 @@ def test_one_engine_on_one_loop_after_another(redis_url: str) -> None:
 
     async def use() -> int:
         try:
+            await engine.reset([DAY._replace(key="another")])
             return (await engine.check([DAY]))[0].remaining
         finally:
             await engine.aclose()

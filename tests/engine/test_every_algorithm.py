@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from random import Random
 
 import pytest
@@ -148,10 +149,17 @@ def test_a_lease_ends_once_and_only_if_it_is_held(asked: Engine) -> None:
     assert left(asked, charge, now=HOUR + 60_000_000) == [5]
 
 
-@pytest.mark.parametrize("delay", [-1, -0.001, float("nan")])
+@pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), Decimal("NaN"), "1"])
 def test_delays_that_are_none(asked: Engine, delay: float) -> None:
     with pytest.raises(ValueError, match="max_delay: must be a number of seconds from 0"):
         asked.check([Charge(fresh(), LIMITS["leaky_bucket"], max_delay=delay)])
+
+
+@pytest.mark.parametrize("now_us", [-1, -5, 2**53, 2**63])
+def test_times_that_no_engine_knows(asked: Engine, now_us: int) -> None:
+    for ask in (asked.check, asked.peek):
+        with pytest.raises(ValueError, match="now_us: must be microseconds since 1970"):
+            ask([Charge(fresh(), LIMITS["calendar"])], now_us=now_us)
 
 
 def test_only_a_leaky_bucket_minds_the_longest_delay(asked: Engine) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
-from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
+from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
 from ..scripts import TAKE_USAGE
 from .clients import asynchronous
 from .links import AsyncLinks, Links
@@ -138,7 +138,6 @@ class AsyncRedisEngine(Planner):
 
     def __init__(self, client: AsyncRedis, namespace: str = "rl", *, most_connections: int = 64) -> None:
         super().__init__(namespace)
-        self._client = client
         self._links = AsyncLinks(client, most_connections)
 
     async def check(
@@ -175,10 +174,7 @@ class AsyncRedisEngine(Planner):
         """Forget these keys: their next request finds the full quota."""
         names = [self._name(charge) for charge in charges]
         if names:
-            try:
-                await self._client.delete(*names)
-            except (RedisError, OSError) as error:
-                raise EngineUnavailable(f"Redis did not do it: {error}") from error
+            await self._links.ask(deletion(names))  # the client's own connections know one event loop only
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
