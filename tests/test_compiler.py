@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -154,6 +155,7 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         pytest.param("rulelimit", "window_seconds", "a while", "Window in seconds: ", marks=sqlite_only),
         pytest.param("rulelimit", "quota", "many", "Quota: ", marks=sqlite_only),
         pytest.param("rulelimit", "window_seconds", 1e30, "Window in seconds: ", marks=sqlite_only),
+        pytest.param("rulelimit", "quota", inf, "A number cannot be read", marks=sqlite_only),
         pytest.param("rule", "cost", "dear", "Cost: ", marks=sqlite_only),
         pytest.param("rule", "priority", "high", "Priority: ", marks=sqlite_only),
     ],

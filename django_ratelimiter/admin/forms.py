@@ -36,6 +36,13 @@ class WordsField(forms.MultipleChoiceField):
 class PlainDecimalField(forms.DecimalField):
     """A number without the zeros that the database pads it with."""
 
+    def to_python(self, value: Any) -> Any:
+        """Refuse what is no number before it is compared with what was there: a signalling NaN cannot be."""
+        number = super().to_python(value)
+        if number is not None and not number.is_finite():
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        return number
+
     def prepare_value(self, value: Any) -> Any:
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 

@@ -153,7 +153,7 @@ def _leaky_bucket(limit: Limit, who: str, row: RuleLimit) -> list[str]:
     )
     values = {"pace": _pace(limit), "size": units(limit.capacity), "longest": duration(int(longest))}
     delay = _("A synchronous worker holds none, and refuses what would have to wait.")
-    if row.max_delay_ms:
+    if isinstance(row.max_delay_ms, int) and row.max_delay_ms:  # SQLite may hold a text there
         delay = _("A synchronous worker sleeps meanwhile, and refuses what would have to wait longer than %(delay)s.")
     return [_may_spend(limit, who), text % values, delay % {"delay": duration(row.max_delay_ms * 1_000)}]
 

@@ -94,6 +94,8 @@ def _faults(row: Model, exclude: set[str]) -> list[str]:
         row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         return [_sentence(row, *fault) for fault in error.message_dict.items()]
+    except ArithmeticError as error:  # SQLite holds an infinite number in any column
+        return [_("A number cannot be read: %s.") % error]
     return []
 
 

@@ -98,6 +98,12 @@ class TestForm:
         errors = errors_of(admin_client.post(ADD_RULE, rule_form({"unlimited": "on"}, {"unlimited": "on"})))
         assert [len(limit) for limit in errors["limits"]] == [0, 1]
 
+    def test_a_window_that_is_no_number_is_said_beside_it(self, admin_client: Client, rule: Rule) -> None:
+        limits = stored(*rule.limits.all())
+        limits[0]["window_seconds"] = "sNaN"
+        response = admin_client.post(page_of(rule), rule_form(*limits, stored=2))
+        assert response.context["errors"] == [["Enter a number."]]
+
     def test_limits_may_swap_their_windows(self, admin_client: Client, rule: Rule, free: Tier) -> None:
         RuleLimit.objects.filter(tier=None).update(tier=free)
         first, second = rule.limits.all()
