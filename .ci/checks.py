@@ -106,6 +106,12 @@ def test_here(outcome: Outcome) -> None:
 #: These do not depend on servers, and once per Python is enough.
 WITHOUT_PACKAGING = ("--ignore=tests/test_wheel.py",)
 
+#: The engine imports no Django: once per Python is enough for its tests.
+WITHOUT_ENGINE = ("--ignore=tests/engine",)
+
+#: The long searches are made on the Python of .venv.
+BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
+
 
 def second_server() -> str | None:
     """A server that is not the wheel's."""
@@ -126,6 +132,7 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
             continue
         djangos = supported_djangos(version)
         oldest, latest = djangos[0], djangos[-1]
+        spared = WITHOUT_ENGINE if version == here else ()
         for django in djangos:
             if (version, django) == (here, latest) or (django in tried and django not in (oldest, latest)):
                 continue
@@ -139,7 +146,8 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
                 pin = (uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*")
                 ready = outcome.check(f"environment: Django {django} instead", *pin)
             if ready:
-                outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING)
+                outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING, *spared, **BRIEFLY)
+                spared = WITHOUT_ENGINE
 
 
 def find_python(version: str, uv: str, *, install: bool) -> Path | None:

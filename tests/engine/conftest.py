@@ -1,6 +1,6 @@
 """What the engine's tests share.
 
-HYPOTHESIS_PROFILE=long searches much longer than the default does.
+HYPOTHESIS_PROFILE=long searches much longer than the default does, "brief" shorter.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.engine.trio import Trio
 
+settings.register_profile("brief", deadline=None, max_examples=15)
 settings.register_profile("short", deadline=None, max_examples=60)
 settings.register_profile("long", deadline=None, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
