@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .rules.access import network_of
 from .rules.partitions import IDENTITIES, is_identity
 
 logger = logging.getLogger("django_ratelimiter")
@@ -127,14 +128,11 @@ def _proxies(value: Any) -> TrustedProxies:
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
     try:
-        network = ip_network(value if isinstance(value, str) else "")
+        network = network_of(value if isinstance(value, str) else "")
     except ValueError as error:
         raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
     if network.prefixlen == 0:
         raise ValueError(f"{value} trusts everybody, so that a client could choose its address; give a number")
-    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
-    if mapped is not None and network.prefixlen >= 96:  # identity.py turns mapped addresses into IPv4 ones
-        return IPv4Network((mapped, network.prefixlen - 96))
     return network
 
 

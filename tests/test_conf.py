@@ -69,6 +69,7 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
 
 
 RIGHT = [
+    ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("ENABLED", False, False),
     ("VERSION_CHECK_INTERVAL", 0, 0.0),
     ("RULES_MAX_AGE", 60, 60.0),
@@ -92,6 +93,13 @@ def test_a_right_value_is_read(name: str, written: object, value: object) -> Non
 
 
 LOGGED = [
+    ("IDENTITIES", ["tenant"]),
+    ("IDENTITIES", {"ip": "shop.limits.ip"}),
+    ("IDENTITIES", {"header": "shop.limits.header"}),
+    ("IDENTITIES", {"header:X-A": "shop.limits.header"}),
+    ("IDENTITIES", {"shoe size": "shop.limits.size"}),
+    ("IDENTITIES", {"tenant": "tenant_of"}),
+    ("IDENTITIES", {"tenant": len}),
     ("ENABLED", "false"),
     ("ENABLED", 1),
     ("VERSION_CHECK_INTERVAL", -1),
@@ -144,6 +152,8 @@ RAISED = [
     ("TRUSTED_PROXIES", ["10.0.0.1/8"]),
     ("TRUSTED_PROXIES", ["proxy.example.com"]),
     ("TRUSTED_PROXIES", ["0.0.0.0/0"]),
+    ("TRUSTED_PROXIES", ["::ffff:0:0/96"]),
+    ("TRUSTED_PROXIES", ["fe80::1%eth0"]),
     ("TRUSTED_PROXIES", [10]),
     ("TRUSTED_PROXIES", -1),
     ("TRUSTED_PROXIES", True),
