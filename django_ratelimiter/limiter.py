@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from . import holding, planning
+from . import holding, notices, planning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .engine.resilience import LocalEngine
@@ -101,6 +101,8 @@ def _checking(
             if latest.leases:
                 holding.end_with(http, partial(_releasing, latest))
         http.ratelimit = decision  # type: ignore[attr-defined]
+        if latest:
+            yield from notices.decided(http, latest, decision)
     return decision
 
 
@@ -135,7 +137,7 @@ def _deciding_without_engine(question: Question, error: Exception) -> Path[Decis
     planned = yield Planning(rules, question)
     if not planned:
         return None
-    _local.log_outage(error)
+    yield from notices.degraded(_local, error)
     results = [each.result(None) for each in planned]
     local = [index for index, each in enumerate(planned) if each.rule.failure_policy == "local"]
     if not any(result.refuses for result in results):

@@ -1,8 +1,22 @@
-"""Signals that projects may connect to."""
+"""Signals that projects may connect to, and one for the package itself."""
 
 from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: A new version of the rule set was committed in this process. Sent after the commit, with `version`: `Version`.
+#: A request was refused. Sent once per request, with `request` and `decision`.
+limit_exceeded = Signal()
+
+#: An admitted request went beyond the soft quota of an enforced limit. Sent once per window and partition by each
+#: process, with `request` and `result`, whose verdict and limit tell the rest.
+soft_limit_exceeded = Signal()
+
+#: Requests are decided without the engine, by each rule's failure policy. Sent with `error` by each process, at most
+#: once in 10 seconds.
+engine_degraded = Signal()
+
+#: This process has begun to decide by another version of the rule set, its first one included. Sent with `version`.
 rules_changed = Signal()
+
+#: For the package itself: a version was committed in this process.
+rules_committed = Signal()

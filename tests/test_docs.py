@@ -19,7 +19,7 @@ import pytest
 from django.apps import apps
 from django.test import Client, RequestFactory, override_settings
 
-from django_ratelimiter import checks, conf, tasks
+from django_ratelimiter import checks, conf, signals, tasks
 from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Version
 from django_ratelimiter.headers import refusal, response_fields
@@ -98,6 +98,12 @@ def test_every_response_field_stands_in_the_table() -> None:
     sent = {*refusal(request, refused).headers, *response_fields(decide(softly(), Version(1)))}
     told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
+
+
+def test_every_signal_stands_in_the_table() -> None:
+    told = [cells[0].strip("`") for cells in rows(section(PAGES["docs/reference/signals.md"], "## Signals"))]
+    own = ["rules_committed"]  # is the package's own
+    assert told + own == [name for name, value in vars(signals).items() if type(value) is signals.Signal]
 
 
 def test_every_algorithm_is_described() -> None:

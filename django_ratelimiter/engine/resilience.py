@@ -39,12 +39,14 @@ class LocalEngine:
         """End the leases of these verdicts."""
         self._memory.release(verdicts)
 
-    def log_outage(self, error: Exception) -> None:
-        """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS."""
+    def log_outage(self, error: Exception) -> bool:
+        """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS. Whether it did."""
         now = time.monotonic()
-        if now - self._logged_at >= LOG_INTERVAL_SECONDS:
-            self._logged_at = now
-            logger.error("Deciding without the engine, by each rule's failure policy: %s", error)
+        if now - self._logged_at < LOG_INTERVAL_SECONDS:
+            return False
+        self._logged_at = now
+        logger.error("Deciding without the engine, by each rule's failure policy: %s", error)
+        return True
 
 
 @lru_cache(maxsize=10_000)

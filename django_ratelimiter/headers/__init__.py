@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fields import Policy, policy_name, ratelimit_fields, response_fields, retry_after, soft_exceeded, write_fields
+from .fields import Policy, policy_name, ratelimit_fields, response_fields, retry_after, write_fields
 from .refusals import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, words_of
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "refusal",
     "response_fields",
     "retry_after",
-    "soft_exceeded",
     "words_of",
     "write_fields",
 ]

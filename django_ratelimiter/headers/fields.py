@@ -16,12 +16,15 @@ from ..conf import settings
 from ..decision import Decision, Result
 from ..engine.base import Verdict
 from ..engine.limits import Limit
+from ..notices import soft_exceeded
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.
 SHOWS: Final = "_ratelimit_shows"
 #: Which draft of the RateLimit fields is sent.
 DRAFT: Final = 11
+#: What Django need not warn of: the refusal has been logged.
+_LOGGED: Final = (429, 503)
 #: Structured fields hold integers of at most 15 digits (RFC 9651).
 _LARGEST_INTEGER: Final = 10**15 - 1
 
@@ -66,6 +69,8 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         _expose(request, response, fields)
     if not decision.allowed and response.status_code >= 400:
         response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
+    if not decision.allowed and response.status_code in _LOGGED:
+        response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns
 
 
 def response_fields(decision: Decision) -> dict[str, str]:
@@ -106,12 +111,6 @@ def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str
         left = "" if seconds is None else f";{names.seconds}={seconds}"
         states.append(f"{quoted};{names.remaining}={min(remaining, _LARGEST_INTEGER)}{left}")
     return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)}
-
-
-def soft_exceeded(decision: Decision) -> list[Result]:
-    """The enforced limits whose soft quota an admitted request has exceeded."""
-    counted = [(result, result.verdict) for result in decision.results if result.mode == "enforce"]
-    return [result for result, verdict in counted if verdict and verdict.soft_exceeded]
 
 
 def policy_name(result: Result) -> str:

@@ -16,7 +16,7 @@ from ..connection import get_engine
 from ..engine.base import Version
 from ..exceptions import RulesUnavailable, StaleRules
 from ..models import Rule, RuleLimit, Tier
-from ..signals import rules_changed
+from ..signals import rules_changed, rules_committed
 from . import versions
 from .ruleset import NO_VERSION, RuleSet
 from .tiers import standing_for, tier_for
@@ -59,6 +59,7 @@ class _Kept:
         self.confirmed_at = float("-inf")
         self.asked_at = float("-inf")
         self.failed_at = float("-inf")
+        self.told = NO_VERSION  # the version that receivers were last told of
 
 
 _kept = _Kept()
@@ -110,7 +111,7 @@ def connect() -> None:
     for model in (Tier, Rule, RuleLimit):
         for signal in (post_save, post_delete):
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
-    rules_changed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
+    rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
 
 
 def _number_edit(sender: type, instance: Any, **kwargs: Any) -> None:
@@ -140,6 +141,12 @@ def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
 
 @_WAITS
 def _reload(seen: RuleSet, behind: Version | None) -> RuleSet:
+    rules = _reread(seen, behind)
+    _tell_of_change()
+    return rules
+
+
+def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
     with _kept.lock:
         renewed = _renewed(seen, behind)
         if renewed is not None:
@@ -168,6 +175,7 @@ def _load_if_outdated() -> None:
     with _kept.lock:
         if _is_outdated():
             _load_or_keep()
+    _tell_of_change()
 
 
 def _is_aged() -> bool:
@@ -180,6 +188,7 @@ def _load_if_aged() -> None:
         if _is_aged():
             _load_or_keep()
             confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
+    _tell_of_change()
 
 
 def _load_or_keep() -> None:
@@ -188,6 +197,17 @@ def _load_or_keep() -> None:
     except Error:
         _kept.failed_at = time.monotonic()
         logger.exception("The rules cannot be read; deciding by version %s.", _kept.rules.version)
+
+
+def _tell_of_change() -> None:
+    """Send `rules_changed` if this process has another version than it last told of; not under the lock."""
+    with _kept.lock:
+        version = _kept.rules.version
+        if version == _kept.told:
+            return
+        _kept.told = version
+    logger.info("Deciding by version %s.", version.number, extra={"version": version.number})
+    rules_changed.send_robust(RuleSet, version=version)
 
 
 def _keep(rules: RuleSet) -> None:

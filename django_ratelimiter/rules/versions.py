@@ -24,7 +24,7 @@ from ..connection import get_engine
 from ..engine.base import Version
 from ..exceptions import EngineUnavailable
 from ..models import RuleSetState, RuleSetVersion
-from ..signals import rules_changed
+from ..signals import rules_committed
 from .compiler import snapshot_of_rows
 from .ruleset import NO_VERSION, RuleSet
 
@@ -212,7 +212,7 @@ def _announce(using: str, version: Version) -> None:
     def on_commit() -> None:
         if not connection.in_atomic_block:  # else a test only plays a commit, and will roll back
             _uncommitted.pop(connection, None)
-        rules_changed.send(sender=RuleSetVersion, version=version)
+        rules_committed.send(sender=RuleSetVersion, version=version)
         publish(version)
 
     transaction.on_commit(on_commit, using=using)

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 from django.test.utils import TestContextDecorator, override_settings
 
-from .. import connection, holding, identity
+from .. import connection, holding, identity, notices
 from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
 from ..rules import cache, versions
-from ..rules.ruleset import RuleSet, TierRecord
+from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.tiers import Standing
 from .clock import FrozenClock
 from .written import WrittenRule, record_of
@@ -30,12 +30,12 @@ class RulesInForce:
         self.clock = clock
         self.engine = _EngineWithoutVersions(clock)
         self.tier = tier
-        self._rules = RuleSet(Version(1))
+        self._rules = RuleSet(NO_VERSION)  # so that nobody is told of another version
 
     def __call__(self, *rules: WrittenRule) -> None:
         """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
         records = [record_of(rule) for rule in rules]
-        self._rules = RuleSet(Version(self._rules.version.number + 1), rules=records)
+        self._rules = RuleSet(NO_VERSION, rules=records)
         cache._kept = cache._Kept()  # loaded anew when next asked for
 
     def rule_set(self) -> RuleSet:
@@ -91,6 +91,7 @@ class override_rules(TestContextDecorator):
                 (versions, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "api_key_known", self._api_keys.__contains__),
+                (notices, "_told", notices.Told()),
                 (holding, "_sleep", in_force.clock.sleep),
                 (holding, "_asleep", in_force.clock.asleep),
                 (holding, "_clock", lambda: in_force.clock() / 1_000_000),

@@ -210,7 +210,7 @@ def test_a_request_that_meets_no_rule_learns_of_a_new_one(make_rule: MakeRule, m
     make_rule("elsewhere", path="/elsewhere/", path_kind="exact")
     assert limiter.check(ask()).results == ()
     Rule.objects.update(path="/")  # as another process would: this one is not told
-    cache.rules_changed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
+    cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
     try:
         cache.invalidate()
     finally:

@@ -151,7 +151,7 @@ def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rul
     assert quota_in_force() == 5
     committed = versions.committed_version()
     get_engine().publish(Version(committed.number + 40, committed.epoch))  # as if 40 edits were lost
-    cache.rules_changed.send(sender=None)
+    cache.rules_committed.send(sender=None)
     assert quota_in_force() == 5
     renewed = versions.committed_version()
     assert renewed.epoch > committed.epoch
