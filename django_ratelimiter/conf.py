@@ -24,6 +24,11 @@ HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
 #: What HEADERS may name; "expose" lets scripts of other origins read the fields.
 HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 
+#: The request headers in which proxies tell whom they speak for.
+FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
+#: No request passes so many proxies; a greater number would let clients choose their address.
+MOST_PROXIES: Final = 20
+
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
 class TrustedProxies:
@@ -31,11 +36,13 @@ class TrustedProxies:
 
     hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
     networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
+    field: the one that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is there.
     """
 
     hops: int = 0
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     unix: bool = False
+    field: str | None = None
 
 
 class Entry(NamedTuple):
@@ -118,12 +125,21 @@ def _hash_key(value: Any) -> bytes:
 
 
 def _proxies(value: Any) -> TrustedProxies:
-    if type(value) is int and value >= 0:
-        return TrustedProxies(hops=value)
+    if type(value) is int:
+        value = [value] if value else []
     if not isinstance(value, list | tuple):
         raise ValueError('a list of networks, such as ["10.0.0.0/8", "unix"], or the number of proxies')
-    networks = tuple(_network(item) for item in value if item != "unix")
-    return TrustedProxies(networks=networks, unix="unix" in value)
+    fields = [item for item in value if item in FORWARDED_FIELDS]
+    hops = [item for item in value if type(item) is int]
+    networks = tuple(
+        _network(item) for item in value if item not in ("unix", *FORWARDED_FIELDS) and type(item) is not int
+    )
+    if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MOST_PROXIES for count in hops):
+        raise ValueError(
+            f"a list of networks, or the number of proxies up to {MOST_PROXIES}; "
+            f"and beside either one of {' and '.join(map(repr, FORWARDED_FIELDS))} at most"
+        )
+    return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None)
 
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
@@ -203,7 +219,7 @@ class Settings:
     API_KEY_HEADER: str
     #: Identities of the project's own: dotted paths of callables that take the request, by name.
     IDENTITIES: Mapping[str, str]
-    #: The proxies whose X-Forwarded-For is believed; written as networks, "unix", or a number of proxies.
+    #: The proxies whose word about the client's address is taken; written as networks, "unix", or their number.
     TRUSTED_PROXIES: TrustedProxies
     #: Bits of an address that tell clients apart.
     IPV4_PREFIX: int

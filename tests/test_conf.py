@@ -154,8 +154,14 @@ RAISED = [
     ("TRUSTED_PROXIES", ["0.0.0.0/0"]),
     ("TRUSTED_PROXIES", ["::ffff:0:0/96"]),
     ("TRUSTED_PROXIES", ["fe80::1%eth0"]),
-    ("TRUSTED_PROXIES", [10]),
+    ("TRUSTED_PROXIES", [None]),
+    ("TRUSTED_PROXIES", [["10.0.0.0/8"]]),
     ("TRUSTED_PROXIES", -1),
+    ("TRUSTED_PROXIES", 21),
+    ("TRUSTED_PROXIES", [0]),
+    ("TRUSTED_PROXIES", [1, 2]),
+    ("TRUSTED_PROXIES", [1, "10.0.0.0/8"]),
+    ("TRUSTED_PROXIES", ["10.0.0.0/8", "forwarded", "x-forwarded-for"]),
     ("TRUSTED_PROXIES", True),
 ]
 
@@ -208,6 +214,13 @@ def test_trusted_proxies_are_networks_or_a_number() -> None:
     assert trusted.hops == 0
     with ratelimiter(TRUSTED_PROXIES=2):
         assert settings.TRUSTED_PROXIES.hops == 2
+        assert settings.TRUSTED_PROXIES.field is None
+    with ratelimiter(TRUSTED_PROXIES=["10.0.0.0/8", "forwarded"]):
+        assert settings.TRUSTED_PROXIES.field == "forwarded"
+        assert len(settings.TRUSTED_PROXIES.networks) == 1
+    with ratelimiter(TRUSTED_PROXIES=[2, "unix", "x-forwarded-for"]):
+        trusted = settings.TRUSTED_PROXIES
+    assert (trusted.hops, trusted.networks, trusted.unix, trusted.field) == (2, (), True, "x-forwarded-for")
 
 
 @pytest.mark.parametrize(

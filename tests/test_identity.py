@@ -17,11 +17,10 @@ from django_ratelimiter import identity
 from django_ratelimiter.identity import digest, hash_api_key, identify, partition
 
 
-def ip_of(peer: str | None, forwarded: str | None = None, **entries: Any) -> str | None:
-    """The address found for a peer and what X-Forwarded-For says, under these settings."""
-    meta = {
-        name: value for name, value in (("REMOTE_ADDR", peer), ("HTTP_X_FORWARDED_FOR", forwarded)) if value is not None
-    }
+def ip_of(peer: str | None, forwarded: str | None = None, pairs: str | None = None, **entries: Any) -> str | None:
+    """The address found for a peer, what X-Forwarded-For says and what Forwarded says, under these settings."""
+    sent = (("REMOTE_ADDR", peer), ("HTTP_X_FORWARDED_FOR", forwarded), ("HTTP_FORWARDED", pairs))
+    meta = {name: value for name, value in sent if value is not None}
     with override_settings(RATELIMITER=entries):
         return identify(SimpleNamespace(META=meta)).ip  # type: ignore[arg-type]
 
@@ -99,6 +98,71 @@ def test_the_client_is_the_first_hop_that_is_not_trusted(
     peer: str | None, forwarded: str | None, trusted: Any, client: str | None
 ) -> None:
     assert ip_of(peer, forwarded, TRUSTED_PROXIES=trusted) == client
+
+
+#: Forwarded, TRUSTED_PROXIES, the client for the peer 10.0.0.1
+PAIRS = [
+    ("for=198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("For=198.51.100.1;Proto=https;by=10.0.0.1", NETWORKS, "198.51.100.1"),
+    ("proto=https ; for=198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("for=6.6.6.6, for=198.51.100.1", NETWORKS, "198.51.100.1"),
+    ("for=6.6.6.6, for=198.51.100.1,for=10.0.0.2", NETWORKS, "198.51.100.1"),
+    ("for=6.6.6.6, for=198.51.100.1, for=192.0.2.7", 2, "198.51.100.1"),
+    ('for="198.51.100.1:4711"', NETWORKS, "198.51.100.1"),
+    ('for="198.51.100.1:_hidden"', NETWORKS, "198.51.100.1"),
+    ('for="[2001:db8::1]:4711"', NETWORKS, "2001:db8::/64"),
+    ('for="[2001:db8::1]"', NETWORKS, "2001:db8::/64"),
+    ("for=[2001:db8::1]:4711", NETWORKS, "2001:db8::/64"),
+    ("for=2001:db8::1", NETWORKS, "2001:db8::/64"),
+    (r'for="198\.51.100.1"', NETWORKS, "198.51.100.1"),
+    ('for="::ffff:198.51.100.1"', NETWORKS, "198.51.100.1"),
+    # What is no address ends the walk.
+    ("for=198.51.100.1, for=unknown", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1, for=_hidden", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1, for=unknown, for=10.0.0.2", NETWORKS, "10.0.0.2"),
+    ("for=198.51.100.1, by=10.0.0.9", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1, for=", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1,", NETWORKS, "10.0.0.1"),
+    ("198.51.100.1", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1;for=6.6.6.6", NETWORKS, "10.0.0.1"),
+    ("for = 198.51.100.1", NETWORKS, "10.0.0.1"),
+    ('for="198.51.100.1', NETWORKS, "10.0.0.1"),
+    ('for=198.51.100.1"', NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1;\xff", NETWORKS, "10.0.0.1"),
+    ("for=198.51.100.1;host=" + "a" * 5_000, NETWORKS, "10.0.0.1"),
+    (",".join(["for=10.1.1.1"] * 500), NETWORKS, "10.1.1.1"),
+    # A comma inside quotes: the client may have chosen what follows it.
+    ('for=198.51.100.1;host="a, for=6.6.6.6"', NETWORKS, "10.0.0.1"),
+    (r'for=198.51.100.1;host="a, for=6.6.6.6;b=\"c"', NETWORKS, "10.0.0.1"),
+    # A quote that the client left open swallows nothing.
+    ('for="6.6.6.6, for=198.51.100.1', NETWORKS, "198.51.100.1"),
+    ("for=198.51.100.1", (), "10.0.0.1"),
+    ("for=198.51.100.1", ["192.0.2.0/24"], "10.0.0.1"),
+    ("for=198.51.100.1", [*NETWORKS, "x-forwarded-for"], "10.0.0.1"),
+    ("for=198.51.100.1", [1, "forwarded"], "198.51.100.1"),
+]
+
+
+@pytest.mark.parametrize(("pairs", "trusted", "client"), PAIRS)
+def test_forwarded_tells_the_same(pairs: str, trusted: Any, client: str) -> None:
+    assert ip_of("10.0.0.1", None, pairs, TRUSTED_PROXIES=trusted) == client
+
+
+def test_of_two_headers_one_is_read() -> None:
+    both = ("10.0.0.1", "198.51.100.1", "for=203.0.113.7")
+    assert ip_of(*both, TRUSTED_PROXIES=NETWORKS) == "198.51.100.1"
+    assert ip_of(*both, TRUSTED_PROXIES=[*NETWORKS, "x-forwarded-for"]) == "198.51.100.1"
+    assert ip_of(*both, TRUSTED_PROXIES=[*NETWORKS, "forwarded"]) == "203.0.113.7"
+    assert ip_of("10.0.0.1", "198.51.100.1", None, TRUSTED_PROXIES=[*NETWORKS, "forwarded"]) == "10.0.0.1"
+    assert ip_of("10.0.0.1", "", "for=203.0.113.7", TRUSTED_PROXIES=NETWORKS) == "203.0.113.7"
+
+
+def test_the_whole_address_is_known_too() -> None:
+    found = identify(SimpleNamespace(META={"REMOTE_ADDR": "2001:db8::1:2:3:4%eth0"}))  # type: ignore[arg-type]
+    assert (found.ip, found.address) == ("2001:db8::/64", "2001:db8::1:2:3:4")
+    assert identify(SimpleNamespace(META={"REMOTE_ADDR": "::ffff:192.0.2.7"})).address == "192.0.2.7"  # type: ignore[arg-type]
+    assert identify(SimpleNamespace(META={})).address is None  # type: ignore[arg-type]
+    assert identify(SimpleNamespace(META={"REMOTE_ADDR": "?"})).address is None  # type: ignore[arg-type]
 
 
 def test_addresses_are_cut_to_their_prefix() -> None:

@@ -24,7 +24,7 @@ from ..conf import settings
 from ..rules.partitions import written
 from ..rules.tiers import api_key_known
 from .body import fields_of
-from .proxies import client_ip
+from .proxies import client_address, client_ip
 
 __all__ = ["MAX_API_KEY", "Identity", "UserUnread", "client_ip", "digest", "hash_api_key", "identify", "partition"]
 
@@ -80,6 +80,11 @@ class Identity:
     def ip(self) -> str | None:
         """The client's address, or the network of IPV4_PREFIX or IPV6_PREFIX bits that it belongs to."""
         return self.value("ip")
+
+    @property
+    def address(self) -> str | None:
+        """The client's whole address, as access entries know it."""
+        return client_address(self._request)
 
     @property
     def api_key(self) -> str | None:

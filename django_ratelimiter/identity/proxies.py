@@ -1,11 +1,13 @@
 """The client's address behind trusted proxies.
 
-The client's address is found by walking from the peer that is connected to us towards the client: first
-REMOTE_ADDR, then X-Forwarded-For from its right end. As long as a hop is trusted (TRUSTED_PROXIES), the hop that
-it reports is looked at; the first one that is not trusted is the client. A hop that is no address (garbage,
-`unknown`, an empty part) ends the walk: what counts is the nearest address known for certain, which is the
-trusted hop that reported it. So does the end of the list. Whatever stands left of the client is never read, so
-that nobody can choose an address by sending the header.
+It is found by walking from the peer that is connected to us towards the client: first REMOTE_ADDR, then
+X-Forwarded-For or Forwarded (RFC 7239) from its right end. As long as a hop is trusted (TRUSTED_PROXIES), the hop that
+it reports is looked at; the first one that is not trusted is the client. A hop that is no address (garbage, `unknown`,
+a made-up name, an empty part) ends the walk: what counts is the nearest address known for certain, which is the trusted
+hop that reported it. So does the end of the list. Whatever stands left of the client is never read, so that nobody can
+choose an address by sending the header.
+
+Of the two headers one is read: the one that TRUSTED_PROXIES names, else X-Forwarded-For if it is there.
 """
 
 from __future__ import annotations
@@ -21,26 +23,45 @@ from ..conf import TrustedProxies, settings
 
 #: The longest way to write an address with zone and port; longer parts are not looked at.
 _MAX_ADDRESS: Final = 80
+#: The longest element of Forwarded that is looked at; it may name the host and more.
+_MAX_ELEMENT: Final = 1_000
 #: What servers call the peer on a Unix socket.
 _UNIX_PEERS: Final = ("", "unix:")
 
 Address = IPv4Address | IPv6Address
 
-_V4_WITH_PORT = re.compile(r"([0-9.]+):[0-9]{1,5}", re.ASCII)
-_BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\](?::[0-9]{1,5})?", re.ASCII)
+_PORT: Final = r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,20})"
+_V4_WITH_PORT = re.compile(rf"([0-9.]+){_PORT}", re.ASCII)
+_BRACKETED = re.compile(rf"\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\](?:{_PORT})?", re.ASCII)
+#: One pair of Forwarded. A bare value may be any text without separators: some proxies do not quote IPv6 addresses.
+_PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*))[ \t]*(?:;|\Z)')
 
 
 def client_ip(request: HttpRequest) -> str | None:
-    """The client's address (see the top of this module), cut to its prefix; `None` if none is known."""
-    client: str | None = request.META.get("REMOTE_ADDR") or ""
-    forwarded = request.META.get("HTTP_X_FORWARDED_FOR")
-    if forwarded:
-        client = _walk(client or "", forwarded, settings.TRUSTED_PROXIES)
+    """The client's address, cut to its prefix; `None` if none is known."""
+    client = _client(request)
     return None if client is None else _prefix_of(client, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 
-def _walk(peer: str, forwarded: str, trusted: TrustedProxies) -> str | None:
+def client_address(request: HttpRequest) -> str | None:
+    """The whole address of the client; `None` if none is known."""
+    client = _client(request)
+    address = None if client is None else _parse(client)
+    return None if address is None else str(address)
+
+
+def _client(request: HttpRequest) -> str | None:
     """The hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
+    peer = request.META.get("REMOTE_ADDR") or ""
+    trusted = settings.TRUSTED_PROXIES
+    if trusted.field != "forwarded" and (forwarded := request.META.get("HTTP_X_FORWARDED_FOR")):
+        return _walk(peer, forwarded, trusted)
+    if trusted.field != "x-forwarded-for" and (forwarded := request.META.get("HTTP_FORWARDED")):
+        return _walk(peer, forwarded, trusted, in_pairs=True)
+    return peer
+
+
+def _walk(peer: str, forwarded: str, trusted: TrustedProxies, *, in_pairs: bool = False) -> str | None:
     hop, certain, end, passed = peer, None, len(forwarded), 0
     while True:
         if passed == 0 and hop in _UNIX_PEERS:
@@ -55,7 +76,28 @@ def _walk(peer: str, forwarded: str, trusted: TrustedProxies) -> str | None:
         if end < 0:
             return certain
         comma = forwarded.rfind(",", 0, end)
-        hop, end, passed = forwarded[comma + 1 : end].strip(" \t")[: _MAX_ADDRESS + 1], comma, passed + 1
+        part = forwarded[comma + 1 : end]
+        hop = _node(part) if in_pairs else part.strip(" \t")[: _MAX_ADDRESS + 1]
+        end, passed = comma, passed + 1
+
+
+def _node(element: str) -> str:
+    """Whom an element of Forwarded is `for`; empty if it does not say, says it twice, or is none.
+
+    A comma in a quoted text has cut the element in two, of which neither can be read. That text may be the client's.
+    """
+    if len(element) > _MAX_ELEMENT:
+        return ""
+    found: list[str] = []
+    position = 0
+    while position < len(element):
+        pair = _PAIR.match(element, position)
+        if pair is None:
+            return ""
+        if pair[1].lower() == "for":
+            found.append(re.sub(r"\\(.)", r"\1", pair[2]) if pair[3] is None else pair[3])
+        position = pair.end()
+    return found[0][: _MAX_ADDRESS + 1] if len(found) == 1 else ""
 
 
 @lru_cache(maxsize=4096)
