@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -103,6 +103,12 @@ def merge(earlier: Decision, latest: Decision) -> Decision:
     results = [*earlier.results, *latest.results]
     merged = decide(results, latest.version, degraded=earlier.degraded or latest.degraded)
     return replace(merged, delay=latest.delay if merged.allowed else 0.0)
+
+
+def without(decision: Decision, slugs: Collection[str]) -> Decision:
+    """The decision as if the rules of these slugs had not been met; there is nothing to hold for any more."""
+    others = [result for result in decision.results if result.rule.slug not in slugs]
+    return replace(decide(others, decision.version, degraded=decision.degraded), delay=0.0)
 
 
 def _tightness(result: Result) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from django.utils.translation import get_language
 
 from . import holding, limiter
 from .conf import asset_paths, django_setting, settings
-from .decision import Decision
+from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import refusal, write_fields
 
 
@@ -75,6 +75,16 @@ class RateLimitMiddleware:
         await holding.ahold(decision)
         # A template of the project's may ask for the user.
         return None if decision.allowed else await sync_to_async(refusal)(request, decision)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        """Answer for a view that raised what says that this request was refused, such as `Ratelimited`.
+
+        On an event loop Django calls this in a thread.
+        """
+        decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+        if decision.allowed or getattr(exception, "decision", None) is not decision:
+            return None
+        return refusal(request, decision)
 
 
 def _is_undecided(request: HttpRequest, response: HttpResponseBase) -> bool:

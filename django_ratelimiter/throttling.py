@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from . import holding, limiter
 from .conf import settings
-from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide
+from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, without
 from .headers import retry_after
 from .identity import digest, identify
 from .planning import Extra
@@ -189,9 +189,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return (self.scope or "", owner.__qualname__)
 
     def _rule(self, quota: int, *names: str) -> RuleRecord:
-        slug, algorithm = code.slug_of(*names), code.exact_algorithm(quota)
         try:
-            rule = code.rule_of(slug, quota, self.duration, self.scope or "key", algorithm=algorithm)
+            rule = code.rule_of(code.slug_of(*names), quota, self.duration, self.scope or "key")
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"
@@ -253,5 +252,4 @@ def _forget(http: HttpRequest, slugs: set[str]) -> None:
     """Let the request look as if these rules had not been decided."""
     decision: Decision | None = getattr(http, "ratelimit", None)
     if decision is not None and slugs:
-        others = [result for result in decision.results if result.rule.slug not in slugs]
-        http.ratelimit = decide(others, decision.version, degraded=decision.degraded)  # type: ignore[attr-defined]
+        http.ratelimit = without(decision, slugs)  # type: ignore[attr-defined]

@@ -17,6 +17,10 @@ _SLUG_LENGTH: Final = 50
 #: A rate that depends on the request may have any number of values; only so many rules are kept.
 _MOST_RULES: Final = 1_000
 
+#: "100/h", "10/30s", "100/10" (seconds); a plain word after the slash is left to Limit.parse.
+_RATE = re.compile(r"(?P<quota>[0-9]+)/(?P<count>[0-9]*)(?P<unit>[smhd]?)", re.ASCII)
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
 _UNFIT = re.compile(r"[^\w.:-]+", re.ASCII)
 
 _registered: dict[str, RuleRecord] = {}
@@ -33,6 +37,7 @@ def register(rule: RuleRecord) -> None:
         _registered[rule.slug] = rule
 
 
+@lru_cache(maxsize=_MOST_RULES)
 def slug_of(*parts: str) -> str:
     """The slug of a rule, such as "code:shop.views.order". What would not fit is cut, and told apart by a digest."""
     whole = ".".join(filter(None, parts))
@@ -44,21 +49,46 @@ def slug_of(*parts: str) -> str:
 
 
 @lru_cache(maxsize=_MOST_RULES)
+def parse_rate(rate: str) -> tuple[int, float]:
+    """Quota and window in seconds of "100/h", "10/30s", "100/minute" or "10 per 30 seconds"; quota 0 = none pass.
+
+    Raises ValueError for all else.
+    """
+    match = _RATE.fullmatch(rate.strip().lower())
+    if match is None or not (match["count"] or match["unit"]):
+        quota, _, rest = rate.strip().partition("/")
+        if quota.strip("0") == "" and quota:  # a Limit has a quota, so let it read the window only
+            return 0, float(Limit.parse(f"1/{rest}").window or 0)
+        limit = Limit.parse(rate)
+        return limit.quota, float(limit.window or 0)
+    window = int(match["count"] or 1) * _UNITS[match["unit"]]
+    if not window:
+        raise ValueError(f"rate: {rate!r} has no window; write one above 0, as in '100/minute'.")
+    return int(match["quota"]), window
+
+
+@lru_cache(maxsize=_MOST_RULES)
 def rule_of(
     slug: str,
     quota: int,
     window: float,
     split_by: str,
     *,
-    algorithm: str = Algorithm.SLIDING_WINDOW_COUNTER,
+    algorithm: str | None = None,
     mode: str = "enforce",
     methods: frozenset[str] = frozenset(),
+    missing_partition: str = "skip",
 ) -> RuleRecord:
     """A rule of one limit: `quota` requests per `window` seconds, for each value of what `split_by` calls.
 
-    A quota of 0 refuses every request. Raises ValueError for what cannot be enforced.
+    algorithm: `None` = the log where it is allowed to keep so many requests, else the counter, whose size does not
+    grow. A quota of 0 refuses every request. Raises ValueError for what cannot be enforced.
     """
-    limit = Limit(max(quota, 1), window, algorithm)
+    if quota > 0:
+        exact = Algorithm.SLIDING_WINDOW_LOG if quota <= MOST_ENTRIES else Algorithm.SLIDING_WINDOW_COUNTER
+        limit = Limit(quota, window, algorithm or exact)
+    else:
+        limit = Limit(1, window, Algorithm.FIXED_WINDOW)  # a counter apart from those of other rates
     return RuleRecord(
         slug=slug,
         name=slug.removeprefix(PREFIX),
@@ -69,7 +99,7 @@ def rule_of(
         view_name="",
         scope="",
         partition_by=(split_by,),
-        missing_partition="skip",
+        missing_partition=missing_partition,
         failure_policy="local",
         cost=1 if quota > 0 else limit.capacity + 1,
         priority=100,
@@ -77,8 +107,3 @@ def rule_of(
         count_refusals=quota < 1,  # so that none is said to remain
         limits={None: (LimitRecord(limit),)},
     )
-
-
-def exact_algorithm(quota: int) -> str:
-    """The log where it is allowed to keep so many requests, else the counter, whose size does not grow."""
-    return Algorithm.SLIDING_WINDOW_LOG if quota <= MOST_ENTRIES else Algorithm.SLIDING_WINDOW_COUNTER

@@ -1,0 +1,237 @@
+"""`@ratelimit` for functions, methods and classes: by the scope of rules, or by a rate written in code.
+
+The names and arguments are those of django-ratelimit, so that a project changes the import and keeps its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.utils.module_loading import import_string
+
+from .. import holding, limiter, planning
+from ..conf import django_setting
+from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
+from ..exceptions import EngineUnavailable, LimitExceeded
+from ..headers import retry_after
+from ..planning import Extra
+from ..rules.ruleset import NO_VERSION, RuleSet
+from ..waiting import Asking, Lookup
+from .asking import ALL, UNSAFE, Asked, Key, Limited, Methods, Rate, http_of, is_rate, name_of, parsed
+
+__all__ = ["ALL", "UNSAFE", "Ratelimited", "get_usage", "is_ratelimited", "ratelimit"]
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+class Ratelimited(PermissionDenied):
+    """A request was refused. The middleware answers it with 429; without it, it is Django's 403.
+
+    decision: what refused it.
+    """
+
+    def __init__(self, decision: Decision = NOTHING_TO_DECIDE) -> None:
+        super().__init__("Too many requests.")
+        self.decision = decision
+
+
+def ratelimit(
+    group: str | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    block: bool = True,
+    *,
+    cost: int | None = None,
+    algorithm: str | None = None,
+) -> Callable[[View], View]:
+    """Limit a view, synchronous or not: a function, a method or a class.
+
+    group: without key and rate, the scope of the rules to meet. Else a name under which several views share a count;
+    `None` = the view's own. key: what splits the count: "ip", "user", "user_or_ip", "header:NAME", "get:NAME",
+    "post:NAME", or a callable of group and request, or its dotted path; a request that lacks it counts by its address.
+    rate: "100/h", "10/30s", (quota, seconds), or a callable of group and request, or its dotted path; `None` = no
+    limit, a quota of 0 = none pass. method: the methods that are limited. block: refuse, by Ratelimited; else only
+    `request.limited` tells. cost: units that a request spends; `None` = 1, or what the rule says. algorithm: `None` =
+    `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`.
+    """
+    if is_rate(rate):
+        parsed(rate)
+
+    def decorate(view: View) -> View:
+        if not isinstance(view, type):
+            return cast(View, wrapped(view, _is_async(view)))
+        # The REST framework's views know their user by the time they look at their throttles.
+        name = "check_throttles" if hasattr(view, "check_throttles") else "dispatch"
+        is_async = name == "dispatch" and getattr(view, "view_is_async", False)
+        setattr(view, name, wrapped(getattr(view, name), is_async, name_of(view)))
+        return view
+
+    def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
+        number = getattr(view, "ratelimits", 0) + 1
+        limited = Limited(group, key, rate, method, block, cost, algorithm, name, number)
+        limited.announce(view)
+        wrapper: Any = (_awrapper if is_async else _wrapper)(view, limited)
+        wrapper.ratelimits = number
+        return wrapper
+
+    return decorate
+
+
+def get_usage(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> dict[str, Any] | None:
+    """How much of a rate is used: count, limit, should_limit, and time_left in seconds (-1 = for ever).
+
+    increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
+    """
+    if group is None and fn is None:
+        raise ImproperlyConfigured("get_usage: name a group or a function.")
+    limited = Limited(group, key, rate, method, block=False)
+    asked = limited.ask(request, fn)
+    if asked.extra is None:
+        return None
+    result = _result(_check(request, asked, limited), asked) if increment else _peek(request, asked.extra)
+    if result is None or result.verdict is None:
+        return None
+    verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota
+    wait = verdict.reset_after if verdict.allowed else verdict.retry_after
+    return {
+        "count": max(0, quota - verdict.remaining) if verdict.allowed else quota + 1,
+        "limit": quota,
+        "should_limit": not verdict.allowed,
+        "time_left": -1 if wait is None else -(-wait // 1),
+    }
+
+
+def is_ratelimited(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> bool:
+    """Whether a request is, or without `increment` would be, over a rate. The arguments are those of get_usage."""
+    usage = get_usage(request, group, fn, key, rate, method, increment)
+    return usage is not None and bool(usage["should_limit"])
+
+
+_sets: Any
+for _sets in (ratelimit, get_usage, is_ratelimited):
+    _sets.ALL, _sets.UNSAFE = ALL, UNSAFE
+
+
+def _wrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
+    @wraps(view)
+    def limited_view(*args: Any, **kwargs: Any) -> Any:
+        request = _request_of(args, kwargs)
+        asked = limited.ask(request, view)
+        decision = _check(request, asked, limited)
+        _settle(request, asked, decision, limited.block)
+        holding.hold(decision)
+        return view(*args, **kwargs)
+
+    return limited_view
+
+
+def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
+    @wraps(view)
+    async def limited_view(*args: Any, **kwargs: Any) -> Any:
+        request = _request_of(args, kwargs)
+        asked = await Lookup(limited.ask, request, view).atake()
+        decision = NOTHING_TO_DECIDE
+        if asked != Asked():
+            decision = await limiter.acheck(request, **_options(request, asked, limited))
+        _settle(request, asked, decision, limited.block)
+        await holding.ahold(decision)
+        return await view(*args, **kwargs)
+
+    return limited_view
+
+
+def _check(request: Any, asked: Asked, limited: Limited) -> Decision:
+    return NOTHING_TO_DECIDE if asked == Asked() else limiter.check(request, **_options(request, asked, limited))
+
+
+def _options(request: Any, asked: Asked, limited: Limited) -> dict[str, Any]:
+    """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
+    scope, extra = asked
+    if extra is None:
+        return {"scope": scope, "cost": limited.cost}
+    http = http_of(request)
+    earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+    if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
+        http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
+    # A rule that lets none pass does so by its cost.
+    return {"extra": (extra,), "cost": limited.cost if extra.rule.cost == 1 else None}
+
+
+def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None:
+    """Note on the request whether it is limited, and refuse it if so and it is to be blocked."""
+    result = _result(decision, asked)
+    limited = not decision.allowed or (result is not None and not _passes(result))
+    seen: list[Any] = [request] if request is http_of(request) else [request, http_of(request)]
+    for each in seen:
+        each.limited = limited or getattr(each, "limited", False)
+    if limited and block:
+        _refuse(request, decision)
+
+
+def _peek(request: Any, extra: Extra) -> Result | None:
+    """The result that this rule would have now; `None` if nobody can tell."""
+    question = planning.request_question(http_of(request), None, None, "rule", False, NOTHING_TO_DECIDE, (extra,))
+    planned = planning.plan(RuleSet(NO_VERSION), question)
+    try:
+        verdicts = Asking("peek", [each.charge for each in planned]).take()
+    except EngineUnavailable:
+        return None
+    return next((each.result(verdict) for each, verdict in zip(planned, verdicts, strict=True)), None)
+
+
+def _result(decision: Decision, asked: Asked) -> Result | None:
+    slug = asked.extra and asked.extra.rule.slug
+    return next((result for result in decision.results if result.rule.slug == slug), None)
+
+
+def _passes(result: Result) -> bool:
+    return result.verdict is None or result.verdict.allowed
+
+
+def _refuse(request: Any, decision: Decision) -> None:
+    exception = django_setting("RATELIMIT_EXCEPTION_CLASS")
+    if exception is not None:
+        raise (import_string(exception) if isinstance(exception, str) else exception)
+    view = (getattr(request, "parser_context", None) or {}).get("view")
+    if view is None:
+        raise Ratelimited(decision)
+    # The REST framework would answer 403 to Ratelimited.
+    if decision.unavailable:
+        raise LimitExceeded(decision)
+    view.throttled(request, retry_after(decision))
+
+
+def _is_async(view: Callable[..., Any]) -> bool:
+    if iscoroutinefunction(view):
+        return True
+    owner = getattr(view.func if isinstance(view, partial) else view, "__self__", None)
+    return getattr(view, "__name__", "") == "dispatch" and bool(getattr(owner, "view_is_async", False))
+
+
+def _request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The request among the arguments of a function or a method."""
+    for candidate in (*args[:2], kwargs.get("request")):
+        if hasattr(candidate, "META"):
+            return candidate
+    raise ImproperlyConfigured("@ratelimit: the first argument of a view is its request.")

@@ -1,0 +1,484 @@
+"""`@ratelimit`: functions, methods and classes, by scope or by a rate in code; what users of django-ratelimit write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied, SynchronousOnlyOperation
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_ratelimiter import decorators, limiter
+from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.planning import Extra
+from django_ratelimiter.rules import code
+
+from .conftest import MakeRule
+from .urls import NameAuthentication
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__), pytest.mark.usefixtures("clock")]
+
+factory = RequestFactory()
+twice = ratelimit(key="ip", rate="2/d")
+
+
+@twice
+def function(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+@twice
+async def native(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+@twice
+class Class(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+@twice
+class NativeClass(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+class Method(View):
+    @twice
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+class NativeMethod(View):
+    @method_decorator(twice)
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+@method_decorator(twice, name="dispatch")
+class Dispatched(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+@method_decorator(twice, name="dispatch")
+class NativeDispatched(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
+
+
+@ratelimit(key="user", rate="2/d")
+class Framework(APIView):
+    authentication_classes: ClassVar = [NameAuthentication]
+
+    def get(self, request: Request) -> Response:
+        return Response("ok")
+
+
+class FrameworkMethod(APIView):
+    @twice
+    def get(self, request: Request) -> Response:
+        return Response("ok")
+
+
+@api_view(["GET"])
+@twice
+def framework_function(request: Request) -> Response:
+    return Response("ok")
+
+
+@ratelimit("mail")
+def scoped(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+@ratelimit("mail", cost=2)
+async def scoped_natively(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+@ratelimit(key="user", rate="1/d")
+async def by_user_natively(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+@twice
+def slow(request: HttpRequest) -> HttpResponse:
+    raise PermissionDenied
+
+
+VIEWS: dict[str, Any] = {
+    "function": function,
+    "native": native,
+    "class": Class.as_view(),
+    "native-class": NativeClass.as_view(),
+    "method": Method.as_view(),
+    "native-method": NativeMethod.as_view(),
+    "dispatched": Dispatched.as_view(),
+    "native-dispatched": NativeDispatched.as_view(),
+    "as-view": twice(Plain.as_view()),
+    "framework": Framework.as_view(),
+    "framework-method": FrameworkMethod.as_view(),
+    "framework-function": framework_function,
+}
+urlpatterns = [path(f"{name}/", view) for name, view in VIEWS.items()] + [
+    path("scoped/", scoped),
+    path("scoped-natively/", scoped_natively),
+    path("by-user-natively/", by_user_natively),
+    path("forbidden/", slow),
+]
+
+
+@pytest.fixture(params=["client", "async_client"])
+def get(request: pytest.FixtureRequest) -> Callable[..., HttpResponse]:
+    """A request from an address, through a synchronous and an asynchronous handler in turn."""
+    client: Any = request.getfixturevalue(request.param)
+    is_async = isinstance(client, AsyncClient)
+    send, base = async_to_sync(client.get) if is_async else client.get, getattr(client, "_base_scope", None)
+
+    def get(url: str, address: str = "127.0.0.1") -> HttpResponse:
+        if is_async:
+            client._base_scope = lambda **options: base(**options) | {"client": [address, 0]}
+        return send(url, **({} if is_async else {"REMOTE_ADDR": address}))  # type: ignore[no-any-return]
+
+    return get
+
+
+def limited(view: Callable[[HttpRequest], Any], *requests: HttpRequest) -> list[bool]:
+    """Whether each request is limited."""
+    for request in requests:
+        view(request)
+    return [request.limited for request in requests]  # type: ignore[attr-defined]
+
+
+def noting(**arguments: Any) -> Callable[[HttpRequest], None]:
+    """A view that only notes whether a request is limited."""
+
+    @ratelimit(**({"key": "ip", "rate": "1/d", "block": False, "group": "noting"} | arguments))
+    def view(request: HttpRequest) -> None:
+        pass
+
+    return view
+
+
+def asked(number: int, **options: Any) -> list[HttpRequest]:
+    return [factory.get("/", **options) for _ in range(number)]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_kind_of_view_is_limited(get: Callable[..., HttpResponse], name: str) -> None:
+    answers = [get(f"/{name}/") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0]["RateLimit"].endswith(";r=1;t=86400")
+    assert answers[2]["Retry-After"] == "86400"
+    assert ";r=0;t=86400" in answers[2]["RateLimit"]
+    assert get(f"/{name}/", "203.0.113.9").status_code == 200
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_decorated_view_is_asynchronous_if_it_was(name: str) -> None:
+    assert iscoroutinefunction(VIEWS[name]) is name.startswith("native")
+
+
+def test_a_refusal_is_the_limiters_page(client: Client) -> None:
+    for _ in range(3):
+        answer = client.get("/function/", headers={"Accept": "application/problem+json"})
+    assert answer.json()["violated-policies"] == ["code:tests.doors.test_decorators.function"]
+
+
+@modify_settings(MIDDLEWARE={"remove": "django_ratelimiter.middleware.RateLimitMiddleware"})
+def test_without_the_middleware_it_is_forbidden(client: Client) -> None:
+    assert [client.get("/function/").status_code for _ in range(3)] == [200, 200, 403]
+    assert [client.get("/framework/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_what_else_is_forbidden_stays_so(client: Client) -> None:
+    assert [client.get("/forbidden/").status_code for _ in range(3)] == [403, 403, 429]
+
+
+def test_a_scope_meets_its_rules(get: Callable[..., HttpResponse], make_rule: MakeRule) -> None:
+    make_rule("mail", quota=3, scope="mail")
+    assert [get(url).status_code for url in ("/scoped/", "/scoped-natively/", "/scoped/")] == [200, 200, 429]
+
+
+def test_frameworks_views_know_their_user(client: Client) -> None:
+    for name in ("ann", "bob"):
+        User.objects.create(username=name)
+        answers = [client.get("/framework/", headers={"X-Name": name}).status_code for _ in range(3)]
+        assert answers == [200, 200, 429]
+
+
+def test_a_user_is_read_off_the_event_loop(async_client: AsyncClient) -> None:
+    get = async_to_sync(async_client.get)
+    assert [get("/by-user-natively/").status_code for _ in range(2)] == [200, 429]
+    async_client.force_login(User.objects.create(username="ann"))
+    assert [get("/by-user-natively/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_callable_that_has_to_wait_is_called_in_a_thread() -> None:
+    def key(group: str, request: HttpRequest) -> str:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return "key"
+        raise SynchronousOnlyOperation
+
+    @ratelimit(key=key, rate="1/d")
+    async def view(request: HttpRequest) -> None:
+        pass
+
+    async_to_sync(view)(factory.get("/"))
+    with pytest.raises(Ratelimited):
+        async_to_sync(view)(factory.get("/"))
+
+
+def test_of_stacked_rates_a_refusal_spends_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "_registered", {})
+
+    @ratelimit(key="ip", rate="5/d")
+    @ratelimit(key="ip", rate="1/h")
+    def view(request: HttpRequest) -> None:
+        pass
+
+    view(*asked(1))
+    for request in asked(9):
+        with pytest.raises(Ratelimited):
+            view(request)
+    usage = get_usage(*asked(1), fn=view, key="ip", rate="1/h")
+    assert usage == {"count": 2, "limit": 1, "should_limit": True, "time_left": 3_600}
+    [outer] = [rule for rule in code.registered() if rule.limits[None][0].limit.quota == 5]
+    verdict = limiter.check(*asked(1), extra=[Extra(outer, "ip:127.0.0.1")]).results[0].verdict
+    assert verdict is not None
+    assert verdict.remaining == 3
+
+
+def test_a_rate_of_a_view_and_a_rule_are_all_or_nothing(client: Client, make_rule: MakeRule) -> None:
+    make_rule("per-ip", quota=5, partition_by=["ip"])
+    assert [client.get("/function/").status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert '"per-ip";r=3;' in client.get("/function/")["RateLimit"]
+
+
+def test_each_call_of_a_view_counts() -> None:
+    view, [request] = noting(rate="2/d"), asked(1)
+    states = []
+    for _ in range(3):
+        view(request)
+        states.append(request.limited)  # type: ignore[attr-defined]
+    assert states == [False, False, True]
+
+
+def test_blocking_raises_what_is_a_permission_denied() -> None:
+    view = noting(block=True)
+    view(*asked(1))
+    with pytest.raises(PermissionDenied) as raised:
+        view(*asked(1))
+    assert isinstance(raised.value, Ratelimited)
+    assert raised.value.decision.retry_after == 86_400
+
+
+class Own(Exception):
+    pass
+
+
+@pytest.mark.parametrize("exception", [Own, f"{__name__}.Own"])
+def test_an_exception_of_ones_own(exception: Any) -> None:
+    view = noting(block=True)
+    with override_settings(RATELIMIT_EXCEPTION_CLASS=exception):
+        view(*asked(1))
+        with pytest.raises(Own):
+            view(*asked(1))
+
+
+@override_settings(RATELIMIT_ENABLE=False)
+def test_all_rates_can_be_switched_off() -> None:
+    assert limited(noting(), *asked(3)) == [False] * 3
+    assert get_usage(*asked(1), group="noting", key="ip", rate="1/d") is None
+
+
+@override_settings(RATELIMITER={"ENABLED": False})
+def test_the_limiter_can_be_switched_off() -> None:
+    assert limited(noting(), *asked(3)) == [False] * 3
+
+
+def own_rate(group: str, request: HttpRequest) -> Any:
+    return {"/none": None, "/zero": "0/s", "/pair": (1, 60)}.get(request.path, "2/m")
+
+
+def own_key(group: str, request: HttpRequest) -> str:
+    return f"{group}-{request.path}"
+
+
+@pytest.mark.parametrize("rate", [own_rate, f"{__name__}.own_rate"])
+def test_rates_by_request(rate: Any) -> None:
+    view = noting(rate=rate)
+    for url, expected in (("/none", [0, 0, 0]), ("/zero", [1, 1, 1]), ("/pair", [0, 1, 1]), ("/", [0, 1, 1])):
+        assert limited(view, *(factory.get(url) for _ in range(3))) == expected, url
+
+
+@pytest.mark.parametrize("key", [own_key, f"{__name__}.own_key"])
+def test_keys_by_request(key: Any) -> None:
+    assert limited(noting(key=key), *map(factory.get, ("/a", "/b", "/a"))) == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("key", "requests", "expected"),
+    [
+        ("get:q", [factory.get("/", {"q": q}) for q in "aba"], [0, 0, 1]),
+        ("post:q", [factory.post("/", {"q": q}) for q in "aba"], [0, 0, 1]),
+        ("header:x-real-ip", [factory.get("/", headers={"X-Real-IP": ip}) for ip in "aba"], [0, 0, 1]),
+        ("header:x-missing", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
+        ("ip", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
+    ],
+)
+def test_keys(key: str, requests: list[HttpRequest], expected: list[int]) -> None:
+    assert limited(noting(key=key), *requests) == expected
+
+
+def test_users_have_counts_of_their_own_and_others_count_by_address() -> None:
+    users = [User.objects.create(username=name) for name in ("ann", "bob")]
+    for key in ("user", "user_or_ip"):
+        requests = []
+        for user in (*users, AnonymousUser(), *users, AnonymousUser()):
+            [request] = asked(1)
+            request.user = user
+            requests.append(request)
+        assert limited(noting(key=key), *requests) == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize("key", ["nothing", "header", "cookie:x", ""])
+def test_what_is_no_key_is_refused(key: str) -> None:
+    with pytest.raises(ImproperlyConfigured):
+        noting(key=key)(*asked(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "meta", "same"),
+    [
+        ({}, {"REMOTE_ADDR": "10.1.0.1"}, False),
+        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.1.0.1"}, True),
+        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.2.0.1"}, False),
+        ({"RATELIMIT_IP_META_KEY": "HTTP_X_REAL"}, {"HTTP_X_REAL": "8.8.8.8"}, False),
+        ({"RATELIMIT_IP_META_KEY": "SERVER_NAME"}, {"REMOTE_ADDR": "10.1.0.1"}, False),
+        ({"RATELIMIT_IP_META_KEY": lambda request: "8.8.8.8"}, {"REMOTE_ADDR": "10.1.0.1"}, True),
+    ],
+)
+def test_settings_for_addresses(settings: dict[str, Any], meta: dict[str, str], same: bool) -> None:
+    with override_settings(**settings):
+        first = {"REMOTE_ADDR": "10.1.1.1", "HTTP_X_REAL": "8.8.4.4"}
+        assert limited(noting(), factory.get("/", **first), factory.get("/", **(first | meta))) == [False, same]
+
+
+@pytest.mark.parametrize(
+    ("rate", "parsed"),
+    [
+        ("100/s", (100, 1)),
+        ("100/10s", (100, 10)),
+        ("100/10", (100, 10)),
+        ("5/10m", (5, 600)),
+        ("100/h", (100, 3_600)),
+        ("1/d", (1, 86_400)),
+        ("0/s", (0, 1)),
+        ("0/minute", (0, 60)),
+        ("5/week", (5, 604_800)),
+        ("10/minute", (10, 60)),
+        ("10 per 30 seconds", (10, 30)),
+    ],
+)
+def test_rates(rate: str, parsed: tuple[int, int]) -> None:
+    assert code.parse_rate(rate) == parsed
+
+
+@pytest.mark.parametrize("rate", ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x"])
+def test_what_is_no_rate_is_refused_at_once(rate: str) -> None:
+    with pytest.raises(ImproperlyConfigured):
+        ratelimit(key="ip", rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [(ALL, [0, 1, 1]), ("POST", [0, 0, 0]), ("get", [0, 0, 1]), (["GET", "POST"], [0, 1, 1]), (UNSAFE, [0, 0, 0])],
+)
+def test_methods(method: Any, expected: list[int]) -> None:
+    requests = [factory.get("/"), factory.post("/"), factory.get("/")]
+    assert limited(noting(method=method), *requests) == expected
+
+
+def test_a_group_is_shared_and_views_are_not() -> None:
+    assert limited(noting(), *asked(1)) + limited(noting(), *asked(1)) == [False, True]
+    views = [twice(type(name, (Plain,), {}).as_view()) for name in ("One", "Two")]
+    assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
+
+
+def test_usage_can_be_looked_at_and_spent() -> None:
+    look = partial(get_usage, group="a", key="ip", rate="1/m")
+    free = {"count": 0, "limit": 1, "should_limit": False, "time_left": 0}
+    assert look(*asked(1)) == look(*asked(1)) == free
+    assert look(*asked(1), increment=True) == {"count": 1, "limit": 1, "should_limit": False, "time_left": 60}
+    for increment in (True, False):
+        assert look(*asked(1), increment=increment) == {
+            "count": 2, "limit": 1, "should_limit": True, "time_left": 60,
+        }  # fmt: skip
+    assert is_ratelimited(*asked(1), group="a", key="ip", rate="1/m")
+    assert not is_ratelimited(*asked(1), group="b", key="ip", rate="1/m", increment=True)
+    assert look(*asked(1), rate="0/m") == {"count": 1, "limit": 0, "should_limit": True, "time_left": -1}
+    with pytest.raises(ImproperlyConfigured):
+        get_usage(*asked(1), key="ip", rate="1/m")
+
+
+def test_nothing_is_known_of_usage_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def peek(self, charges: Any) -> None:
+            raise EngineUnavailable("gone")
+
+    monkeypatch.setattr("django_ratelimiter.waiting.get_engine", Gone)
+    assert get_usage(*asked(1), group="a", key="ip", rate="1/m") is None
+
+
+def test_a_cost_is_spent_but_for_a_rate_that_lets_none_pass() -> None:
+    assert limited(noting(rate="5/d", cost=2), *asked(3)) == [False, False, True]
+    assert limited(noting(rate="0/d", cost=2), *asked(1)) == [True]
+
+
+def test_rules_are_shown_before_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "_registered", {})
+
+    @ratelimit(key="ip", rate="100/h")
+    def view(request: HttpRequest) -> None:
+        pass
+
+    class Other(View):
+        get = method_decorator(ratelimit(key="ip", rate="7/h"))(Plain.get)
+
+    [rule] = code.registered()
+    assert rule.partition_by == ("ip",)
+    assert (rule.mode, rule.limits[None][0].limit.quota) == ("enforce", 100)
+
+
+def test_both_names_stand_where_they_did() -> None:
+    assert ratelimit.ALL is get_usage.ALL is is_ratelimited.ALL is decorators.ALL  # type: ignore[attr-defined]
+    assert ratelimit.UNSAFE == ["DELETE", "PATCH", "POST", "PUT"]  # type: ignore[attr-defined]
+
+
+def test_a_view_without_a_request() -> None:
+    with pytest.raises(ImproperlyConfigured):
+        twice(lambda: None)()
