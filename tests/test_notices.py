@@ -148,11 +148,12 @@ class TestSoftQuotas:
         caplog.set_level(logging.INFO, "django_ratelimiter")
         ratelimit_rules({"slug": "soft", "limits": [SOFT]})
         sent = received(signals.soft_limit_exceeded)
+        ratelimit_rules.clock.advance(30)
         fields = [client.get("/plain/").get("X-RateLimit-Soft-Exceeded") for _ in range(4)]
         assert fields == [None, None, '"soft"', '"soft"']
         assert [named["result"].rule.slug for named in sent] == ["soft"]
         assert sent[0]["request"].path == "/plain/"
-        ratelimit_rules.clock.advance(59.999999)
+        ratelimit_rules.clock.advance(29.999999)
         client.get("/plain/")
         assert len(sent) == 1
         ratelimit_rules.clock.advance(0.000001)
@@ -183,7 +184,7 @@ class TestSoftQuotas:
         assert sent == []
 
     def test_what_has_been_told_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(notices, "MOST_TOLD", 2)
+        monkeypatch.setattr(notices, "MOST_TOLD", 3)
         told = notices.Told()
         limit = Limit(9, 60)
 
@@ -192,7 +193,7 @@ class TestSoftQuotas:
 
         assert [news(key) for key in "abab"] == [True, True, False, False]
         assert news("a", 60)
-        assert [news(key, 60) for key in "ca"] == [True, False]  # c took the place of b, the oldest
+        assert [news(key, 60) for key in "cda"] == [True, True, False]  # d took the place of b, the oldest
         assert news("b", 60)
         assert news("a", 60)
 
@@ -238,6 +239,9 @@ class TestVersions:
         assert sent == []  # committed, and not yet decided by
         versions = [cache.current_rules().version for _ in range(2)]
         assert [named["version"] for named in sent] == versions[:1]
+        cache.rules_committed.send(sender=None)  # read again, and found to be the same
+        cache.current_rules()
+        assert len(sent) == 1
 
     def test_of_other_processes_as_well(self, client: Client, received: Receive) -> None:
         rule = Rule.objects.create(slug="all", name="All")

@@ -165,6 +165,7 @@ class TestRules:
     def test_nor_have_those_of_an_open_transaction(self, client: Client) -> None:
         rule = Rule.objects.create(slug="saved", name="Saved")
         RuleLimit.objects.create(rule=rule, quota=1, window_seconds=60)
+        assert client.get("/plain/")["RateLimit"].startswith('"saved"')
         with override_rules(TWICE):
             assert_limited(client, "/plain/", after=2, by="twice")
 
@@ -220,6 +221,13 @@ class TestRules:
             with pytest.raises(LimitExceeded), limiter.slot("calls", max_wait=1):
                 pass
             assert sum(rules.clock.slept) > 59
+
+    def test_slots_wait_by_the_same_clock(self) -> None:
+        limits = [{"quota": 1, "window_seconds": 60, "algorithm": "concurrency"}]
+        with override_rules({"slug": "calls", "limits": limits, "scope": "calls"}) as rules, limiter.slot("calls"):
+            with pytest.raises(LimitExceeded), limiter.slot("calls", max_wait=5):
+                pass
+            assert sum(rules.clock.slept) == 5
 
     @pytest.mark.parametrize("view", ["/throttled/", "/throttled/scoped/"])
     def test_are_met_by_the_rest_framework(self, view: str) -> None:

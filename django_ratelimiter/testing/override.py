@@ -82,8 +82,7 @@ class override_rules(TestContextDecorator):
         in_force = RulesInForce(self._clock or FrozenClock(), self._tier)
         with ExitStack() as stack:
             written = {**django_setting("RATELIMITER", {}), "ENABLED": True}
-            stack.enter_context(override_settings(RATELIMITER=written))
-            stack.callback(connection.forget_engine)
+            stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
             for owner, name, stand_in in (
                 (connection, "_build", lambda: in_force.engine),
                 (cache, "_kept", cache._Kept()),
@@ -97,7 +96,6 @@ class override_rules(TestContextDecorator):
                 (holding, "_clock", lambda: in_force.clock() / 1_000_000),
             ):
                 stack.enter_context(patch.object(owner, name, stand_in))
-            connection.forget_engine()
             in_force(*self._rules)
             self._undo.append(stack.pop_all())
         return in_force
