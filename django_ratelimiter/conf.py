@@ -174,6 +174,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
     "TIER_CACHE_SECONDS": Entry(5.0, _number(0, 3600, "seconds, from 0 (no caching) to 3600")),
     "API_KEY_HEADER": Entry("X-API-Key", _text(r"[A-Za-z0-9-]+", "the name of a request header")),
+    "API_KEY_RESOLVER": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True)),
+    "TIER_RESOLVER": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True)),
     "IDENTITIES": Entry({}, _own_identities),
     "TRUSTED_PROXIES": Entry((), _proxies, True),
     "IPV4_PREFIX": Entry(32, _prefix(32)),
@@ -217,6 +219,10 @@ class Settings:
     TIER_CACHE_SECONDS: float
     #: The request header that holds an API key.
     API_KEY_HEADER: str
+    #: Dotted path of a callable(raw key) that returns what a known key counts as; None = what assignments know.
+    API_KEY_RESOLVER: str | None
+    #: Dotted path of a callable(request) that returns the slug of a tier, in the place of assignments; None = these.
+    TIER_RESOLVER: str | None
     #: Identities of the project's own: dotted paths of callables that take the request, by name.
     IDENTITIES: Mapping[str, str]
     #: The proxies whose word about the client's address is taken; written as networks, "unix", or their number.

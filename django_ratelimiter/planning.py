@@ -145,7 +145,9 @@ def _standing(rules: RuleSet, question: Question) -> Standing:
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (question.before_authentication and identity.awaits_authentication):
         return Standing(None)
-    return cache.standing_for(rules, identity.user_id, identity.api_key, partial(partition, identity))
+    return cache.standing_for(
+        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
+    )
 
 
 def _meets(rule: RuleRecord, question: Question) -> bool:

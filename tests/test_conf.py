@@ -69,6 +69,9 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
 
 
 RIGHT = [
+    ("API_KEY_RESOLVER", "shop.keys.account_of", "shop.keys.account_of"),
+    ("TIER_RESOLVER", "shop.limits.tier_of", "shop.limits.tier_of"),
+    ("TIER_RESOLVER", None, None),
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("ENABLED", False, False),
     ("VERSION_CHECK_INTERVAL", 0, 0.0),
@@ -93,6 +96,9 @@ def test_a_right_value_is_read(name: str, written: object, value: object) -> Non
 
 
 LOGGED = [
+    ("API_KEY_RESOLVER", "account_of"),
+    ("API_KEY_RESOLVER", len),
+    ("TIER_RESOLVER", "shop.limits:tier_of"),
     ("IDENTITIES", ["tenant"]),
     ("IDENTITIES", {"ip": "shop.limits.ip"}),
     ("IDENTITIES", {"header": "shop.limits.header"}),

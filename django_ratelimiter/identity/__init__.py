@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 
 from ..conf import settings
 from ..rules.partitions import written
-from ..rules.tiers import api_key_known
+from ..rules.tiers import api_key_known, resolved_api_key
 from .body import fields_of
 from .proxies import client_address, client_ip
 
@@ -88,8 +88,17 @@ class Identity:
 
     @property
     def api_key(self) -> str | None:
-        """The hash of the API key, if an assignment knows it: an invented key is no identity."""
-        return self.value("api_key")
+        """The hash of the API key, if it is known: an invented key is no identity."""
+        value = self.value("api_key")
+        if value is None or settings.API_KEY_RESOLVER is None:
+            return value
+        return hash_api_key(_raw_api_key(self._request) or "")
+
+    def resolve_tier(self) -> str | None:
+        """The slug that TIER_RESOLVER returns for the request."""
+        if "" not in self._values:  # which is no name
+            self._values[""] = _own(self._request, settings.TIER_RESOLVER, "RATELIMITER['TIER_RESOLVER']")
+        return self._values[""]
 
     @property
     def awaits_authentication(self) -> bool:
@@ -181,11 +190,19 @@ def _session(request: HttpRequest) -> str | None:
 
 
 def _api_key(request: HttpRequest) -> str | None:
-    raw = _header(request, settings.API_KEY_HEADER)
-    if raw is None or len(raw) > MAX_API_KEY or not raw.isascii():
+    """What the API key counts as, if it is known: what API_KEY_RESOLVER returns, else its hash."""
+    raw = _raw_api_key(request)
+    if raw is None:
         return None
+    if settings.API_KEY_RESOLVER is not None:
+        return resolved_api_key(settings.API_KEY_RESOLVER, raw)
     hashed = hash_api_key(raw)
     return hashed if api_key_known(hashed) else None
+
+
+def _raw_api_key(request: HttpRequest) -> str | None:
+    raw = _header(request, settings.API_KEY_HEADER)
+    return raw if raw and len(raw) <= MAX_API_KEY and raw.isascii() else None
 
 
 def _header(request: HttpRequest, name: str) -> str | None:
@@ -195,7 +212,7 @@ def _header(request: HttpRequest, name: str) -> str | None:
 
 def _path(request: HttpRequest, name: str) -> str | None:
     match = request.resolver_match
-    return _text(match.kwargs.get(name), f"path:{name}") if match else None
+    return _text(match.kwargs.get(name), f"The identity path:{name}") if match else None
 
 
 def _field(value: object) -> str | None:
@@ -208,7 +225,11 @@ def _field(value: object) -> str | None:
 
 
 def _custom(request: HttpRequest, name: str) -> str | None:
-    path = settings.IDENTITIES.get(name)
+    return _own(request, settings.IDENTITIES.get(name), f"The identity {name}")
+
+
+def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
+    """What a callable of the project's own says of the request; `None` if there is none, or it fails."""
     if path is None:
         return None
     try:
@@ -216,14 +237,14 @@ def _custom(request: HttpRequest, name: str) -> str | None:
     except SynchronousOnlyOperation:
         raise
     except Exception:  # the project's own code
-        logger.exception("RATELIMITER['IDENTITIES'][%r] failed; the value counts as missing.", name)
+        logger.exception("%s failed; it counts as missing.", name)
         return None
 
 
 def _text(value: object, name: str) -> str | None:
     if value is None or isinstance(value, _VALUES):
         return None if value is None else str(value)
-    logger.error("The identity %s is of type %s, not a text; it counts as missing.", name, type(value).__name__)
+    logger.error("%s is of type %s, not a text; it counts as missing.", name, type(value).__name__)
     return None
 
 

@@ -17,6 +17,9 @@ logger = logging.getLogger("django_ratelimiter")
 
 CACHE_SIZE: Final = 20_000
 
+#: Unknown keys that one process looks up within a second, before it asks for all that are known at once.
+MISSES_PER_SECOND: Final = 100
+
 #: What a database that is out of reach raises, and what rows that others wrote may raise as they are read.
 _UNREADABLE: Final = (Error, ValueError, TypeError, ArithmeticError)
 
@@ -57,6 +60,51 @@ class Remembered(Generic[Found]):
     def forget(self) -> None:
         """Ask the database again from now on."""
         self._kept.clear()
+
+
+class Recognised(Remembered[str | None]):
+    """What the keys that callers show count as; `None` = unknown.
+
+    Invented keys push out none that is known. Once MISSES_PER_SECOND of them have been looked up within a second,
+    others are only if `all_keys` holds them. all_keys: every key that is known; holds `None` if nobody can list them.
+    """
+
+    def __init__(self, find: Callable[[Any], str | None], all_keys: Whole[frozenset[str] | None] | None = None) -> None:
+        super().__init__(find, None)
+        self._all_keys = all_keys
+        self._unknown: dict[Hashable, float] = {}
+        self._since, self._misses = float("-inf"), 0
+
+    def get(self, key: Hashable) -> str | None:
+        now = time.monotonic()
+        if now < self._unknown.get(key, now) or not self._is_worth_asking(key, now):
+            return None
+        found = super().get(key)
+        if found is None:
+            self._kept.pop(key, None)
+            if len(self._unknown) >= CACHE_SIZE:
+                self._unknown.clear()
+            self._unknown[key] = now + settings.TIER_CACHE_SECONDS
+            self._misses += 1
+        return found
+
+    def is_warm(self, key: Hashable) -> bool:
+        return super().is_warm(key) or time.monotonic() < self._unknown.get(key, float("-inf"))
+
+    def forget(self) -> None:
+        super().forget()
+        self._unknown.clear()
+        self._since, self._misses = float("-inf"), 0
+        if self._all_keys is not None:
+            self._all_keys.forget()
+
+    def _is_worth_asking(self, key: Hashable, now: float) -> bool:
+        if now - self._since >= 1:
+            self._since, self._misses = now, 0
+        if key in self._kept or self._misses < MISSES_PER_SECOND or not settings.TIER_CACHE_SECONDS:
+            return True
+        known = self._all_keys.get() if self._all_keys is not None else None
+        return known is not None and key in known
 
 
 class Whole(Generic[Found]):

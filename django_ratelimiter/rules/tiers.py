@@ -15,16 +15,21 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
+from ..conf import settings
 from ..models import TierAssignment
 from .partitions import is_identity, names_of_partition
-from .remembered import Remembered, Whole
+from .remembered import Recognised, Remembered, Whole
 from .ruleset import RuleSet, TierRecord
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: As many assignments as one process holds of partitions, or of one caller; the latest are.
 MOST_HELD: Final = 20_000
+
+#: As many known API keys as one process holds while it is shown many unknown ones.
+MOST_KEYS: Final = 200_000
 
 #: What a caller's partition by these names is; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
@@ -64,13 +69,16 @@ def standing_for(
     user_id: str | None,
     api_key: str | None,
     partition_of: PartitionOf | None = None,
+    resolve: Callable[[], str | None] | None = None,
 ) -> Standing:
     """What is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
     default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
-    hash. No query when warm.
+    hash. No query when warm. resolve: what TIER_RESOLVER says; no assignment counts then, and no multiplier.
     """
+    if resolve is not None and settings.TIER_RESOLVER is not None:
+        return Standing(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
     found: list[_Assigned] = []
     if user_id is not None or api_key is not None:
         found += _callers.get((user_id, api_key))
@@ -85,7 +93,12 @@ def standing_for(
 
 def api_key_known(api_key: str) -> bool:
     """Whether an assignment knows this hash, in force or not; any other key is no identity."""
-    return _keys.get(api_key)
+    return _keys.get(api_key) is not None
+
+
+def resolved_api_key(path: str, raw: str) -> str | None:
+    """What API_KEY_RESOLVER, at this path, takes the key for; `None` = unknown. Remembered like assignments."""
+    return _resolved_keys.get((path, raw))
 
 
 def is_warm(user_id: str | None, api_key: str | None) -> bool:
@@ -101,7 +114,7 @@ def api_key_is_warm(api_key: str) -> bool:
 
 def forget() -> None:
     """Drop what is remembered: the next request reads the assignments again."""
-    for remembered in (_callers, _keys, _partitions):
+    for remembered in (_callers, _keys, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -186,10 +199,28 @@ def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) ->
     return [f"ip:{network.supernet(new_prefix=length)}" for length in lengths]
 
 
-def _key_exists(api_key: str) -> bool:
-    return TierAssignment.objects.filter(api_key_hash=api_key).exists()
+def _find_key(api_key: str) -> str | None:
+    return api_key if TierAssignment.objects.filter(api_key_hash=api_key).exists() else None
+
+
+def _find_all_keys() -> frozenset[str] | None:
+    keys = TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)[: MOST_KEYS + 1]
+    found = frozenset(keys)
+    return None if len(found) > MOST_KEYS else found
+
+
+def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
+    path, raw = path_and_key
+    try:
+        found = import_string(path)(raw)
+        if found is not None and not isinstance(found, str):
+            raise TypeError(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
+    except Exception as error:  # the project's own code; what is known stays known
+        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {error}") from error
+    return found or None
 
 
 _callers: Remembered[tuple[_Assigned, ...]] = Remembered(_find_caller, ())
-_keys = Remembered(_key_exists, False)  # by itself: invented keys may fill it, and shall push out no tier
+_keys = Recognised(_find_key, Whole(_find_all_keys, None, "Assignments of API keys"))
+_resolved_keys = Recognised(_resolve_key)
 _partitions = Whole(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

@@ -17,15 +17,12 @@ from django.db import DatabaseError, connections
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
 from django.utils.module_loading import import_string
 
-from .conf import django_setting, problems, settings
-from .models import RuleLimit, RuleSetVersion
-from .rules import versions
-from .rules.compiler import snapshot_of_rows
-from .rules.ruleset import Facts, RuleRecord
-
-TAG: Final = "django_ratelimiter"
-
-Found = TypeVar("Found")
+from ..conf import django_setting, problems, settings
+from ..rules import versions
+from ..rules.compiler import snapshot_of_rows
+from ..rules.ruleset import Facts, RuleRecord
+from .callers import check_callables, check_client_choices, check_identities, check_trust
+from .common import TAG, are_wrong, from_database, imported, rules_in_force
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -48,7 +45,7 @@ def check_settings(**_kwargs: object) -> list[CheckMessage]:
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:
     """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be had, or not as it should be."""
-    if _are_wrong("ENGINE", "CACHE_ALIAS"):
+    if are_wrong("ENGINE", "CACHE_ALIAS"):
         return []
     if settings.ENGINE is not None:
         return list(_custom_engine(settings.ENGINE))
@@ -67,7 +64,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
 
 def check_middleware(**_kwargs: object) -> list[CheckMessage]:
     """W001: the middleware is missing. E005: it runs before the one that tells who the user is."""
-    middleware = [_imported(path) for path in django_setting("MIDDLEWARE", ())]
+    middleware = [imported(path) for path in django_setting("MIDDLEWARE", ())]
     own = _position(middleware, _MIDDLEWARE)
     if own is None:
         return [
@@ -91,7 +88,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
 
 def check_views(**_kwargs: object) -> list[CheckMessage]:
     """W004: views of the REST framework whose rules by user are never met."""
-    rules = [rule for rule in _rules_in_force() if "user" in rule.partition_by]
+    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
     if not rules or not django_setting("ROOT_URLCONF"):
         return []
     unmet: dict[Any, set[str]] = {}
@@ -116,12 +113,12 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
-    if not signs or _are_wrong("TRUSTED_PROXIES"):
+    if not signs or are_wrong("TRUSTED_PROXIES"):
         return []
     trusted = settings.TRUSTED_PROXIES
     if trusted.hops or trusted.networks or trusted.unix:
         return []
-    slugs = [rule.slug for rule in _rules_in_force() if _asks_for_address(rule)]
+    slugs = [rule.slug for rule in rules_in_force() if _asks_for_address(rule)]
     if not slugs:
         return []
     return [
@@ -154,15 +151,15 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_views,
     check_proxies,
     check_rules,
+    check_callables,
+    check_client_choices,
+    check_identities,
+    check_trust,
 )
 
 
-def _are_wrong(*entries: str) -> bool:
-    return any(problem.entry in ("RATELIMITER", *entries) for problem in problems())
-
-
 def _custom_engine(path: str) -> Iterator[CheckMessage]:
-    if not callable(_imported(path)):
+    if not callable(imported(path)):
         yield checks.Error(
             f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
             hint="Name a callable without arguments that returns an Engine.",
@@ -180,7 +177,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
         )
         return
     cache = caches[alias]
-    if not _is_subclass(_imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+    if not _is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         yield checks.Error(
             f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a django-redis cache.",
             hint='Its BACKEND must be "django_redis.cache.RedisCache".',
@@ -206,13 +203,6 @@ def _has_timeout(cache: dict[str, Any], name: str) -> bool:
     return all(name.lower() in parse_qs(urlsplit(address).query) for address in each)
 
 
-def _imported(path: str) -> Any:
-    try:
-        return import_string(path)
-    except ImportError:
-        return None  # Django says so itself when it needs it
-
-
 def _position(classes: Sequence[Any], path: str) -> int | None:
     return next((index for index, cls in enumerate(classes) if _is_subclass(cls, path)), None)
 
@@ -222,30 +212,12 @@ def _is_subclass(cls: Any, path: str) -> bool:
     return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
-def _rules_in_force() -> Iterable[RuleRecord]:
-    rules = _from_database(versions.load)
-    return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
-
-
 def _left_out() -> dict[str, str]:
     """Reasons by slug: of the rows as they are now, and of the rules as they were numbered last."""
-    rules = _from_database(versions.load)
+    rules = from_database(versions.load)
     reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
-    snapshot = _from_database(snapshot_of_rows) or {}
+    snapshot = from_database(snapshot_of_rows) or {}
     return reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}
-
-
-def _from_database(read: Callable[[], Found]) -> Found | None:
-    """What `read` finds; `None` where there is no database, or none with our tables."""
-    try:
-        tables = connections[versions.primary()].introspection.table_names()
-        if RuleSetVersion._meta.db_table not in tables or RuleLimit._meta.db_table not in tables:
-            return None
-        return read()
-    except (DatabaseError, ImproperlyConfigured):
-        return None
-    except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database
-        return None
 
 
 def _asks_for_address(rule: RuleRecord) -> bool:

@@ -1,0 +1,117 @@
+"""Checks of how callers are told apart: that what settings name exists, and that clients cannot choose who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import collapse_addresses
+from typing import Final
+
+from django.core import checks
+from django.core.checks import CheckMessage
+
+from ..conf import settings
+from ..rules.partitions import IDENTITIES
+from ..rules.ruleset import RuleRecord
+from .common import TAG, are_wrong, imported, rules_in_force
+
+#: What a client sends as it likes.
+_CHOSEN: Final = ("session", "header:", "field:")
+#: Shorter prefixes of addresses that anybody may have are not those of somebody's proxies.
+_SHORTEST: Final = {4: 8, 6: 16}
+
+
+def check_callables(**_kwargs: object) -> list[CheckMessage]:
+    """E006: an entry names a callable that cannot be imported, or that is none."""
+    return [
+        checks.Error(
+            f"RATELIMITER: {entry}: {path} cannot be imported, or cannot be called.",
+            hint="Name a function of your project by its dotted path.",
+            id=f"{TAG}.E006",
+        )
+        for entry, path in _callables()
+        if not callable(imported(path))
+    ]
+
+
+def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
+    """W007: a rule counts by what clients choose, and no rule by address bounds how often they choose anew."""
+    rules = list(rules_in_force())
+    slugs = [
+        rule.slug
+        for rule in rules
+        if any(name.startswith(_CHOSEN) for name in rule.partition_by)
+        and not any(_bounds(each, rule) for each in rules)
+    ]
+    if not slugs:
+        return []
+    return [
+        checks.Warning(
+            f"Clients choose what these rules count by, and find a fresh counter with each choice: {', '.join(slugs)}.",
+            hint="Put a rule by IP address beside each, for the same requests, wide enough for honest clients.",
+            id=f"{TAG}.W007",
+        )
+    ]
+
+
+def check_identities(**_kwargs: object) -> list[CheckMessage]:
+    """W008: a rule counts by an identity that nobody made; it is missing from every request."""
+    if are_wrong("IDENTITIES"):
+        return []
+    known = {*IDENTITIES, *settings.IDENTITIES}
+    return [
+        checks.Warning(
+            f"Rule {rule.slug} counts by {name}, which is no identity: it is missing from every request.",
+            hint=f"Make it one in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
+            id=f"{TAG}.W008",
+        )
+        for rule in rules_in_force()
+        for name in rule.partition_by
+        if ":" not in name and name not in known
+    ]
+
+
+def check_trust(**_kwargs: object) -> list[CheckMessage]:
+    """W009: TRUSTED_PROXIES takes large parts of the internet for proxies, so that clients choose their address."""
+    if are_wrong("TRUSTED_PROXIES"):
+        return []
+    networks = settings.TRUSTED_PROXIES.networks
+    v4 = collapse_addresses(network for network in networks if network.version == 4)
+    v6 = collapse_addresses(network for network in networks if network.version == 6)
+    wide = [str(each) for each in (*v4, *v6) if each.prefixlen < _SHORTEST[each.version] and not each.is_private]
+    if not wide:
+        return []
+    return [
+        checks.Warning(
+            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: clients there are believed whatever they claim.",
+            hint="Name the networks of your own proxies only, or give their number.",
+            id=f"{TAG}.W009",
+        )
+    ]
+
+
+def _callables() -> Iterator[tuple[str, str]]:
+    for entry in ("API_KEY_RESOLVER", "TIER_RESOLVER", "RESPONSE"):
+        path = None if are_wrong(entry) else getattr(settings, entry)
+        if path is not None and not path.endswith(".html"):
+            yield entry, path
+    if not are_wrong("IDENTITIES"):
+        for name, path in settings.IDENTITIES.items():
+            yield f"IDENTITIES: {name}", path
+
+
+def _bounds(rule: RuleRecord, chosen: RuleRecord) -> bool:
+    """Whether each request that meets `chosen` surely meets `rule` as well, and is counted there by its address."""
+    return (
+        rule.partition_by == ("ip",)
+        and rule.mode in ("enforce", chosen.mode)
+        and (not rule.methods or (bool(chosen.methods) and chosen.methods <= rule.methods))
+        and rule.scope in ("", chosen.scope)
+        and rule.view_name in ("", chosen.view_name)
+        and _holds_path(rule, chosen)
+    )
+
+
+def _holds_path(rule: RuleRecord, chosen: RuleRecord) -> bool:
+    if rule.path_kind == "any" or (rule.path_kind, rule.path) == (chosen.path_kind, chosen.path):
+        return True
+    return rule.path_kind == "prefix" and chosen.path_kind in ("exact", "prefix") and chosen.path.startswith(rule.path)

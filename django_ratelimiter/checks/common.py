@@ -1,0 +1,48 @@
+"""What several checks need: the rules, as far as there is a database, and what settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+from django.utils.module_loading import import_string
+
+from ..conf import problems
+from ..models import RuleLimit, RuleSetVersion
+from ..rules import versions
+from ..rules.ruleset import RuleRecord
+
+TAG: Final = "django_ratelimiter"
+
+Found = TypeVar("Found")
+
+
+def are_wrong(*entries: str) -> bool:
+    return any(problem.entry in ("RATELIMITER", *entries) for problem in problems())
+
+
+def imported(path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError:
+        return None  # Django says so itself when it needs it
+
+
+def rules_in_force() -> Iterable[RuleRecord]:
+    rules = from_database(versions.load)
+    return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
+
+
+def from_database(read: Callable[[], Found]) -> Found | None:
+    """What `read` finds; `None` where there is no database, or none with our tables."""
+    try:
+        tables = connections[versions.primary()].introspection.table_names()
+        if RuleSetVersion._meta.db_table not in tables or RuleLimit._meta.db_table not in tables:
+            return None
+        return read()
+    except (DatabaseError, ImproperlyConfigured):
+        return None
+    except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database
+        return None
