@@ -8,6 +8,7 @@ from typing import Any
 from django.core.cache import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 from django_redis import get_redis_connection
 
@@ -27,20 +28,25 @@ def get_engine() -> Engine:
 
     Asks nothing of a server. Raises ImproperlyConfigured if the named one cannot be had.
     """
-    global _engine
     engine = _engine
-    if engine is None:
-        with _building:
-            if _engine is None:
-                _engine = _build()
-            engine = _engine
-    return engine
+    return _build_once() if engine is None else engine
+
+
+@async_unsafe("The engine has to be built; `limiter.acheck` does it in a thread.")
+def _build_once() -> Engine:
+    global _engine
+    with _building:
+        engine = _engine
+        if engine is None:
+            engine = _engine = _build()
+        return engine
 
 
 def get_async_engine() -> Any:
     """The same engine for event loops: its methods are to be awaited, and none of them blocks.
 
-    On Redis it has connections of its own with the options of the same alias, at most 64 on each event loop.
+    Raises SynchronousOnlyOperation on an event loop if it has to be built first, which may take a while. On Redis it
+    has connections of its own with the options of the same alias, at most 64 on each event loop.
     """
     global _awaited
     engine, twin = get_engine(), _awaited

@@ -103,7 +103,11 @@ class Asking:
         return getattr(get_engine(), self._method)(*self._arguments, **self._options)
 
     async def atake(self) -> Any:
-        return await getattr(get_async_engine(), self._method)(*self._arguments, **self._options)
+        try:
+            engine = get_async_engine()
+        except SynchronousOnlyOperation:
+            engine = await sync_to_async(get_async_engine)()
+        return await getattr(engine, self._method)(*self._arguments, **self._options)
 
 
 class Leasing(Asking):

@@ -22,6 +22,7 @@ RATELIMITER: dict[str, Any] = {
     # Shorter than the defaults, for tests wait for them.
     "VERSION_CHECK_INTERVAL": 0.2,
     "RULES_MAX_AGE": 1.0,
+    "TIER_CACHE_SECONDS": float(os.environ.get("SYSTEM_TIER_CACHE_SECONDS", 5)),
 }
 LOGGING = {
     "version": 1,
