@@ -15,8 +15,11 @@ class DjangoRatelimiterConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and number every change of a rule from now on."""
-        from . import checks
+        from django.contrib.auth.signals import user_login_failed
+
+        from . import checks, returning
         from .rules import cache
 
         checks.register()
         cache.connect()
+        user_login_failed.connect(returning.note_failed_login, dispatch_uid="django_ratelimiter.failed_login")

@@ -18,7 +18,7 @@ class Result(NamedTuple):
     """One limit of one rule that the request met.
 
     verdict: `None` where nothing was counted, because the engine was out of reach and the rule's failure policy
-    decided. mode: shadow or enforce.
+    decided. mode: shadow or enforce. local: counted in this process's memory, while the engine was out of reach.
     """
 
     rule: RuleRecord
@@ -26,6 +26,7 @@ class Result(NamedTuple):
     limit: Limit
     verdict: Verdict | None
     mode: str
+    local: bool = False
 
     @property
     def refuses(self) -> bool:

@@ -7,7 +7,6 @@ user only after authentication; the second call then gives back what the first s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,21 +14,19 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from . import holding, notices, planning
+from . import charging, holding, notices, outage, planning, returning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
-from .engine.resilience import LocalEngine
 from .exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from .planning import Extra, MaxDelay, Planned, Planning, Question
+from .returning import arefund, mark_failed, refund
 from .rules import cache
-from .waiting import Asking, Lookup, Path, ago, go, spending
+from .waiting import Lookup, Path, ago, go, spending
 
-logger = logging.getLogger("django_ratelimiter")
+__all__ = ["acheck", "apeek", "arefund", "charge", "check", "mark_failed", "peek", "refund", "slot"]
 
 #: A request whose rules are replaced this often while it is decided is decided by the failure policies.
 ATTEMPTS: Final = 5
-
-_local = LocalEngine()
 
 
 def check(
@@ -47,7 +44,7 @@ def check(
     extra: rules written in code, to be decided together with those of the rule set.
     The caller holds an admitted request for the decision's `delay`; leases end with the response.
     """
-    return go(_checking(request, scope, cost, before_authentication, tuple(extra), "rule"))
+    return go(_checking(request, scope, before_authentication, tuple(extra), cost, "rule"))
 
 
 async def acheck(
@@ -59,7 +56,27 @@ async def acheck(
     extra: Sequence[Extra] = (),
 ) -> Decision:
     """The same on an event loop, which it does not block, and with any delay."""
-    return await ago(_checking(request, scope, cost, before_authentication, tuple(extra), None))
+    return await ago(_checking(request, scope, before_authentication, tuple(extra), cost, None))
+
+
+def peek(request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[Extra] = ()) -> Decision:
+    """What a request like this one, not yet decided by anybody, would be told now; nothing is spent or kept."""
+    return go(planning.peeking(request, scope, cost, tuple(extra), "rule"))
+
+
+async def apeek(
+    request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[Extra] = ()
+) -> Decision:
+    """The same on an event loop."""
+    return await ago(planning.peeking(request, scope, cost, tuple(extra), None))
+
+
+def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequence[Extra] = ()) -> charging.Charge:
+    """A cost that is known only when the work is done: `with limiter.charge(request) as charge: charge.cost = rows`.
+
+    cost: what must pass for the work to begin. The rest is as for `check`.
+    """
+    return charging.Charge(request, partial(_checking, request, scope, False, tuple(extra)), cost)
 
 
 def slot(
@@ -79,27 +96,22 @@ def slot(
         latest = (yield from _deciding(question)) if settings.ENABLED else None
         return latest or NOTHING_TO_DECIDE
 
-    return holding.Slot(asks, _releasing, max_wait)
+    return holding.Slot(asks, returning.releasing, max_wait)
 
 
 def _checking(
-    request: Any,
-    scope: str | None,
-    cost: int | None,
-    before_authentication: bool,
-    extra: tuple[Extra, ...],
-    max_delay: MaxDelay,
+    request: Any, scope: str | None, before: bool, extra: tuple[Extra, ...], cost: int | None, max_delay: MaxDelay
 ) -> Path[Decision]:
     http: HttpRequest = getattr(request, "_request", request)
     decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
     if decision.allowed and settings.ENABLED:
         decision = replace(decision, delay=0.0) if decision.delay else decision
-        question = planning.request_question(http, scope, cost, max_delay, before_authentication, decision, extra)
+        question = planning.request_question(http, scope, cost, max_delay, before, decision, extra)
         latest = yield from _deciding(question)
         if latest:
             decision = merge(decision, latest)
             if latest.leases:
-                holding.end_with(http, partial(_releasing, latest))
+                holding.end_with(http, partial(returning.releasing, latest))
         http.ratelimit = decision  # type: ignore[attr-defined]
         if latest:
             yield from notices.decided(http, latest, decision)
@@ -108,8 +120,7 @@ def _checking(
 
 def _deciding(question: Question) -> Path[Decision | None]:
     """The decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
-    earlier = question.earlier  # what it spent in this process's memory is no receipt for the engine
-    receipts = [] if earlier.degraded else [result.verdict for result in earlier.results if result.verdict]
+    receipts = returning.receipts(question.earlier)
     try:
         for _ in range(ATTEMPTS):
             rules = yield Lookup(cache.current_rules, together=True)
@@ -128,31 +139,4 @@ def _deciding(question: Question) -> Path[Decision | None]:
                 return decide([*map(Planned.result, planned, verdicts)], rules.version)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
-        return (yield from _deciding_without_engine(question, error))
-
-
-def _deciding_without_engine(question: Question, error: Exception) -> Path[Decision | None]:
-    """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
-    rules = yield Lookup(cache.renewed_by_age, together=True)
-    planned = yield Planning(rules, question)
-    if not planned:
-        return None
-    yield from notices.degraded(_local, error)
-    results = [each.result(None) for each in planned]
-    local = [index for index, each in enumerate(planned) if each.rule.failure_policy == "local"]
-    if not any(result.refuses for result in results):
-        verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
-        for index, verdict in zip(local, verdicts, strict=True):
-            results[index] = planned[index].result(verdict)
-    return decide(results, rules.version, degraded=True)
-
-
-def _releasing(latest: Decision) -> Path[None]:
-    """End the leases that one call took, unless a refusal has given them back. If it fails they expire."""
-    try:
-        if latest.degraded:
-            _local.release(latest.leases)
-        else:
-            yield Asking("release", latest.leases)
-    except Exception as error:
-        logger.warning("A lease could not be released; it ends by itself: %s", error)
+        return (yield from outage.deciding(question, error))

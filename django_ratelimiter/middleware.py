@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django.urls import NoReverseMatch, get_script_prefix, get_urlconf, reverse
 from django.utils.translation import get_language
 
-from . import holding, limiter
+from . import holding, limiter, returning
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import refusal, write_fields
@@ -47,6 +47,7 @@ class RateLimitMiddleware:
         except BaseException:  # no response will follow whose end could release what the request holds
             holding.end(request)
             raise
+        returning.settle(request, response)
         return _with_fields(request, response)
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
@@ -57,6 +58,7 @@ class RateLimitMiddleware:
         except (Exception, CancelledError):  # cancelled: the client has gone
             await holding.aend(request)
             raise
+        await returning.asettle(request, response)
         return _with_fields(request, response)
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 
-from .decision import NOTHING_TO_DECIDE, Decision, Result
+from .conf import settings
+from .decision import NOTHING_TO_DECIDE, Decision, Result, decide
 from .engine.base import Charge, Verdict
 from .engine.limits import EXACT, Algorithm
+from .exceptions import EngineUnavailable
 from .identity import Identity, UserUnread, digest, identify, partition
 from .rules import cache
 from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
 from .rules.tiers import Standing
-from .waiting import Lookup
+from .waiting import Asking, Lookup, Path
 
 #: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
 MaxDelay = float | None | Literal["rule"]
@@ -114,6 +116,23 @@ class Planning(Lookup):
         except SynchronousOnlyOperation:
             pass
         return await super().atake()  # type: ignore[no-any-return]
+
+
+def peeking(
+    request: Any, scope: str | None, cost: int | None, extra: tuple[Extra, ...], max_delay: MaxDelay
+) -> Path[Decision]:
+    """What a request like this would be told now; without the engine, what its rules' failure policies say."""
+    if not settings.ENABLED:
+        return NOTHING_TO_DECIDE
+    http: HttpRequest = getattr(request, "_request", request)
+    question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra)
+    rules = yield Lookup(cache.current_rules, together=True)
+    planned = yield Planning(rules, question)
+    try:
+        verdicts = yield Asking("peek", [each.charge for each in planned], now_us=question.now_us)
+    except EngineUnavailable:
+        return decide([each.result(None) for each in planned], rules.version, degraded=True)
+    return decide([*map(Planned.result, planned, verdicts)], rules.version)
 
 
 def plan(rules: RuleSet, question: Question) -> list[Planned]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from django_ratelimiter import limiter, notices
+from django_ratelimiter import notices
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.rules import cache, tiers, versions
@@ -45,7 +45,7 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
     monkeypatch.setattr(cache, "_kept", cache._Kept())
-    monkeypatch.setattr(limiter, "_local", LocalEngine())
+    monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
     monkeypatch.setattr(notices, "_told", notices.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
     tiers.forget()

@@ -214,7 +214,7 @@ class TestOutages:
                 client.get("/plain/")
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
             assert [str(named["error"]) for named in sent] == ["away"]
-            monkeypatch.setattr(limiter, "_local", LocalEngine())  # as if its interval were over
+            monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())  # as if its interval were over
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
         assert len(sent) == 2
 

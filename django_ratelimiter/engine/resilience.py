@@ -35,9 +35,13 @@ class LocalEngine:
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
         return self._memory.check(scaled)
 
-    def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases of these verdicts."""
-        self._memory.release(verdicts)
+    def spend(self, charges: Sequence[Charge]) -> None:
+        """Spend more of what was decided here, as these charges stand: their limits are those of its verdicts."""
+        self._memory.check(charges)
+
+    def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent; leases end."""
+        self._memory.refund(verdicts)
 
     def log_outage(self, error: Exception) -> bool:
         """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS. Whether it did."""

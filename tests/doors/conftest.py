@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter import connection, holding, limiter
+from django_ratelimiter import connection, holding
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the engine, which counts in memory, and of whoever waits."""
     clock = Clock()
     monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr(limiter, "_local", LocalEngine(clock))
+    monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine(clock))
     monkeypatch.setattr(holding, "_sleep", clock.sleep)
     monkeypatch.setattr(holding, "_asleep", clock.asleep)
     monkeypatch.setattr(holding, "_clock", clock.seconds)

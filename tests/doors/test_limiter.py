@@ -226,8 +226,7 @@ class Broken:
     def check(self, *args: Any, **kwargs: Any) -> None:
         raise EngineUnavailable("out of reach")
 
-    def publish(self, version: Any) -> None:
-        raise EngineUnavailable("out of reach")
+    peek = refund = release = publish = check
 
 
 @pytest.mark.parametrize(

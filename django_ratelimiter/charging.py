@@ -1,0 +1,93 @@
+"""Costs that are known only when the work is done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from . import outage
+from .decision import NOTHING_TO_DECIDE, Decision, Result
+from .engine.base import Charge as EngineCharge
+from .engine.limits import Algorithm
+from .exceptions import LimitExceeded
+from .holding import ahold, hold
+from .planning import MaxDelay
+from .returning import refunding
+from .waiting import Asking, Path, ago, finish, go
+
+logger = logging.getLogger("django_ratelimiter")
+
+
+class Charge:
+    """What a request is charged for a block of code: for use in `with` and `async with`, once.
+
+    cost: units. What it is when the block begins must pass, else LimitExceeded is raised. What it is when the block
+    ends is what is spent in the end, up to the limits' capacities, and refuses nobody: the work is done. An error in
+    the block changes nothing about that. decision: what was decided when the block began.
+    """
+
+    decision: Decision = NOTHING_TO_DECIDE
+
+    def __init__(self, request: Any, asks: Callable[[int, MaxDelay], Path[Decision]], cost: int) -> None:
+        self.cost = cost
+        self._request = request
+        self._asks = asks
+        self._charged = cost
+        self._results: tuple[Result, ...] = ()
+
+    def __enter__(self) -> Charge:
+        go(self._entering("rule"))
+        hold(self.decision)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        go(self._leaving())
+
+    async def __aenter__(self) -> Charge:
+        await ago(self._entering(None))
+        await ahold(self.decision)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await finish(ago(self._leaving()))
+
+    def _entering(self, max_delay: MaxDelay) -> Path[None]:
+        http = getattr(self._request, "_request", self._request)
+        known = len(getattr(http, "ratelimit", NOTHING_TO_DECIDE).results)
+        self._charged = self.cost
+        self.decision = yield from self._asks(self.cost, max_delay)
+        if not self.decision.allowed:
+            raise LimitExceeded(self.decision)
+        self._results = self.decision.results[known:]
+
+    def _leaving(self) -> Path[None]:
+        """Spend what is missing; if it was too much, give it back and spend what is right."""
+        missing = self.cost - self._charged
+        if missing < 0:
+            yield from refunding(self._results)
+            missing = self.cost
+        if missing > 0:
+            yield from self._spending(missing)
+
+    def _spending(self, cost: int) -> Path[None]:
+        charged = [
+            (result.verdict.charge, result.local)
+            for result in self._results
+            if result.verdict and result.limit.algorithm != Algorithm.CONCURRENCY
+        ]
+        local, ours = (
+            [_more(charge, cost) for charge, is_local in charged if is_local is kept] for kept in (True, False)
+        )
+        try:
+            if local:
+                outage.spend(local)
+            if ours:
+                yield Asking("check", ours)
+        except Exception as error:
+            logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
+
+
+def _more(charge: EngineCharge, cost: int) -> EngineCharge:
+    """So much more of what was charged. It passes, up to the capacity, and is counted as no request of its own."""
+    return charge._replace(cost=cost, gating=False, usage=None, count_refusals=True, max_delay=None)

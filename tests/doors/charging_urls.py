@@ -1,0 +1,29 @@
+"""Views that answer with the status that they are asked for, and a page to log in."""
+
+from django.contrib import admin
+from django.contrib.auth.views import LoginView
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from django_ratelimiter import limiter
+
+from .urls import broken
+
+
+def answer(request: HttpRequest, status: int) -> HttpResponse:
+    return HttpResponse(status=status)
+
+
+def fail(request: HttpRequest) -> HttpResponse:
+    """A page that says in its text only that something has failed."""
+    limiter.mark_failed(request)
+    return HttpResponse("try again")
+
+
+urlpatterns = [
+    path("admin/", admin.site.urls),  # the page to log in is its own
+    path("status/<int:status>/", answer),
+    path("failed/", fail),
+    path("broken/", broken),
+    path("login/", LoginView.as_view(template_name="admin/login.html", next_page="/status/200/")),
+]
