@@ -1,0 +1,241 @@
+"""One trace of requests through every door, synchronous and not: the same decisions. And floods of bad credentials."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import AnonymousUser, User
+from django.core import signing
+from django.core.handlers.base import BaseHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_ratelimiter import connection
+from django_ratelimiter.decision import Decision
+from django_ratelimiter.decorators import ratelimit
+from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.models import Rule
+from django_ratelimiter.rules import cache
+from django_ratelimiter.throttling import RuleThrottle
+
+from .conftest import Clock, MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
+
+REQUESTS = 10_000
+MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
+START_US = 1_700_000_000_000_000
+
+
+class Given(BaseAuthentication):
+    """Whom the trace says."""
+
+    def authenticate(self, request: Request) -> tuple[Any, None] | None:
+        user = request._request.given  # type: ignore[attr-defined]
+        return (user, None) if user.is_authenticated else None
+
+
+class Signed(BaseAuthentication):
+    """A bearer's token, which only this site can have signed."""
+
+    def authenticate(self, request: Request) -> tuple[User, None]:
+        try:
+            name = signing.loads(get_authorization_header(request).decode().removeprefix("Bearer "))
+        except signing.BadSignature:
+            raise AuthenticationFailed("Invalid token.") from None
+        return User.objects.get(username=name), None
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class Throttled(APIView):
+    authentication_classes: ClassVar = [Given]
+    throttle_classes: ClassVar = [RuleThrottle]
+    throttle_scope = "trace"
+
+    def get(self, request: Request) -> Response:
+        return Response()
+
+    post = get
+
+
+class ByToken(Throttled):
+    authentication_classes: ClassVar = [Signed]
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+async def native(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+urlpatterns = [
+    path("plain/", plain),
+    path("native/", native),
+    path("throttled/", Throttled.as_view()),
+    path("decorated/", ratelimit("trace")(plain)),
+    path("decorated/natively/", ratelimit("trace")(native)),
+    path("token/", ByToken.as_view()),
+]
+
+
+class Asked(NamedTuple):
+    """One request of the trace."""
+
+    now_us: int
+    method: str
+    address: str
+    user: Any
+
+
+def trace(length: int) -> Iterator[Asked]:
+    """Users and strangers at a few addresses: in crowds, alone, and after a break."""
+    random = Random(4)
+    users = [User(pk=number, username=f"user{number}") for number in range(1, 8)] + [AnonymousUser()] * 3
+    now_us = START_US
+    for _ in range(length):
+        now_us += random.choice((0, 1, 1_000, 50_000, 333_333)) if random.random() < 0.995 else 20_000_000
+        yield Asked(
+            now_us, random.choice(("GET", "GET", "POST")), f"203.0.113.{random.randrange(6)}", random.choice(users)
+        )
+
+
+@pytest.fixture
+def rules(make_rule: MakeRule) -> Callable[[str], None]:
+    """Rules of several algorithms, partitions and modes, all of one scope ("" = met everywhere)."""
+
+    def make(scope: str) -> None:
+        minute, ten = {"window_seconds": 60}, {"window_seconds": 10}
+        make_rule("all", 450, None, "sliding_window_log", minute, scope=scope)
+        make_rule("ip", 90, None, "sliding_window_counter", minute, scope=scope, partition_by=["ip"])
+        make_rule("user", 6, None, "token_bucket", {**ten, "burst": 9}, scope=scope, partition_by=["user"])
+        make_rule("writes", 10, None, "gcra", ten, scope=scope, partition_by=["ip"], methods=["POST"], cost=2)
+        make_rule("tried", 5, None, "fixed_window", ten, scope=scope, partition_by=["user", "ip"], mode="shadow")
+
+    return make
+
+
+def decisions(url: str, clock: Clock, *, middleware: bool, is_async: bool, length: int = REQUESTS) -> list[Decision]:
+    """What became of each request of the trace at this address."""
+    with override_settings(MIDDLEWARE=[MIDDLEWARE] if middleware else []):
+        handler = BaseHandler()
+        handler.load_middleware(is_async=is_async)
+    decided: list[Decision] = []
+
+    def prepared() -> Iterator[HttpRequest]:
+        for now_us, method, address, user in trace(length):
+            clock.now_us = now_us
+            request = HttpRequest()
+            request.method, request.path, request.path_info = method, url, url
+            request.META = {
+                "REQUEST_METHOD": method,
+                "REMOTE_ADDR": address,
+                "SERVER_NAME": "testserver",
+                "SERVER_PORT": "80",
+            }
+            request.given = user  # type: ignore[attr-defined]
+            request.user = AnonymousUser() if "throttled" in url else user  # the framework finds out by itself
+            yield request
+
+    def note(request: Any, response: Any) -> None:
+        assert request.ratelimit.allowed == (response.status_code == 200)
+        decided.append(request.ratelimit)
+
+    async def ask_natively() -> None:
+        for request in prepared():
+            note(request, await handler.get_response_async(request))
+
+    if is_async:
+        async_to_sync(ask_natively)()
+    else:
+        for request in prepared():
+            note(request, handler.get_response(request))
+    return decided
+
+
+def told(decision: Decision) -> list[Any]:
+    """All that a decision says."""
+    verdicts = [(each.rule.slug, each.verdict) for each in decision.results if each.verdict]
+    return [decision.allowed] + [
+        (slug, verdict.allowed, verdict.remaining, verdict.retry_after, verdict.reset_after)
+        for slug, verdict in verdicts
+    ]
+
+
+#: Where the trace is sent, whether the middleware decides there, whether on an event loop, and the scope of the rules.
+DOORS: dict[str, tuple[str, bool, bool, str]] = {
+    "middleware, natively": ("/native/", True, True, ""),
+    "throttle": ("/throttled/", False, False, "trace"),
+    "throttle, on an event loop": ("/throttled/", False, True, "trace"),
+    "decorator": ("/decorated/", False, False, "trace"),
+    "decorator, natively": ("/decorated/natively/", False, True, "trace"),
+}
+
+
+def test_every_door_decides_the_same(
+    rules: Callable[[str], None], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("django.request", "django_ratelimiter"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", True)
+    rules("")
+    first = decisions("/plain/", clock, middleware=True, is_async=False)
+    expected = list(map(told, first))
+    refused = [{str(result.rule) for result in decision.refused_by} for decision in first if not decision.allowed]
+    assert 1_000 < len(refused) < 9_000
+    assert set.union(*refused) == {"all", "ip", "user", "writes"}
+    assert any(
+        each.verdict and not each.verdict.allowed for one in first for each in one.results if each.mode == "shadow"
+    )
+
+    # In two stages: those who are refused in the first do not meet the rules of the second.
+    monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
+    staged = decisions("/throttled/", clock, middleware=True, is_async=False, length=2_000)
+    assert [decision.allowed for decision in staged] == [decision.allowed for decision in first[:2_000]]
+
+    for name, (url, middleware, is_async, scope) in DOORS.items():
+        with cache.editing():
+            Rule.objects.update(scope=scope)
+        monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
+        found = list(map(told, decisions(url, clock, middleware=middleware, is_async=is_async)))
+        assert found == expected, name
+
+
+def test_a_flood_of_bad_credentials_is_refused_by_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("per-ip", 20, None, "sliding_window_log", {"window_seconds": 10}, partition_by=["ip"])
+    make_rule("per-user", 1_000, partition_by=["user"])
+    User.objects.create(username="ann")
+    good = {"Authorization": f"Bearer {signing.dumps('ann')}"}
+    answers = []
+    for number in range(1_000):
+        clock.now_us += 10_000
+        answers.append(client.get("/token/", headers={"Authorization": f"Bearer {number}"}).status_code)
+    assert answers == [401] * 20 + [429] * 980
+    assert client.get("/token/", headers=good).status_code == 429
+    assert client.get("/token/", headers=good, REMOTE_ADDR="203.0.113.9").status_code == 200
+    clock.now_us += 10_000_000
+    assert client.get("/token/", headers=good).status_code == 200
+
+
+def test_a_refusal_by_user_spends_nothing_of_the_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("per-ip", 5, partition_by=["ip"])
+    make_rule("per-user", 2, partition_by=["user"])
+    for name in ("ann", "bob"):
+        User.objects.create(username=name)
+    ann, bob = ({"Authorization": f"Bearer {signing.dumps(name)}"} for name in ("ann", "bob"))
+    assert [client.get("/token/", headers=ann).status_code for _ in range(50)] == [200] * 2 + [429] * 48
+    assert [client.get("/token/", headers=bob).status_code for _ in range(3)] == [200, 200, 429]
+    assert '"per-ip";r=1' in client.get("/token/", headers=bob)["RateLimit"]
