@@ -1,0 +1,82 @@
+"""For drf-spectacular: views that are limited say so in the OpenAPI schema, with the answer 429 and its fields.
+
+Name `AutoSchema` in DEFAULT_SCHEMA_CLASS, or mix `LimitedResponses` into a class of the project's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from drf_spectacular.openapi import AutoSchema as FrameworksSchema
+
+from .conf import settings
+
+_NUMBER: Final = {"type": "integer", "minimum": 0}
+_TEXT: Final = {"type": "string"}
+
+#: The fields of each family, as `HEADERS` names them.
+_FIELDS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
+    "ratelimit": {
+        "RateLimit-Policy": (_TEXT, "The limits that the request met: quota (q) and window in seconds (w) of each."),
+        "RateLimit": (_TEXT, "What remains of them (r), and the seconds until there is more (t)."),
+    },
+    "x-ratelimit": {
+        "X-RateLimit-Limit": (_NUMBER, "The quota of the limit that refused."),
+        "X-RateLimit-Remaining": (_NUMBER, "What remains of it."),
+        "X-RateLimit-Reset": (_NUMBER, "When all of it is back, in seconds since 1970."),
+    },
+}
+_RETRY_AFTER: Final = {
+    "schema": {"type": "integer", "minimum": 1},
+    "description": "Seconds until the request would pass. Absent if it never will.",
+}
+#: The framework's body, where the view's throttle refuses.
+_DETAIL: Final = {"type": "object", "properties": {"detail": _TEXT}, "required": ["detail"]}
+#: The middleware's, which refuses before the view is asked.
+_PROBLEM: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+        "violated-policies": {"type": "array", "items": _TEXT},
+    },
+    "required": ["type", "title", "status", "detail", "violated-policies"],
+}
+
+
+class LimitedResponses:
+    """Adds 429 to the operations of views with a throttle or a decorator of this package, unless they tell it."""
+
+    view: Any
+    method: str
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> Any:
+        operation = super().get_operation(*args, **kwargs)  # type: ignore[misc]
+        if operation and self.is_limited():
+            operation["responses"].setdefault("429", self.refusal())
+        return operation
+
+    def is_limited(self) -> bool:
+        """Whether the view is limited by more than the middleware's rules, which only the database knows."""
+        throttled = any(getattr(throttle, "decides_rules", False) for throttle in self.view.throttle_classes)
+        handler = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
+        return throttled or any(
+            hasattr(decorated, "ratelimits") for decorated in (handler, self.view.check_throttles, self.view.dispatch)
+        )
+
+    def refusal(self) -> dict[str, Any]:
+        """The response object of a refusal."""
+        headers: dict[str, Any] = {"Retry-After": _RETRY_AFTER}
+        for family, fields in _FIELDS.items():
+            if family in settings.HEADERS:
+                headers |= {name: {"schema": shape, "description": text} for name, (shape, text) in fields.items()}
+        media_types: list[str] = self.map_renderers("media_type")  # type: ignore[attr-defined]
+        content = {media_type: {"schema": _DETAIL} for media_type in media_types}
+        content["application/problem+json"] = {"schema": _PROBLEM}
+        return {"description": "Too many requests.", "headers": headers, "content": content}
+
+
+class AutoSchema(LimitedResponses, FrameworksSchema):
+    """drf-spectacular's, with the answers of limited views."""
