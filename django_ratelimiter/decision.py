@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
 from .engine.limits import Limit
+from .rules.access import AccessRecord
 from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
@@ -45,6 +46,7 @@ class Decision:
     from now on, by the rules that the latest call decided: an earlier call's delay has been served by its door.
     binding: the result that refused (of several, the one to wait longest for), else the one nearest exhaustion;
     `None` where no enforced rule was met. results: by ascending priority of their rules, shadow ones included.
+    access: the access entry that denies the caller every request (403); `None` = none does.
     """
 
     allowed: bool
@@ -53,6 +55,7 @@ class Decision:
     binding: Result | None
     results: tuple[Result, ...]
     version: Version
+    access: AccessRecord | None = None
 
     @property
     def unavailable(self) -> bool:
@@ -67,6 +70,8 @@ class Decision:
     @property
     def retry_after(self) -> float | None:
         """Seconds until a refused request would pass, 0 if it was not refused; `None` = never."""
+        if self.access is not None:
+            return None
         if self.unavailable:
             return UNAVAILABLE_RETRY_SECONDS
         waits = [result.verdict.retry_after for result in self.refused_by if result.verdict]

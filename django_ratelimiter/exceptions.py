@@ -44,3 +44,11 @@ class LimitExceeded(RateLimiterError):
 
     def __reduce__(self) -> tuple[type[LimitExceeded], tuple[Any]]:
         return type(self), (self.decision,)
+
+
+class AccessDenied(RateLimiterError):
+    """An access entry denies the caller every request. record: the entry."""
+
+    def __init__(self, record: Any) -> None:
+        super().__init__(f"An access entry denies this {record.kind}.")
+        self.record = record

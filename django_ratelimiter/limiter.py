@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from . import charging, holding, notices, outage, planning, returning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
-from .exceptions import EngineUnavailable, RulesUnavailable, StaleRules
+from .exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from .planning import Extra, MaxDelay, Planned, Planning, Question
 from .returning import arefund, mark_failed, refund
 from .rules import cache
@@ -106,8 +106,12 @@ def _checking(
     decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
     if decision.allowed and settings.ENABLED:
         decision = replace(decision, delay=0.0) if decision.delay else decision
-        question = planning.request_question(http, scope, cost, max_delay, before, decision, extra)
-        latest = yield from _deciding(question)
+        entries = yield Lookup(cache.access_list, together=True)
+        question = planning.request_question(http, scope, cost, max_delay, before, decision, extra, entries)
+        try:
+            latest = yield from _deciding(question)
+        except AccessDenied as denied:
+            latest, decision = None, replace(decision, allowed=False, access=denied.record)
         if latest:
             decision = merge(decision, latest)
             if latest.leases:

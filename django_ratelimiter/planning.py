@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -13,9 +14,10 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, Result, decide
 from .engine.base import Charge, Verdict
 from .engine.limits import EXACT, Algorithm
-from .exceptions import EngineUnavailable
+from .exceptions import AccessDenied, EngineUnavailable
 from .identity import Identity, UserUnread, digest, identify, partition
 from .rules import cache
+from .rules.access import NOBODY, AccessList, AccessRecord
 from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
 from .rules.tiers import Standing
 from .waiting import Asking, Lookup, Path
@@ -45,7 +47,7 @@ class Question(NamedTuple):
     identity: `None` for a slot, which meets the rules of its scope only, and splits them by `partition`.
     cost: units; `None` = each rule's own. before_authentication: leave rules that need the user to a later call.
     earlier: what other doors decided for this request. only_leases: all else has been charged in an earlier call.
-    extra: rules to meet beside those of the rule set.
+    extra: rules to meet beside those of the rule set. entries: who is denied, or allowed past all rules.
     """
 
     facts: Facts
@@ -57,6 +59,7 @@ class Question(NamedTuple):
     earlier: Decision = NOTHING_TO_DECIDE
     only_leases: bool = False
     extra: tuple[Extra, ...] = ()
+    entries: AccessList = NOBODY
 
     @property
     def now_us(self) -> int | None:
@@ -84,12 +87,22 @@ def request_question(
     before_authentication: bool,
     earlier: Decision,
     extra: tuple[Extra, ...] = (),
+    entries: AccessList = NOBODY,
 ) -> Question:
     """What a door asks about a request."""
     match = request.resolver_match
     route, view_name = (match.route, match.view_name) if match else ("", "")
     facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
-    return Question(facts, identify(request), cost, max_delay, None, before_authentication, earlier, extra=extra)
+    return Question(
+        facts,
+        identify(request),
+        cost,
+        max_delay,
+        before_authentication=before_authentication,
+        earlier=earlier,
+        extra=extra,
+        entries=entries,
+    )
 
 
 def slot_question(
@@ -125,9 +138,13 @@ def peeking(
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
     http: HttpRequest = getattr(request, "_request", request)
-    question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra)
+    entries = yield Lookup(cache.access_list, together=True)
+    question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra, entries)
     rules = yield Lookup(cache.current_rules, together=True)
-    planned = yield Planning(rules, question)
+    try:
+        planned = yield Planning(rules, question)
+    except AccessDenied as denied:
+        return replace(NOTHING_TO_DECIDE, allowed=False, access=denied.record)
     try:
         verdicts = yield Asking("peek", [each.charge for each in planned], now_us=question.now_us)
     except EngineUnavailable:
@@ -136,7 +153,15 @@ def peeking(
 
 
 def plan(rules: RuleSet, question: Question) -> list[Planned]:
-    """The charges: one for each limit of each rule that is met and was not met before."""
+    """The charges: one for each limit of each rule that is met and was not met before.
+
+    Whoever an access entry allows meets no rule. Raises AccessDenied for whom one denies.
+    """
+    access = _access(question.entries, question.identity)
+    if access is not None:
+        if access.action == "allow":
+            return []
+        raise AccessDenied(access)
     matched = rules.match(question.facts)
     if question.extra:
         matched = _with_extra(matched, question.extra)
@@ -157,6 +182,17 @@ def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[
     rules = {rule.slug: rule for rule, *_ in reversed(extra) if rule.mode != "off"}
     rules.update((rule.slug, rule) for rule in matched)
     return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
+
+
+def _access(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
+    """The access entry that is about the caller, of whom only that is worked out which entries are about."""
+    if identity is None or not entries:
+        return None
+    return entries.lookup(
+        identity.address if "ip" in entries.kinds else None,
+        identity.user_id if "user" in entries.kinds else None,
+        identity.api_key if "api_key" in entries.kinds else None,
+    )
 
 
 def _standing(rules: RuleSet, question: Question) -> Standing:

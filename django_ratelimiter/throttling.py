@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rest_framework import throttling
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
@@ -63,6 +63,8 @@ class RuleThrottle(BaseThrottle):
         if decision.allowed:
             holding.hold(decision)
             return True
+        if decision.access is not None:
+            raise PermissionDenied
         if decision.unavailable:
             raise LimiterUnavailable
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
@@ -133,6 +135,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
         decision = limiter.check(request, scope=self._rule_scope, extra=() if extra is None else (extra,))
         self._decision = decision
+        if decision.access is not None:
+            raise PermissionDenied
         if decision.unavailable:
             raise LimiterUnavailable
         if extra is None:

@@ -13,7 +13,7 @@ import redis
 from django_ratelimiter import notices
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.resilience import LocalEngine
-from django_ratelimiter.rules import cache, tiers, versions
+from django_ratelimiter.rules import cache, entries, tiers, versions
 from example_project.redis_server import RedisServer
 
 
@@ -49,6 +49,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_told", notices.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
     tiers.forget()
+    entries.forget()
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """The operators' pages."""
 
-from . import rules, tiers, usage
+from . import access, rules, tiers, usage
 
-__all__ = ["rules", "tiers", "usage"]
+__all__ = ["access", "rules", "tiers", "usage"]

@@ -1,4 +1,4 @@
-"""The forms behind the admin's pages of rules and tier assignments."""
+"""The forms behind the admin's pages of rules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..engine.limits import MOST_SLOTS
-from ..identity import MAX_API_KEY, hash_api_key
-from ..models import Rule, RuleLimit, TierAssignment
+from ..models import Rule, RuleLimit
 from ..models.options import NOT_GIVEN, columns_used
 from ..models.validation import METHODS
 from .identities import IdentitiesField
@@ -45,21 +42,6 @@ class PlainDecimalField(forms.DecimalField):
 
     def prepare_value(self, value: Any) -> Any:
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
-
-
-def _multiplier_field() -> forms.DecimalField:
-    """A multiplier without the zeros that the database pads it with."""
-    field = TierAssignment._meta.get_field("multiplier")
-    return PlainDecimalField(
-        label=capfirst(field.verbose_name),
-        help_text=field.help_text,
-        max_digits=field.max_digits,
-        decimal_places=field.decimal_places,
-        min_value=Decimal("0.001"),
-        initial=1,
-        required=False,
-        widget=AdminIntegerFieldWidget,
-    )
 
 
 class OfferingWhatIsThere(forms.ModelForm):
@@ -193,45 +175,3 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
             rows = [form.instance.pk for form in self.initial_forms if form.has_changed()]
             RuleLimit.objects.filter(pk__in=rows).delete()
         return super().save_existing_objects(commit)
-
-
-class AssignmentForm(forms.ModelForm):
-    """What can be changed of an assignment."""
-
-    multiplier = _multiplier_field()
-
-    class Meta:
-        model = TierAssignment
-        fields = ("tier", "multiplier", "starts_at", "ends_at", "reason")
-
-    def clean_multiplier(self) -> Decimal:
-        """What is left empty multiplies by one."""
-        value: Decimal | None = self.cleaned_data["multiplier"]
-        return Decimal(1) if value is None else value
-
-
-class NewAssignmentForm(AssignmentForm):
-    """A new assignment. An API key is typed once; only its hash is kept, and nothing shows the key again."""
-
-    api_key = forms.CharField(
-        label=gettext_lazy("API key"),
-        max_length=MAX_API_KEY,
-        required=False,
-        validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only carry ASCII characters."))],
-        widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
-        help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
-    )
-
-    class Meta:
-        model = TierAssignment
-        fields = ("user", "group", "partition", *AssignmentForm.Meta.fields)
-
-    def clean(self) -> dict[str, Any] | None:
-        if raw := self.cleaned_data.get("api_key"):
-            self.instance.api_key_hash = hash_api_key(raw)
-        return super().clean()
-
-    def _get_validation_exclusions(self) -> set[str]:
-        """The hash is no field of this form, but the constraints on it are to be checked."""
-        exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
-        return exclude - {"api_key_hash"}

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Tier, TierAssignment
-from .forms import AssignmentForm, NewAssignmentForm
+from .caller_forms import AssignmentForm, NewAssignmentForm
 from .numbering import NumberedAdmin
 from .words import period_in_words
 

@@ -49,7 +49,7 @@ class Words(NamedTuple):
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
-    """The response to a refused request: 429, or 503 where a `closed` failure policy refused it.
+    """The response to a refused request: 429, 503 where a `closed` failure policy refused it, 403 for who is denied.
 
     What RESPONSE names makes it, else problem JSON, HTML or plain text does, by the Accept field.
     """
@@ -64,7 +64,7 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
 
 
 def _usual_response(request: HttpRequest, decision: Decision, template: str) -> HttpResponse:
-    status = 503 if decision.unavailable else 429
+    status = 403 if decision.access else 503 if decision.unavailable else 429
     words = words_of(decision)
     body = _preferred_body(request)
     if body == "html":
@@ -82,6 +82,8 @@ def _usual_response(request: HttpRequest, decision: Decision, template: str) -> 
 
 def problem_details(decision: Decision, status: int, words: Words) -> dict[str, object]:
     """The members of a problem document (RFC 9457)."""
+    if decision.access:
+        return {"type": "about:blank", "title": words.title, "status": status, "detail": words.detail}
     kind = "temporary-reduced-capacity" if decision.unavailable else "quota-exceeded"
     return {
         "type": _PROBLEM_TYPES + kind,
@@ -95,7 +97,10 @@ def problem_details(decision: Decision, status: int, words: Words) -> dict[str, 
 def words_of(decision: Decision) -> Words:
     """What people are told of a refusal, in the active language."""
     seconds = retry_after(decision)
-    if decision.unavailable:
+    if decision.access:
+        title, message = _("Forbidden"), ""
+        reason, when = _("You do not have access to this service."), _("Trying again will not help.")
+    elif decision.unavailable:
         title, message = _("Temporarily unavailable"), ""
         reason = _("The service cannot check request limits at the moment.")
         when = _("Please try again shortly.")

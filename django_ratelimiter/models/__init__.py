@@ -1,4 +1,4 @@
-"""What operators edit (tiers, rules, limits), what is in force (versions), and what was counted (usage).
+"""What operators edit (tiers, rules, limits, access), what is in force (versions), and what was counted (usage).
 
 The database keeps rows whole: what is unique, what belongs together, what is never negative. Whether a row can be
 *enforced* (a known algorithm, a window the engine can reckon, a readable route) is judged by `clean()` at the form
@@ -6,6 +6,7 @@ and by `rules.compiler` for rows that came another way: a row that this program 
 version of it, say, must cost one rule and not the site.
 """
 
+from .access import AccessEntry
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
@@ -13,6 +14,7 @@ from .usage import UsageBatch, UsageBucket
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [
+    "AccessEntry",
     "Rule",
     "RuleLimit",
     "RuleSetState",

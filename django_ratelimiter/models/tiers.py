@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
-from .validation import normal_partition
+from .validation import normal_partition, validate_hash
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -125,7 +125,7 @@ class TierAssignment(models.Model):
         max_length=64,
         blank=True,
         default="",
-        validators=[RegexValidator(r"\A[0-9a-f]{64}\Z", _("This is not a SHA-256 digest in lower-case hex."))],
+        validators=[validate_hash],
         help_text=_("The SHA-256 digest of the key, in hex. The key itself is not kept."),
     )
     partition = models.CharField(

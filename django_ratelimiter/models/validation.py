@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.validators import RegexValidator
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..conf import settings
+from ..rules.access import network_of
 from ..rules.partitions import IDENTITIES, NAMED, is_identity, names_of_partition
+
+#: What is stored of an API key.
+validate_hash: Final = RegexValidator(
+    r"\A[0-9a-f]{64}\Z", gettext_lazy("This is not a SHA-256 digest in lower-case hex.")
+)
 
 #: The methods that a rule may name, as RFC 9110 and RFC 5789 do.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
@@ -105,21 +113,30 @@ def normal_partition(text: str) -> str:
                 params={"name": name, "known": ", ".join(f"“{known}:”" for known in IDENTITIES)},
             )
     if names == ("ip",):
-        return f"ip:{normal_network(text.removeprefix('ip:'))}"
+        network = _network(text.removeprefix("ip:"))
+        _refuse_narrow(network)
+        return f"ip:{_written(network)}"
     return text
 
 
 def normal_network(text: str) -> str:
-    """An address or network, such as "192.0.2.0/24", without bits beyond its prefix.
+    """An address or network, such as "192.0.2.0/24", without bits beyond its prefix."""
+    return _written(_network(text))
 
-    One that is narrower than what clients are told apart by would never be met, and is refused.
-    """
+
+def _network(text: str) -> IPv4Network | IPv6Network:
     try:
-        network = ip_network(text.strip(), strict=False)
+        return network_of(str(ip_interface(text.strip()).network))
     except ValueError as error:
         raise ValidationError(_("Not an address or network: %(error)s."), params={"error": error}) from error
-    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped and network.prefixlen >= 96:
-        network = IPv4Network((network.network_address.ipv4_mapped, network.prefixlen - 96))
+
+
+def _written(network: IPv4Network | IPv6Network) -> str:
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+
+
+def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
+    """Refuse one that is narrower than what clients are told apart by: none would ever be met."""
     told_apart = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > told_apart:
         raise ValidationError(
@@ -127,4 +144,3 @@ def normal_network(text: str) -> str:
             code="narrow",
             params={"bits": told_apart, "network": network.supernet(new_prefix=told_apart)},
         )
-    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)

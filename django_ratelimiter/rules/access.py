@@ -43,7 +43,8 @@ class AccessList:
 
     Of a caller whom several know, the API key counts before the user, and the user before the address. Of networks
     the narrowest counts; of records for the same, the one that denies. One that has expired counts as not there.
-    Records that cannot be read are left out: `left_out` holds each with the reason.
+    Records that cannot be read are left out: `left_out` holds each with the reason. kinds: those that some record
+    has; what it does not ask about need not be worked out.
     """
 
     def __init__(self, records: Iterable[AccessRecord]) -> None:
@@ -62,6 +63,8 @@ class AccessList:
         self._named: Mapping[tuple[str, str], _Entry] = {key: _stacked(each, None) for key, each in named.items()}
         self._v4 = _steps({network: each for network, each in networks.items() if network.version == 4})
         self._v6 = _steps({network: each for network, each in networks.items() if network.version == 6})
+
+        self.kinds = frozenset(kind for kind, _value in named) | ({"ip"} if networks else frozenset())
 
     def __bool__(self) -> bool:
         return bool(self._named or self._v4[0] or self._v6[0])
@@ -174,3 +177,7 @@ def _unexpired(entry: _Entry | None, now: float | None) -> AccessRecord | None:
             return record
         entry = entry.otherwise
     return None
+
+
+#: Nobody is known: all meet the rules.
+NOBODY: Final = AccessList(())

@@ -18,11 +18,13 @@ from ..exceptions import RulesUnavailable, StaleRules
 from ..models import Rule, RuleLimit, Tier
 from ..signals import rules_changed, rules_committed
 from . import versions
+from .entries import access_list
 from .ruleset import NO_VERSION, RuleSet
 from .tiers import standing_for, tier_for
 from .versions import editing, invalidate, last_publish_failed, republish
 
 __all__ = [
+    "access_list",
     "confirm",
     "connect",
     "current_rules",

@@ -52,11 +52,6 @@ class Remembered(Generic[Found]):
         self._kept[key] = (now + settings.TIER_CACHE_SECONDS, found)
         return found
 
-    def is_warm(self, key: Hashable) -> bool:
-        """Whether `get` needs no query now."""
-        kept = self._kept.get(key)
-        return kept is not None and time.monotonic() < kept[0]
-
     def forget(self) -> None:
         """Ask the database again from now on."""
         self._kept.clear()
@@ -87,9 +82,6 @@ class Recognised(Remembered[str | None]):
             self._unknown[key] = now + settings.TIER_CACHE_SECONDS
             self._misses += 1
         return found
-
-    def is_warm(self, key: Hashable) -> bool:
-        return super().is_warm(key) or time.monotonic() < self._unknown.get(key, float("-inf"))
 
     def forget(self) -> None:
         super().forget()
@@ -124,10 +116,6 @@ class Whole(Generic[Found]):
         if time.monotonic() >= self._until and not (self._is_read and self._lock.locked()):
             self._renew()
         return self._found
-
-    def is_warm(self) -> bool:
-        """Whether `get` needs no query now."""
-        return time.monotonic() < self._until
 
     def forget(self) -> None:
         """Ask the database again from now on."""

@@ -108,13 +108,19 @@ class RuleRecord:
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
         """The limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 
-        multiplier: what their numbers are multiplied by; a request of this rule's cost can pass all the same.
+        multiplier: what their numbers are multiplied by. What a request of this rule's cost could pass it still can,
+        and what none could pass stays closed.
         """
         slug = tier.slug if tier else None
         records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
         if multiplier == 1:
             return records
-        return tuple(record._replace(limit=multiplied(record.limit, multiplier, self.cost)) for record in records)
+        return tuple(
+            record._replace(limit=multiplied(record.limit, multiplier, self.cost))
+            if self.cost <= record.limit.capacity
+            else record
+            for record in records
+        )
 
     def matches(self, facts: Facts) -> bool:
         """Whether a request of these facts meets this rule."""

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..models import TierAssignment
+from ..models import AccessEntry, TierAssignment
 from .partitions import is_identity, names_of_partition
 from .remembered import Recognised, Remembered, Whole
 from .ruleset import RuleSet, TierRecord
@@ -92,24 +92,13 @@ def standing_for(
 
 
 def api_key_known(api_key: str) -> bool:
-    """Whether an assignment knows this hash, in force or not; any other key is no identity."""
+    """Whether an assignment or access entry knows this hash, in force or not; any other key is no identity."""
     return _keys.get(api_key) is not None
 
 
 def resolved_api_key(path: str, raw: str) -> str | None:
     """What API_KEY_RESOLVER, at this path, takes the key for; `None` = unknown. Remembered like assignments."""
     return _resolved_keys.get((path, raw))
-
-
-def is_warm(user_id: str | None, api_key: str | None) -> bool:
-    """Whether `standing_for` can tell without a query."""
-    caller = user_id, api_key
-    return _partitions.is_warm() and (caller == (None, None) or _callers.is_warm(caller))
-
-
-def api_key_is_warm(api_key: str) -> bool:
-    """Whether `api_key_known` can tell without a query."""
-    return _keys.is_warm(api_key)
 
 
 def forget() -> None:
@@ -200,12 +189,15 @@ def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) ->
 
 
 def _find_key(api_key: str) -> str | None:
-    return api_key if TierAssignment.objects.filter(api_key_hash=api_key).exists() else None
+    assigned = TierAssignment.objects.filter(api_key_hash=api_key)
+    known = assigned.exists() or AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
+    return api_key if known else None
 
 
 def _find_all_keys() -> frozenset[str] | None:
     keys = TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)[: MOST_KEYS + 1]
-    found = frozenset(keys)
+    listed = AccessEntry.objects.filter(kind="api_key").values_list("value", flat=True)[: MOST_KEYS + 1]
+    found = frozenset([*keys, *listed])
     return None if len(found) > MOST_KEYS else found
 
 

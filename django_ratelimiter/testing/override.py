@@ -13,6 +13,7 @@ from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
 from ..rules import cache, versions
+from ..rules.access import NOBODY
 from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.tiers import Standing
 from .clock import FrozenClock
@@ -86,6 +87,7 @@ class override_rules(TestContextDecorator):
             for owner, name, stand_in in (
                 (connection, "_build", lambda: in_force.engine),
                 (cache, "_kept", cache._Kept()),
+                (cache, "access_list", lambda: NOBODY),
                 (cache, "standing_for", in_force.standing),
                 (versions, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),

@@ -155,3 +155,10 @@ def test_a_record_that_cannot_be_read_is_left_out_and_the_rest_counts(bad: Acces
 def test_an_empty_list_knows_nobody() -> None:
     assert not AccessList([])
     assert AccessList([]).lookup("192.0.2.1", "7", "ab") is None
+
+
+def test_it_says_what_it_asks_about() -> None:
+    assert AccessList(()).kinds == frozenset()
+    assert AccessList([record("deny", "user", "7"), record("warn", "api_key", "7")]).kinds == {"user"}
+    everything = [record("deny", kind, value) for kind, value in (("ip", "::1"), ("user", "7"), ("api_key", "k"))]
+    assert AccessList(everything).kinds == {"ip", "user", "api_key"}

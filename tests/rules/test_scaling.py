@@ -30,6 +30,11 @@ def test_a_request_of_the_rules_cost_can_still_pass() -> None:
     assert rule.limits_for(None)[0].limit.capacity == rule.limits_for(None, Decimal(1))[0].limit.capacity == 10
 
 
+def test_what_lets_nobody_pass_is_not_opened() -> None:
+    rule = RuleSet.from_snapshot(snapshot(rule_data(cost=2, limits=[limit_data(quota=1)]))).rules[0]
+    assert rule.limits_for(None, Decimal(5)) == rule.limits_for(None)
+
+
 def test_what_cannot_be_kept_is_not_promised() -> None:
     assert multiplied(Limit(8_000, 60, "sliding_window_log"), Decimal(2)).quota == 10_000
     assert multiplied(Limit(2**47, 60, "fixed_window"), Decimal(9)).quota == 2**48 - 1

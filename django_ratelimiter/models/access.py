@@ -1,0 +1,82 @@
+"""Who is let past all rules, and who is not let in at all."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..rules.access import ACTIONS
+from .validation import normal_network, validate_hash
+
+
+class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
+    """Entries, found in fixtures by whom they are about."""
+
+    def get_by_natural_key(self, kind: str, value: str) -> AccessEntry:
+        return self.get(kind=kind, value=value)
+
+
+class AccessEntry(models.Model):
+    """Denies one caller every request, or allows them past all rules. It is consulted before any rule."""
+
+    class Action(models.TextChoices):
+        ALLOW = "allow", _("allow: no rule is met")
+        DENY = "deny", _("deny: every request is refused (403)")
+
+    class Kind(models.TextChoices):
+        IP = "ip", _("address or network")
+        USER = "user", _("user")
+        API_KEY = "api_key", _("API key")
+
+    action = models.CharField(_("action"), max_length=16, choices=Action.choices, default=ACTIONS[1])
+    kind = models.CharField(_("kind"), max_length=16, choices=Kind.choices)
+    value = models.CharField(
+        _("value"),
+        max_length=200,
+        help_text=_("An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex."),
+    )
+    expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = for good."))
+    reason = models.CharField(_("reason"), max_length=200, blank=True, help_text=_("For operators."))
+
+    objects = AccessEntryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("access entry")
+        verbose_name_plural = _("access entries")
+        ordering = ("kind", "value")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["kind", "value"],
+                name="ratelimiter_access_entry_value",
+                violation_error_message=_("There is an entry for this caller already. Change that one."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.subject}"
+
+    @property
+    def subject(self) -> str:
+        """Whom it is about; of an API key only the start of its hash."""
+        if self.kind == self.Kind.API_KEY:
+            return _("API key %s…") % self.value[:8]
+        return _("user %s") % self.value if self.kind == self.Kind.USER else self.value
+
+    def natural_key(self) -> tuple[str, str]:
+        return self.kind, self.value
+
+    def clean(self) -> None:
+        """Refuse a value that no request could have. An address, network or user's key gets its usual form."""
+        try:
+            if self.kind == self.Kind.IP:
+                self.value = normal_network(self.value)
+            elif self.kind == self.Kind.API_KEY:
+                validate_hash(self.value)
+            elif self.kind == self.Kind.USER:
+                self.value = str(get_user_model()._meta.pk.to_python(self.value))
+        except ValidationError as error:
+            raise ValidationError({"value": error}) from error

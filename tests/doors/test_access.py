@@ -1,0 +1,164 @@
+"""Access entries at the doors: who is let past all rules, and who is not let in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from django_ratelimiter import limiter
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.rules import entries, remembered
+
+from .conftest import MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+
+ADDRESS = "192.0.2.7"
+
+
+def enter(action: str = "deny", kind: str = "ip", value: str = ADDRESS, **fields: Any) -> AccessEntry:
+    return AccessEntry.objects.create(action=action, kind=kind, value=value, **fields)
+
+
+def ask(client: Client, address: str = ADDRESS, **options: Any) -> Any:
+    return client.get("/plain/", REMOTE_ADDR=address, **options)
+
+
+class TestDenied:
+    def test_is_refused_without_a_rule_and_without_redis(self, client: Client) -> None:
+        with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
+            enter()
+            response = ask(client)
+        assert response.status_code == 403
+        assert response.json() == {
+            "type": "about:blank",
+            "title": "Forbidden",
+            "status": 403,
+            "detail": "You do not have access to this service. Trying again will not help.",
+        }
+        assert not {"Retry-After", "RateLimit", "X-RateLimit-Limit"} & set(response.headers)
+        assert response.wsgi_request.ratelimit.access.value == ADDRESS
+        assert ask(client, "192.0.2.8").status_code == 200
+
+    def test_is_told_so_by_a_peek(self, make_rule: MakeRule) -> None:
+        make_rule("all", quota=5)
+        enter()
+        enter("allow", value="192.0.2.8")
+        denied, allowed, other = (
+            limiter.peek(RequestFactory(REMOTE_ADDR=f"192.0.2.{last}").get("/")) for last in (7, 8, 9)
+        )
+        assert (denied.allowed, denied.retry_after) == (False, None)
+        assert (allowed.allowed, allowed.results) == (True, ())
+        assert other.binding is not None
+
+    def test_spends_nothing(self, client: Client, make_rule: MakeRule) -> None:
+        make_rule("all", quota=5)
+        enter()
+        assert [ask(client).status_code for _ in range(3)] == [403] * 3
+        assert ask(client, "192.0.2.8")["X-RateLimit-Remaining"] == "4"
+
+    def test_a_user_and_an_api_key(self, client: Client) -> None:
+        user = User.objects.create(username="ada")
+        enter(kind="user", value=str(user.pk))
+        enter(kind="api_key", value=hash_api_key("leaked"))
+        assert ask(client).status_code == 200
+        assert ask(client, headers={"X-API-Key": "leaked"}).status_code == 403
+        assert ask(client, headers={"X-API-Key": "another"}).status_code == 200
+        client.force_login(user)
+        assert ask(client).status_code == 403
+
+    def test_on_an_event_loop_too(self, async_client: AsyncClient) -> None:
+        user = User.objects.create(username="ada")
+        enter(kind="user", value=str(user.pk))
+        async_client.force_login(user)
+        response = async_to_sync(async_client.get)("/native/")
+        assert response.status_code == 403
+
+    def test_a_page_for_people(self, client: Client) -> None:
+        enter()
+        response = ask(client, headers={"Accept": "text/html"})
+        assert "You do not have access to this service." in response.content.decode()
+
+    def test_by_the_rest_framework_once_the_user_is_known(self) -> None:
+        from rest_framework.test import APIRequestFactory, force_authenticate
+        from rest_framework.views import APIView
+
+        from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
+
+        user = User.objects.create(username="ada")
+        enter(kind="user", value=str(user.pk))
+        for throttle in (RuleThrottle, type("PerUser", (UserRateThrottle,), {"rate": "9/min"})):
+            view = type("View", (APIView,), {"throttle_classes": [throttle], "get": None}).as_view()  # type: ignore[attr-defined]
+            request = APIRequestFactory().get("/")
+            force_authenticate(request, user)
+            assert view(request).status_code == 403
+
+
+class TestAllowed:
+    def test_meets_no_rule(self, client: Client, make_rule: MakeRule) -> None:
+        make_rule("all", quota=1)
+        enter("allow", value="192.0.2.0/24")
+        responses = [ask(client) for _ in range(3)]
+        assert [response.status_code for response in responses] == [200] * 3
+        assert "RateLimit" not in responses[0]
+        assert [ask(client, "203.0.113.7").status_code for _ in range(2)] == [200, 429]
+
+    def test_a_denied_part_of_an_allowed_network(self, client: Client) -> None:
+        enter("allow", value="192.0.2.0/24")
+        enter()
+        assert (ask(client).status_code, ask(client, "192.0.2.8").status_code) == (403, 200)
+
+
+class TestRemembering:
+    def test_a_change_is_obeyed_when_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = 1_000.0
+        monkeypatch.setattr(remembered.time, "monotonic", lambda: now)
+        assert entries.access_list().lookup(ADDRESS, None, None) is None
+        entry = enter(expires_at=timezone.now() + timedelta(hours=1))
+        assert entries.access_list().lookup(ADDRESS, None, None) is None
+        now += 5
+        found = entries.access_list()
+        assert found.lookup(ADDRESS, None, None) is not None
+        now += 5
+        assert entries.access_list() is found  # nothing changed, so nothing is built anew
+        AccessEntry.objects.filter(pk=entry.pk).update(expires_at=timezone.now())
+        now += 5
+        assert entries.access_list().lookup(ADDRESS, None, None) is None
+
+    def test_no_query_when_warm(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+        AccessEntry.objects.bulk_create(
+            AccessEntry(kind="ip", value=f"198.{number >> 8}.{number & 255}.0/24", action="deny")
+            for number in range(4096)
+        )
+        request = RequestFactory(REMOTE_ADDR="198.3.7.9").get("/")
+        with django_assert_num_queries(1):
+            assert entries.access_list().lookup("198.3.7.9", None, None)
+        with django_assert_num_queries(0):
+            assert entries.access_list().lookup("198.15.7.9", None, None)
+        limiter.check(RequestFactory().get("/"))
+        with django_assert_num_queries(0):
+            assert not limiter.check(request).allowed
+
+    def test_as_many_as_a_process_can_hold(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(entries, "MOST_HELD", 2)
+        for last in range(3):
+            enter(value=f"192.0.2.{last}")
+        found = entries.access_list()
+        assert [found.lookup(f"192.0.2.{last}", None, None) is not None for last in range(3)] == [False, True, True]
+        assert "more than 2 access entries" in caplog.text
+
+    def test_a_row_of_sql_that_cannot_be_read_costs_only_itself(self, caplog: pytest.LogCaptureFixture) -> None:
+        enter(value="nonsense")
+        enter()
+        assert entries.access_list().lookup(ADDRESS, None, None) is not None
+        assert "is not in force" in caplog.text
