@@ -1,12 +1,13 @@
-"""The middleware and the throttle together, as a client sees them."""
+"""The middleware and the throttle together, as a client sees them, under either kind of handler."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.connection import get_engine
 from django_ratelimiter.identity import hash_api_key
@@ -21,6 +22,23 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.d
 @pytest.fixture(autouse=True)
 def _forget_tiers() -> None:
     tiers.forget()
+
+
+class Awaiting(AsyncClient):
+    """A client of the asynchronous handler, used like one of the other."""
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        response = async_to_sync(super().get)(*args, **options)
+        response.wsgi_request = response.asgi_request  # type: ignore[attr-defined]
+        return response
+
+    def options(self, *args: Any, **options: Any) -> Any:
+        return async_to_sync(super().options)(*args, **options)
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request: pytest.FixtureRequest) -> Any:
+    return Client() if request.param == "sync" else Awaiting()
 
 
 def statuses(client: Client, *paths: str, **options: Any) -> list[int]:
