@@ -6,16 +6,13 @@ Those that need the rules read them from the database, and say nothing where it 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
-from django.utils.module_loading import import_string
 
 from ..conf import django_setting, problems, settings
 from ..rules import versions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import collapse_addresses
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Final
 
 from django.core import checks
@@ -36,12 +36,8 @@ def check_callables(**_kwargs: object) -> list[CheckMessage]:
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
     """W007: a rule counts by what clients choose, and no rule by address bounds how often they choose anew."""
     rules = list(rules_in_force())
-    slugs = [
-        rule.slug
-        for rule in rules
-        if any(name.startswith(_CHOSEN) for name in rule.partition_by)
-        and not any(_bounds(each, rule) for each in rules)
-    ]
+    chosen = [rule for rule in rules if any(name.startswith(_CHOSEN) for name in rule.partition_by)]
+    slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
     if not slugs:
         return []
     return [
@@ -75,9 +71,10 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
     if are_wrong("TRUSTED_PROXIES"):
         return []
     networks = settings.TRUSTED_PROXIES.networks
-    v4 = collapse_addresses(network for network in networks if network.version == 4)
-    v6 = collapse_addresses(network for network in networks if network.version == 6)
-    wide = [str(each) for each in (*v4, *v6) if each.prefixlen < _SHORTEST[each.version] and not each.is_private]
+    v4 = collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
+    v6 = collapse_addresses(network for network in networks if isinstance(network, IPv6Network))
+    merged: list[IPv4Network | IPv6Network] = [*v4, *v6]
+    wide = [str(each) for each in merged if each.prefixlen < _SHORTEST[each.version] and not each.is_private]
     if not wide:
         return []
     return [
