@@ -154,7 +154,8 @@ def test_of_two_headers_one_is_read() -> None:
     assert ip_of(*both, TRUSTED_PROXIES=[*NETWORKS, "x-forwarded-for"]) == "198.51.100.1"
     assert ip_of(*both, TRUSTED_PROXIES=[*NETWORKS, "forwarded"]) == "203.0.113.7"
     assert ip_of("10.0.0.1", "198.51.100.1", None, TRUSTED_PROXIES=[*NETWORKS, "forwarded"]) == "10.0.0.1"
-    assert ip_of("10.0.0.1", "", "for=203.0.113.7", TRUSTED_PROXIES=NETWORKS) == "203.0.113.7"
+    assert ip_of("10.0.0.1", "", "for=203.0.113.7", TRUSTED_PROXIES=NETWORKS) == "10.0.0.1"
+    assert ip_of("10.0.0.1", None, "for=203.0.113.7", TRUSTED_PROXIES=NETWORKS) == "203.0.113.7"
 
 
 def test_the_whole_address_is_known_too() -> None:

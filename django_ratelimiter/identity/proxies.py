@@ -54,10 +54,10 @@ def _client(request: HttpRequest) -> str | None:
     """The hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""
     trusted = settings.TRUSTED_PROXIES
-    if trusted.field != "forwarded" and (forwarded := request.META.get("HTTP_X_FORWARDED_FOR")):
-        return _walk(peer, forwarded, trusted)
-    if trusted.field != "x-forwarded-for" and (forwarded := request.META.get("HTTP_FORWARDED")):
-        return _walk(peer, forwarded, trusted, in_pairs=True)
+    if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # and be it empty: it is there
+        return _walk(peer, request.META["HTTP_X_FORWARDED_FOR"], trusted)
+    if trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in request.META:
+        return _walk(peer, request.META["HTTP_FORWARDED"], trusted, in_pairs=True)
     return peer
 
 
