@@ -202,6 +202,13 @@ class TestRules:
                 assert_limited(client, "/plain/", headers={"X-API-Key": key}, after=2)
             assert "RateLimit" not in client.get("/plain/", headers={"X-API-Key": "invented"})
 
+    @override_settings(RATELIMITER={"API_KEY_RESOLVER": "no.such.resolver", "TIER_RESOLVER": "no.such.resolver"})
+    def test_ask_no_resolvers_of_the_project(self, client: Client) -> None:
+        limits = {"pro": ["2/minute"], None: ["1/minute"]}
+        rule = {"slug": "keys", "limits": limits, "partition_by": ["api_key"]}
+        with override_rules(rule, tier="pro", api_keys=["k-1"]):
+            assert_limited(client, "/plain/", headers={"X-API-Key": "k-1"}, after=2)
+
     def test_hold_requests_without_sleeping(self, client: Client) -> None:
         queue = {"rate": "1/minute", "algorithm": "leaky_bucket", "burst": 3, "max_delay_ms": 600_000}
         with override_rules({"slug": "queue", "limits": [queue]}) as rules:

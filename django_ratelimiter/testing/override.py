@@ -43,7 +43,7 @@ class RulesInForce:
         """The rules in force."""
         return self._rules
 
-    def standing(self, *_caller: object) -> Standing:
+    def standing(self, *_caller: object, **_more: object) -> Standing:
         """What any caller is granted."""
         return Standing(None if self.tier is None else TierRecord(self.tier, self.tier, 0, "none"))
 
@@ -82,7 +82,7 @@ class override_rules(TestContextDecorator):
     def enable(self) -> RulesInForce:
         in_force = RulesInForce(self._clock or FrozenClock(), self._tier)
         with ExitStack() as stack:
-            written = {**django_setting("RATELIMITER", {}), "ENABLED": True}
+            written = {**django_setting("RATELIMITER", {}), "ENABLED": True, "API_KEY_RESOLVER": None}
             stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
             for owner, name, stand_in in (
                 (connection, "_build", lambda: in_force.engine),
