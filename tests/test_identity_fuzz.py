@@ -103,8 +103,8 @@ def x_element(random: Random, hop: str) -> str:
 
 def f_element(random: Random, hop: str) -> str:
     node = f'"[{hop}]"' if ":" in hop else random.choice([hop, f'"{hop}:80"'])
-    host = scribble(random).replace("\\", "\\\\").replace('"', '\\"').replace(",", "")
-    pairs = [f"for={node}", random.choice(["proto=https", "by=_us", f'host="{host[:200]}"'])]
+    host = scribble(random)[:200].replace("\\", "\\\\").replace('"', '\\"').replace(",", "")
+    pairs = [f"for={node}", random.choice(["proto=https", "by=_us", f'host="{host}"'])]
     return random.choice([";", "; "]).join(pairs)
 
 
