@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from . import holding, limiter
 from .conf import settings
-from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, without
+from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
 from .headers import retry_after
 from .identity import digest, identify
 from .planning import Extra
@@ -133,6 +133,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if extra is not None:
             extra = self._told_apart(http, extra)
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
+            if not getattr(http, "ratelimit", NOTHING_TO_DECIDE).allowed:
+                return self._looks_only(request, extra)
         decision = limiter.check(request, scope=self._rule_scope, extra=() if extra is None else (extra,))
         self._decision = decision
         if decision.access is not None:
@@ -150,6 +152,13 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if admitted:
             holding.hold(decision)
         return admitted
+
+    def _looks_only(self, request: Any, extra: Extra) -> bool:
+        """Whether it would admit what another throttle of the view has refused: the client waits for the last."""
+        decision = limiter.peek(request, extra=(extra,))
+        own = [result for result in decision.results if result.rule is extra.rule]
+        self._decision = decide(own, decision.version)
+        return self._decision.allowed or self.throttle_failure()
 
     def throttle_success(self) -> bool:
         """Called when the request is admitted; what it returns is the answer."""

@@ -13,14 +13,12 @@ from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.module_loading import import_string
 
-from .. import holding, limiter, planning
+from .. import holding, limiter
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
-from ..exceptions import EngineUnavailable, LimitExceeded
+from ..exceptions import LimitExceeded
 from ..headers import retry_after
-from ..planning import Extra
-from ..rules.ruleset import NO_VERSION, RuleSet
-from ..waiting import Asking, Lookup
+from ..waiting import Lookup
 from .asking import ALL, UNSAFE, Asked, Key, Limited, Methods, Rate, http_of, is_rate, name_of, parsed
 
 __all__ = ["ALL", "UNSAFE", "Ratelimited", "get_usage", "is_ratelimited", "ratelimit"]
@@ -101,7 +99,8 @@ def get_usage(
     asked = limited.ask(request, fn)
     if asked.extra is None:
         return None
-    result = _result(_check(request, asked, limited), asked) if increment else _peek(request, asked.extra)
+    decision = _check(request, asked, limited) if increment else limiter.peek(request, extra=(asked.extra,))
+    result = _result(decision, asked)
     if result is None or result.verdict is None:
         return None
     verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota
@@ -185,19 +184,8 @@ def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None
     seen: list[Any] = [request] if request is http_of(request) else [request, http_of(request)]
     for each in seen:
         each.limited = limited or getattr(each, "limited", False)
-    if limited and block:
+    if limited and (block or decision.access is not None):
         _refuse(request, decision)
-
-
-def _peek(request: Any, extra: Extra) -> Result | None:
-    """The result that this rule would have now; `None` if nobody can tell."""
-    question = planning.request_question(http_of(request), None, None, "rule", False, NOTHING_TO_DECIDE, (extra,))
-    planned = planning.plan(RuleSet(NO_VERSION), question)
-    try:
-        verdicts = Asking("peek", [each.charge for each in planned]).take()
-    except EngineUnavailable:
-        return None
-    return next((each.result(verdict) for each, verdict in zip(planned, verdicts, strict=True)), None)
 
 
 def _result(decision: Decision, asked: Asked) -> Result | None:
@@ -214,9 +202,9 @@ def _refuse(request: Any, decision: Decision) -> None:
     if exception is not None:
         raise (import_string(exception) if isinstance(exception, str) else exception)
     view = (getattr(request, "parser_context", None) or {}).get("view")
-    if view is None:
+    if view is None or decision.access is not None:
         raise Ratelimited(decision)
-    # The REST framework would answer 403 to Ratelimited.
+    # The REST framework answers 403 to Ratelimited.
     if decision.unavailable:
         raise LimitExceeded(decision)
     view.throttled(request, retry_after(decision))

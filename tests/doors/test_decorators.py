@@ -24,6 +24,7 @@ from rest_framework.views import APIView
 from django_ratelimiter import decorators, limiter
 from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
 from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.planning import Extra
 from django_ratelimiter.rules import code
 
@@ -214,6 +215,16 @@ def test_without_the_middleware_it_is_forbidden(client: Client) -> None:
 
 def test_what_else_is_forbidden_stays_so(client: Client) -> None:
     assert [client.get("/forbidden/").status_code for _ in range(3)] == [403, 403, 429]
+
+
+@pytest.mark.parametrize("name", ["function", "native", "framework"])
+def test_whom_an_access_entry_denies_is_forbidden(client: Client, name: str) -> None:
+    AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.1")
+    with modify_settings(MIDDLEWARE={"remove": "django_ratelimiter.middleware.RateLimitMiddleware"}):
+        assert client.get(f"/{name}/").status_code == 403
+    assert client.get(f"/{name}/").status_code == 403
+    with pytest.raises(Ratelimited):
+        noting()(*asked(1))
 
 
 def test_a_scope_meets_its_rules(get: Callable[..., HttpResponse], make_rule: MakeRule) -> None:
@@ -447,7 +458,7 @@ def test_usage_can_be_looked_at_and_spent() -> None:
 
 def test_nothing_is_known_of_usage_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
-        def peek(self, charges: Any) -> None:
+        def peek(self, *_args: Any, **_options: Any) -> None:
             raise EngineUnavailable("gone")
 
     monkeypatch.setattr("django_ratelimiter.waiting.get_engine", Gone)

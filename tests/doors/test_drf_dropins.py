@@ -159,6 +159,21 @@ def test_of_several_throttles_a_refusal_spends_nothing_of_the_earlier() -> None:
     assert statuses(view_of(Ample), 5) == [200] * 4 + [429]
 
 
+def test_a_refused_client_waits_for_the_last_throttle(clock: Clock) -> None:
+    class Short(AnonRateThrottle):
+        scope, rate = "short", "1/min"
+
+    class Long(AnonRateThrottle):
+        scope, rate = "long", "2/hour"
+
+    view = view_of(Short, Long)
+    waits = []
+    for _ in range(4):
+        waits.append(view(factory.get("/")).headers.get("Retry-After"))
+        clock.now_us += 30_000_000
+    assert waits == [None, "30", None, "3510"]
+
+
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("same", [{"scope": "login", "rate": "2/day"}, {"scope": None, "rate": "2/day"}])
 def test_throttles_of_one_view_that_count_by_other_keys_are_all_obeyed(same: dict[str, str]) -> None:
