@@ -32,7 +32,7 @@ class Worker:
         self.body: Callable[[Any], object] = lambda task: None
         app = Celery("tests", set_as_current=False)
 
-        @app.task(bind=True, name="pay")  # type: ignore[untyped-decorator]
+        @app.task(bind=True, name="pay", shared=False)  # type: ignore[untyped-decorator]
         @tasks.in_slot("stripe", cost=cost)
         def pay(task: Any, number: int, *, currency: str) -> str:
             self.began.append(clock.seconds())
