@@ -77,6 +77,7 @@ class RuleFacts(forms.Form):
     cost = forms.IntegerField(min_value=1)
     partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
+    charge_when = forms.CharField(required=False)
 
 
 def told(typed: QueryDict) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
@@ -15,12 +15,30 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..models import Rule
+from ..rules import code
 from ..rules.compiler import reasons_against, snapshot_of_rows
-from ..rules.ruleset import RuleSet
+from ..rules.ruleset import RuleRecord, RuleSet
 from .forms import RuleForm
 from .limits import SENTENCES, RuleLimitInline, limits_context, told
 from .numbering import NothingSaved, NumberedAdmin, numbered
 from .words import limits_in_words, place_in_words
+
+
+class CodeRule(NamedTuple):
+    """A rule written in code, in words."""
+
+    slug: str
+    mode: str
+    counted_by: str
+    limits: str
+
+    @classmethod
+    def of(cls, rule: RuleRecord) -> CodeRule:
+        """What this record says."""
+        limits = [record.limit for records in rule.limits.values() for record in records]
+        refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
+        words = _("refuses every request") if refuses_all else limits_in_words(rule)
+        return cls(rule.slug, rule.mode, _(" and ").join(rule.partition_by), words)
 
 
 class RuleChangeList(ChangeList):
@@ -56,7 +74,10 @@ class RuleAdmin(NumberedAdmin):
                 "description": gettext_lazy("A request meets the rule if all of these agree with it."),
             },
         ),
-        (gettext_lazy("How they are counted"), {"fields": ("partition_by", "missing_partition", "cost")}),
+        (
+            gettext_lazy("How they are counted"),
+            {"fields": ("partition_by", "missing_partition", "cost", "charge_when")},
+        ),
         (gettext_lazy("What then happens"), {"fields": ("message", "count_refusals", "failure_policy", "priority")}),
     )
 
@@ -66,6 +87,11 @@ class RuleAdmin(NumberedAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The rules, and below them those that are written in code, for reading only."""
+        context = {"rules_in_code": [CodeRule.of(rule) for rule in code.registered()]}
+        return super().changelist_view(request, context | (extra_context or {}))
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}

@@ -30,6 +30,10 @@ def sentences(row: RuleLimit) -> str:
         told.append(text % {"soft": units(limit.soft_quota)})
     if isinstance(rule.cost, int) and rule.cost > 1:
         told.append(_("One request spends %(cost)s.") % {"cost": units(rule.cost)})
+    if rule.charge_when == Rule.ChargeWhen.SUCCESS:
+        told.append(_("What a request spent is given back if its response is a failure."))
+    if rule.charge_when == Rule.ChargeWhen.FAILURE:
+        told.append(_("What a request spent is given back unless its response is a failure."))
     if rule.count_refusals is True:
         told.append(_("A refused request counts as well, so whoever keeps asking may wait longer."))
     return " ".join(told)

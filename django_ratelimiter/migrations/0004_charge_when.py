@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='rule',
             name='charge_when',
-            field=models.CharField(choices=[('any', 'always'), ('success', 'if the response is a success (status below 400)'), ('failure', 'if the response is a failure (status 400 or above)')], db_default='any', default='any', help_text='A request spends at once, and gets it back if its response turns out otherwise.', max_length=16, verbose_name='what it spends is kept'),
+            field=models.CharField(choices=[('any', 'always'), ('success', 'if the response is a success'), ('failure', 'if the response is a failure')], db_default='any', default='any', help_text='A request spends when it comes, and what it spent is given back if its response turns out otherwise. A failure is a status of 400 or above, or a log-in that failed.', max_length=16, verbose_name='charge when'),
         ),
     ]

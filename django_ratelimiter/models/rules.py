@@ -42,8 +42,8 @@ class Rule(models.Model):
 
     class ChargeWhen(models.TextChoices):
         ANY = "any", _("always")
-        SUCCESS = "success", _("if the response is a success (status below 400)")
-        FAILURE = "failure", _("if the response is a failure (status 400 or above)")
+        SUCCESS = "success", _("if the response is a success")
+        FAILURE = "failure", _("if the response is a failure")
 
     class FailurePolicy(models.TextChoices):
         OPEN = "open", _("allow every request")
@@ -103,12 +103,15 @@ class Rule(models.Model):
         _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request spends.")
     )
     charge_when = models.CharField(
-        _("what it spends is kept"),
+        _("charge when"),
         max_length=16,
         choices=ChargeWhen.choices,
         default=ChargeWhen.ANY,
         db_default="any",  # workers of the version before write rows without it
-        help_text=_("A request spends at once, and gets it back if its response turns out otherwise."),
+        help_text=_(
+            "A request spends when it comes, and what it spent is given back if its response turns out otherwise. "
+            "A failure is a status of 400 or above, or a log-in that failed."
+        ),
     )
     count_refusals = models.BooleanField(
         _("count refusals"),

@@ -34,6 +34,7 @@ def rule_form(*limits: dict[str, Any], stored: int = 0, **fields: Any) -> dict[s
         "missing_partition": "ip",
         "failure_policy": "closed",
         "cost": "1",
+        "charge_when": "any",
         "priority": "100",
         "limits-TOTAL_FORMS": len(limits),
         "limits-INITIAL_FORMS": stored,

@@ -121,6 +121,18 @@ def test_refusals_count_where_the_box_is_ticked(
     assert refused[1]["X-RateLimit-Remaining"] == remaining
 
 
+@pytest.mark.parametrize(("charged", "admitted"), [("any", 5), ("success", 5), ("failure", 8)])
+def test_what_was_spent_is_kept_as_the_response_says(
+    visitor: Visitor, save: Callable[..., RuleLimit], charged: str, admitted: int
+) -> None:
+    save(MINUTE, cost="1", charge_when=charged)
+    answers = []
+    for _ in range(8):
+        answers.append(visitor.ask(Step(0, 0, 0).at_us).allowed)
+        visitor.close(visitor.engine.now_us, len(visitor.open))
+    assert answers == [True] * admitted + [False] * (8 - admitted)
+
+
 def test_unlimited_is_not_limited(visitor: Visitor, save: Callable[..., RuleLimit]) -> None:
     save({"unlimited": "on"})
     responses = [visitor.client.get(PATH) for _ in range(20)]

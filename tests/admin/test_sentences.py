@@ -115,6 +115,8 @@ def test_options(columns: dict[str, Any], says: str) -> None:
         ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, may spend"),
         ({"partition_by": {"ip": 1}}, None, "All callers together may spend"),
         ({"cost": 5}, None, "One request spends 5."),
+        ({"charge_when": "success"}, None, "given back if its response is a failure"),
+        ({"charge_when": "failure"}, None, "given back unless its response is a failure"),
         ({"count_refusals": True}, None, "A refused request counts as well"),
     ],
 )
