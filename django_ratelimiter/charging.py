@@ -24,7 +24,8 @@ class Charge:
 
     cost: units. What it is when the block begins must pass, else LimitExceeded is raised. What it is when the block
     ends is what is spent in the end, up to the limits' capacities, and refuses nobody: the work is done. An error in
-    the block changes nothing about that. decision: what was decided when the block began.
+    the block changes nothing about that. decision: what was decided when the block began. Giving back, as by
+    `charge_when`, gives back what the block began with.
     """
 
     decision: Decision = NOTHING_TO_DECIDE
@@ -34,7 +35,7 @@ class Charge:
         self._request = request
         self._asks = asks
         self._charged = cost
-        self._results: tuple[Result, ...] = ()
+        self._results: list[Result] = []
 
     def __enter__(self) -> Charge:
         go(self._entering("rule"))
@@ -59,7 +60,9 @@ class Charge:
         self.decision = yield from self._asks(self.cost, max_delay)
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
-        self._results = self.decision.results[known:]
+        self._results = [  # leases are for the request, whatever it costs
+            result for result in self.decision.results[known:] if result.limit.algorithm != Algorithm.CONCURRENCY
+        ]
 
     def _leaving(self) -> Path[None]:
         """Spend what is missing; if it was too much, give it back and spend what is right."""
@@ -71,21 +74,20 @@ class Charge:
             yield from self._spending(missing)
 
     def _spending(self, cost: int) -> Path[None]:
-        charged = [
-            (result.verdict.charge, result.local)
-            for result in self._results
-            if result.verdict and result.limit.algorithm != Algorithm.CONCURRENCY
-        ]
-        local, ours = (
-            [_more(charge, cost) for charge, is_local in charged if is_local is kept] for kept in (True, False)
-        )
-        try:
-            if local:
-                outage.spend(local)
-            if ours:
-                yield Asking("check", ours)
-        except Exception as error:
-            logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
+        for local in (True, False):
+            verdicts = [
+                result.verdict
+                for result in self._results
+                if result.verdict and result.local is local and result.limit.algorithm != Algorithm.CONCURRENCY
+            ]
+            charges = [_more(verdict.charge, cost) for verdict in verdicts]
+            try:
+                spent = outage.spend(charges) if local else (yield Asking("check", charges)) if charges else []
+            except Exception as error:
+                logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
+                continue
+            for verdict, latest in zip(verdicts, spent, strict=True):  # for the response's fields
+                verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
 
 
 def _more(charge: EngineCharge, cost: int) -> EngineCharge:

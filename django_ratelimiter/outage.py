@@ -32,9 +32,9 @@ def deciding(question: Question, error: Exception) -> Path[Decision | None]:
     return decide(results, rules.version, degraded=True)
 
 
-def spend(charges: Sequence[Charge]) -> None:
+def spend(charges: Sequence[Charge]) -> list[Verdict]:
     """Spend more of what was charged here, as these charges stand."""
-    _local.spend(charges)
+    return _local.spend(charges)
 
 
 def refund(verdicts: Iterable[Verdict]) -> None:

@@ -35,9 +35,9 @@ class LocalEngine:
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
         return self._memory.check(scaled)
 
-    def spend(self, charges: Sequence[Charge]) -> None:
+    def spend(self, charges: Sequence[Charge]) -> list[Verdict]:
         """Spend more of what was decided here, as these charges stand: their limits are those of its verdicts."""
-        self._memory.check(charges)
+        return self._memory.check(charges)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent; leases end."""

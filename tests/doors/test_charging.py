@@ -256,10 +256,11 @@ class TestCharge:
             request.getfixturevalue("clock")
         limit = {"max_delay_ms": 86_400_000} if algorithm == Algorithm.LEAKY_BUCKET else {}
         make_rule("rows", quota=10, algorithm=algorithm, limit=limit)
-        spend(cost, ask())
+        charge = spend(cost, ask())
         verdict = limiter.peek(ask(), cost=left or 1).results[0].verdict
         assert verdict is not None
         assert verdict.allowed is (left > 0)
+        assert charge.decision.results[0].verdict.remaining == left
         assert left == 10 or not limiter.peek(ask(), cost=left + 1).allowed
 
     def test_it_begins_only_if_the_first_cost_passes(
@@ -299,6 +300,14 @@ class TestCharge:
         with pytest.raises(KeyError), charge:
             raise KeyError(charge.__setattr__("cost", 4))
         assert remaining() == [6]
+
+    def test_a_lease_is_the_requests(self, spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:
+        make_rule("in-flight", quota=5, algorithm="concurrency", limit={"window_seconds": 60})
+        request = ask()
+        spend(1, request, cost=3)
+        assert remaining() == [2]
+        request.close()
+        assert remaining() == [5]
 
     def test_one_request_is_counted(self, spend: Callable[..., Any], make_rule: MakeRule) -> None:
         from django_ratelimiter.connection import get_engine
