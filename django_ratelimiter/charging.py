@@ -75,11 +75,7 @@ class Charge:
 
     def _spending(self, cost: int) -> Path[None]:
         for local in (True, False):
-            verdicts = [
-                result.verdict
-                for result in self._results
-                if result.verdict and result.local is local and result.limit.algorithm != Algorithm.CONCURRENCY
-            ]
+            verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
             try:
                 spent = outage.spend(charges) if local else (yield Asking("check", charges)) if charges else []

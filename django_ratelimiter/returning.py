@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -75,19 +76,19 @@ def _verdicts(results: Iterable[Result], *, local: bool) -> list[Verdict]:
 
 def mark_failed(request: Any) -> None:
     """Let the response to this request count as a failure for `charge_when`, whatever its status."""
-    getattr(request, "_request", request).__dict__[_FAILED] = True
+    setattr(getattr(request, "_request", request), _FAILED, True)
 
 
 def note_failed_login(request: Any = None, **_signal: Any) -> None:
     """A log-in that failed is a failure, though Django's own form answers it with status 200."""
-    if request is not None:
+    with suppress(AttributeError):  # no request, or what a project's own authentication takes for one
         mark_failed(request)
 
 
 def unearned(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
     """What was spent by rules that charge only for the other kind of response."""
     decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
-    failed = response.status_code >= 400 or _FAILED in request.__dict__
+    failed = response.status_code >= 400 or hasattr(request, _FAILED)
     other = "success" if failed else "failure"
     return [
         result

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from asgiref.sync import async_to_sync
+from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory, override_settings
@@ -217,6 +218,10 @@ class TestFailedLogins:
     def test_nobody_else_is_kept_out(self) -> None:
         assert [self.log_in(Client().post, "wrong") for _ in range(4)][-1] == 429
         assert self.log_in(Client().post, "right", REMOTE_ADDR="203.0.113.2") == 302
+
+    @pytest.mark.parametrize("request_", [None, object(), {}])
+    def test_without_a_request_nothing_is_marked(self, request_: Any) -> None:
+        assert authenticate(request_, username="ann", password="wrong") is None
 
     def test_a_form_that_is_only_looked_at_is_free(self, get: Any) -> None:
         assert [get("/login/").status_code for _ in range(9)] == [200] * 9
