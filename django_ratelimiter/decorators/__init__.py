@@ -5,7 +5,8 @@ The names and arguments are those of django-ratelimit, so that a project changes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.module_loading import import_string
 
 from .. import holding, limiter
+from ..charging import Charge
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..exceptions import LimitExceeded
@@ -46,6 +48,7 @@ def ratelimit(
     *,
     cost: int | None = None,
     algorithm: str | None = None,
+    cost_after: Callable[[Any], int] | None = None,
 ) -> Callable[[View], View]:
     """Limit a view, synchronous or not: a function, a method or a class.
 
@@ -55,7 +58,8 @@ def ratelimit(
     rate: "100/h", "10/30s", (quota, seconds), or a callable of group and request, or its dotted path; `None` = no
     limit, a quota of 0 = none pass. method: the methods that are limited. block: refuse, by Ratelimited; else only
     `request.limited` tells. cost: units that a request spends; `None` = 1, or what the rule says. algorithm: `None` =
-    `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`.
+    `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: the units that are spent in
+    the end, a function of the response, such as the rows in it; `cost` is then what must be left for the view to begin.
     """
     if is_rate(rate):
         parsed(rate)
@@ -71,7 +75,7 @@ def ratelimit(
 
     def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
         number = getattr(view, "ratelimits", 0) + 1
-        limited = Limited(group, key, rate, method, block, cost, algorithm, name, number)
+        limited = Limited(group, key, rate, method, block, cost, algorithm, cost_after, name, number)
         limited.announce(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, limited)
         wrapper.ratelimits = number
@@ -137,10 +141,18 @@ def _wrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
     def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
         asked = limited.ask(request, view)
-        decision = _check(request, asked, limited)
-        _settle(request, asked, decision, limited.block)
-        holding.hold(decision)
-        return view(*args, **kwargs)
+        if limited.cost_after is None or asked == Asked():
+            decision = _check(request, asked, limited)
+            _settle(request, asked, decision, limited.block)
+            holding.hold(decision)
+            return view(*args, **kwargs)
+        with ExitStack() as stack:
+            charge = _charge(request, asked, limited)
+            with _refusing(request, asked, limited):
+                stack.enter_context(charge)
+            response = view(*args, **kwargs)
+            charge.cost = limited.cost_after(response)
+        return response
 
     return limited_view
 
@@ -150,12 +162,20 @@ def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
     async def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
         asked = await Lookup(limited.ask, request, view).atake()
-        decision = NOTHING_TO_DECIDE
-        if asked != Asked():
-            decision = await limiter.acheck(request, **_options(request, asked, limited))
-        _settle(request, asked, decision, limited.block)
-        await holding.ahold(decision)
-        return await view(*args, **kwargs)
+        if limited.cost_after is None or asked == Asked():
+            decision = NOTHING_TO_DECIDE
+            if asked != Asked():
+                decision = await limiter.acheck(request, **_options(request, asked, limited))
+            _settle(request, asked, decision, limited.block)
+            await holding.ahold(decision)
+            return await view(*args, **kwargs)
+        async with AsyncExitStack() as stack:
+            charge = _charge(request, asked, limited)
+            with _refusing(request, asked, limited):
+                await stack.enter_async_context(charge)
+            response = await view(*args, **kwargs)
+            charge.cost = limited.cost_after(response)
+        return response
 
     return limited_view
 
@@ -175,6 +195,20 @@ def _options(request: Any, asked: Asked, limited: Limited) -> dict[str, Any]:
         http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
     # A rule that lets none pass does so by its cost.
     return {"extra": (extra,), "cost": limited.cost if extra.rule.cost == 1 else None}
+
+
+def _charge(request: Any, asked: Asked, limited: Limited) -> Charge:
+    options = _options(request, asked, limited)
+    usual = asked.extra.rule.cost if asked.extra else 1
+    return limiter.charge(request, **(options | {"cost": options["cost"] or usual}))
+
+
+@contextmanager
+def _refusing(request: Any, asked: Asked, limited: Limited) -> Iterator[None]:
+    """Answer for a charge that begins as for any other decision."""
+    with suppress(LimitExceeded):
+        yield
+    _settle(request, asked, http_of(request).ratelimit, limited.block)  # type: ignore[attr-defined]
 
 
 def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None:

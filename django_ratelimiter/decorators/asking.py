@@ -54,6 +54,7 @@ class Limited(NamedTuple):
     block: bool
     cost: int | None = None
     algorithm: str | None = None
+    cost_after: Callable[[Any], int] | None = None
     name: str = ""
     number: int = 1
 

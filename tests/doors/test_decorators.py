@@ -118,6 +118,10 @@ async def scoped_natively(request: HttpRequest) -> HttpResponse:
     return HttpResponse("ok")
 
 
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok")
+
+
 @ratelimit(key="user", rate="1/d")
 async def by_user_natively(request: HttpRequest) -> HttpResponse:
     return HttpResponse("ok")
@@ -493,3 +497,32 @@ def test_both_names_stand_where_they_did() -> None:
 def test_a_view_without_a_request() -> None:
     with pytest.raises(ImproperlyConfigured):
         twice(lambda: None)()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("scope", [None, "rows"])
+def test_a_cost_that_the_response_tells(make_rule: MakeRule, is_async: bool, scope: str | None) -> None:
+    make_rule("rows", quota=10, scope="rows")
+    chosen: dict[str, Any] = {"group": scope} if scope else {"key": "ip", "rate": "10/d"}
+    decorate = ratelimit(**chosen, cost_after=len)
+
+    @decorate
+    def rows(request: HttpRequest, number: int) -> list[int]:
+        return [0] * number
+
+    @decorate
+    async def arows(request: HttpRequest, number: int) -> list[int]:
+        return [0] * number
+
+    view = async_to_sync(arows) if is_async else rows
+    for number in (4, 0, 5, 9):
+        assert len(view(factory.get("/"), number)) == number
+    with pytest.raises(Ratelimited):
+        view(factory.get("/"), 1)
+
+
+def test_a_cost_that_the_response_tells_refuses_nobody_that_is_not_blocked() -> None:
+    view = ratelimit(key="ip", rate="5/d", block=False, cost_after=lambda rows: 5)(lambda request: request.limited)
+    assert [view(*asked(1)) for _ in range(2)] == [False, True]
+    with pytest.raises(Ratelimited):
+        ratelimit(key="ip", rate="0/d", cost_after=len)(plain)(*asked(1))
