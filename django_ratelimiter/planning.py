@@ -18,6 +18,7 @@ from .exceptions import AccessDenied, EngineUnavailable
 from .identity import Identity, UserUnread, digest, identify, partition
 from .rules import cache
 from .rules.access import NOBODY, AccessList, AccessRecord
+from .rules.partitions import may_need_user
 from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
 from .rules.tiers import Standing
 from .waiting import Asking, Lookup, Path
@@ -208,12 +209,15 @@ def _standing(rules: RuleSet, question: Question) -> Standing:
 def _meets(rule: RuleRecord, question: Question) -> bool:
     if question.identity is None:
         return rule.scope == question.facts.scope
-    return not (question.before_authentication and _needs_user(rule, question.identity))
+    return not (question.before_authentication and _needs_user(rule, question))
 
 
-def _needs_user(rule: RuleRecord, identity: Identity) -> bool:
+def _needs_user(rule: RuleRecord, question: Question) -> bool:
     """Whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
-    return "user" in rule.partition_by or (rule.depends_on_tier and identity.api_key is None)
+    if "user" in rule.partition_by or (rule.depends_on_tier and cast(Identity, question.identity).api_key is None):
+        return True
+    coded = any(extra.rule is rule for extra in question.extra)  # brings its value with it
+    return not coded and any(map(may_need_user, rule.partition_by))
 
 
 def _charges(rule: RuleRecord, standing: Standing, question: Question) -> Iterator[Charge]:

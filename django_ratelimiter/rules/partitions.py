@@ -29,6 +29,11 @@ def is_identity(name: object) -> bool:
     return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
 
 
+def may_need_user(name: str) -> bool:
+    """Whether the value under this name may depend on who has logged in: of code of the project's own nobody knows."""
+    return name == "user" or (name not in IDENTITIES and ":" not in name)
+
+
 def written(parts: Iterable[tuple[str, str]]) -> str:
     """The partition of these names and values. Two that differ in a name or a value are written differently.
 

@@ -37,6 +37,18 @@ def test_the_longest_delay_is_the_rules_unless_the_door_knows_better(
     assert [charge.max_delay for charge in charges(asked)] == [told]
 
 
+@pytest.mark.parametrize(
+    ("names", "waits"),
+    [(["user"], True), (["tenant", "ip"], True), (["ip"], False), (["session", "header:X-A"], False), ([], False)],
+)
+def test_what_may_depend_on_the_user_waits_for_authentication(
+    make_rule: MakeRule, names: list[str], waits: bool
+) -> None:
+    make_rule("all", partition_by=names, missing_partition="deny")
+    question = request_question(RequestFactory().get("/"), None, None, None, True, NOTHING_TO_DECIDE)
+    assert (plan(cache.current_rules(), question) == []) == waits
+
+
 @pytest.mark.parametrize("count", [True, False])
 def test_refusals_count_where_the_rule_says_so(make_rule: MakeRule, count: bool) -> None:
     make_rule("all", count_refusals=count)
