@@ -38,7 +38,9 @@ class IdentitiesWidget(forms.CheckboxSelectMultiple):
         others = ", ".join(str(word) for word in value or () if word not in known)
         own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_others", "aria-label": _("Others, separated by commas")}
         return format_html(
-            "{}{}", super().render(name, value, attrs, renderer), line.render(f"{name}_others", others, own)
+            '<div class="ratelimiter-identities">{}{}</div>',
+            super().render(name, value, attrs, renderer),
+            line.render(f"{name}_others", others, own),
         )
 
 

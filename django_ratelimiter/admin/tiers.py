@@ -64,10 +64,13 @@ class TierAssignmentAdmin(admin.ModelAdmin):
     """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
 
     form = AssignmentForm
-    list_display = ("subject", "tier", "times", "period", "reason", "created_by", "created_at")
+    list_display = ("subject", "tier", "times", "period", "reason")
     list_filter = ("tier", PeriodFilter)
     list_select_related = ("tier", "user", "group", "created_by")
     raw_id_fields = ("user",)
+
+    class Media:
+        css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is None:
