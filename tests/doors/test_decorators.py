@@ -1,18 +1,17 @@
-"""`@ratelimit`: functions, methods and classes, by scope or by a rate in code; what users of django-ratelimit write."""
+"""`@ratelimit` at functions, methods and classes, synchronous or not, by scope or by a rate in code."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied, SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+from django.test import AsyncClient, Client, RequestFactory, modify_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.generic import View
@@ -22,13 +21,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_ratelimiter import decorators, limiter
-from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
-from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.decorators import Ratelimited, get_usage, is_ratelimited, ratelimit
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.planning import Extra
 from django_ratelimiter.rules import code
 
 from .conftest import MakeRule
+from .test_decorator_rates import asked, limited, noting
 from .urls import NameAuthentication
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__), pytest.mark.usefixtures("clock")]
@@ -169,27 +168,6 @@ def get(request: pytest.FixtureRequest) -> Callable[..., HttpResponse]:
     return get
 
 
-def limited(view: Callable[[HttpRequest], Any], *requests: HttpRequest) -> list[bool]:
-    """Whether each request is limited."""
-    for request in requests:
-        view(request)
-    return [request.limited for request in requests]  # type: ignore[attr-defined]
-
-
-def noting(**arguments: Any) -> Callable[[HttpRequest], None]:
-    """A view that only notes whether a request is limited."""
-
-    @ratelimit(**({"key": "ip", "rate": "1/d", "block": False, "group": "noting"} | arguments))
-    def view(request: HttpRequest) -> None:
-        pass
-
-    return view
-
-
-def asked(number: int, **options: Any) -> list[HttpRequest]:
-    return [factory.get("/", **options) for _ in range(number)]
-
-
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_kind_of_view_is_limited(get: Callable[..., HttpResponse], name: str) -> None:
     answers = [get(f"/{name}/") for _ in range(3)]
@@ -293,187 +271,6 @@ def test_a_rate_of_a_view_and_a_rule_are_all_or_nothing(client: Client, make_rul
     assert '"per-ip";r=3;' in client.get("/function/")["RateLimit"]
 
 
-def test_each_call_of_a_view_counts() -> None:
-    view, [request] = noting(rate="2/d"), asked(1)
-    states = []
-    for _ in range(3):
-        view(request)
-        states.append(request.limited)  # type: ignore[attr-defined]
-    assert states == [False, False, True]
-
-
-def test_blocking_raises_what_is_a_permission_denied() -> None:
-    view = noting(block=True)
-    view(*asked(1))
-    with pytest.raises(PermissionDenied) as raised:
-        view(*asked(1))
-    assert isinstance(raised.value, Ratelimited)
-    assert raised.value.decision.retry_after == 86_400
-
-
-class Own(Exception):
-    pass
-
-
-@pytest.mark.parametrize("exception", [Own, f"{__name__}.Own"])
-def test_an_exception_of_ones_own(exception: Any) -> None:
-    view = noting(block=True)
-    with override_settings(RATELIMIT_EXCEPTION_CLASS=exception):
-        view(*asked(1))
-        with pytest.raises(Own):
-            view(*asked(1))
-
-
-@override_settings(RATELIMIT_ENABLE=False)
-def test_all_rates_can_be_switched_off() -> None:
-    assert limited(noting(), *asked(3)) == [False] * 3
-    assert get_usage(*asked(1), group="noting", key="ip", rate="1/d") is None
-
-
-@override_settings(RATELIMITER={"ENABLED": False})
-def test_the_limiter_can_be_switched_off() -> None:
-    assert limited(noting(), *asked(3)) == [False] * 3
-
-
-def own_rate(group: str, request: HttpRequest) -> Any:
-    return {"/none": None, "/zero": "0/s", "/pair": (1, 60)}.get(request.path, "2/m")
-
-
-def own_key(group: str, request: HttpRequest) -> str:
-    return f"{group}-{request.path}"
-
-
-@pytest.mark.parametrize("rate", [own_rate, f"{__name__}.own_rate"])
-def test_rates_by_request(rate: Any) -> None:
-    view = noting(rate=rate)
-    for url, expected in (("/none", [0, 0, 0]), ("/zero", [1, 1, 1]), ("/pair", [0, 1, 1]), ("/", [0, 1, 1])):
-        assert limited(view, *(factory.get(url) for _ in range(3))) == expected, url
-
-
-@pytest.mark.parametrize("key", [own_key, f"{__name__}.own_key"])
-def test_keys_by_request(key: Any) -> None:
-    assert limited(noting(key=key), *map(factory.get, ("/a", "/b", "/a"))) == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("key", "requests", "expected"),
-    [
-        ("get:q", [factory.get("/", {"q": q}) for q in "aba"], [0, 0, 1]),
-        ("post:q", [factory.post("/", {"q": q}) for q in "aba"], [0, 0, 1]),
-        ("header:x-real-ip", [factory.get("/", headers={"X-Real-IP": ip}) for ip in "aba"], [0, 0, 1]),
-        ("header:x-missing", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
-        ("ip", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
-    ],
-)
-def test_keys(key: str, requests: list[HttpRequest], expected: list[int]) -> None:
-    assert limited(noting(key=key), *requests) == expected
-
-
-def test_users_have_counts_of_their_own_and_others_count_by_address() -> None:
-    users = [User.objects.create(username=name) for name in ("ann", "bob")]
-    for key in ("user", "user_or_ip"):
-        requests = []
-        for user in (*users, AnonymousUser(), *users, AnonymousUser()):
-            [request] = asked(1)
-            request.user = user
-            requests.append(request)
-        assert limited(noting(key=key), *requests) == [False] * 3 + [True] * 3
-
-
-@pytest.mark.parametrize("key", ["nothing", "header", "cookie:x", ""])
-def test_what_is_no_key_is_refused(key: str) -> None:
-    with pytest.raises(ImproperlyConfigured):
-        noting(key=key)(*asked(1))
-
-
-@pytest.mark.parametrize(
-    ("settings", "meta", "same"),
-    [
-        ({}, {"REMOTE_ADDR": "10.1.0.1"}, False),
-        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.1.0.1"}, True),
-        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.2.0.1"}, False),
-        ({"RATELIMIT_IP_META_KEY": "HTTP_X_REAL"}, {"HTTP_X_REAL": "8.8.8.8"}, False),
-        ({"RATELIMIT_IP_META_KEY": "SERVER_NAME"}, {"REMOTE_ADDR": "10.1.0.1"}, False),
-        ({"RATELIMIT_IP_META_KEY": lambda request: "8.8.8.8"}, {"REMOTE_ADDR": "10.1.0.1"}, True),
-    ],
-)
-def test_settings_for_addresses(settings: dict[str, Any], meta: dict[str, str], same: bool) -> None:
-    with override_settings(**settings):
-        first = {"REMOTE_ADDR": "10.1.1.1", "HTTP_X_REAL": "8.8.4.4"}
-        assert limited(noting(), factory.get("/", **first), factory.get("/", **(first | meta))) == [False, same]
-
-
-@pytest.mark.parametrize(
-    ("rate", "parsed"),
-    [
-        ("100/s", (100, 1)),
-        ("100/10s", (100, 10)),
-        ("100/10", (100, 10)),
-        ("5/10m", (5, 600)),
-        ("100/h", (100, 3_600)),
-        ("1/d", (1, 86_400)),
-        ("0/s", (0, 1)),
-        ("0/minute", (0, 60)),
-        ("5/week", (5, 604_800)),
-        ("10/minute", (10, 60)),
-        ("10 per 30 seconds", (10, 30)),
-    ],
-)
-def test_rates(rate: str, parsed: tuple[int, int]) -> None:
-    assert code.parse_rate(rate) == parsed
-
-
-@pytest.mark.parametrize("rate", ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x"])
-def test_what_is_no_rate_is_refused_at_once(rate: str) -> None:
-    with pytest.raises(ImproperlyConfigured):
-        ratelimit(key="ip", rate=rate)
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [(ALL, [0, 1, 1]), ("POST", [0, 0, 0]), ("get", [0, 0, 1]), (["GET", "POST"], [0, 1, 1]), (UNSAFE, [0, 0, 0])],
-)
-def test_methods(method: Any, expected: list[int]) -> None:
-    requests = [factory.get("/"), factory.post("/"), factory.get("/")]
-    assert limited(noting(method=method), *requests) == expected
-
-
-def test_a_group_is_shared_and_views_are_not() -> None:
-    assert limited(noting(), *asked(1)) + limited(noting(), *asked(1)) == [False, True]
-    views = [twice(type(name, (Plain,), {}).as_view()) for name in ("One", "Two")]
-    assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
-
-
-def test_usage_can_be_looked_at_and_spent() -> None:
-    look = partial(get_usage, group="a", key="ip", rate="1/m")
-    free = {"count": 0, "limit": 1, "should_limit": False, "time_left": 0}
-    assert look(*asked(1)) == look(*asked(1)) == free
-    assert look(*asked(1), increment=True) == {"count": 1, "limit": 1, "should_limit": False, "time_left": 60}
-    for increment in (True, False):
-        assert look(*asked(1), increment=increment) == {
-            "count": 2, "limit": 1, "should_limit": True, "time_left": 60,
-        }  # fmt: skip
-    assert is_ratelimited(*asked(1), group="a", key="ip", rate="1/m")
-    assert not is_ratelimited(*asked(1), group="b", key="ip", rate="1/m", increment=True)
-    assert look(*asked(1), rate="0/m") == {"count": 1, "limit": 0, "should_limit": True, "time_left": -1}
-    with pytest.raises(ImproperlyConfigured):
-        get_usage(*asked(1), key="ip", rate="1/m")
-
-
-def test_nothing_is_known_of_usage_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def peek(self, *_args: Any, **_options: Any) -> None:
-            raise EngineUnavailable("gone")
-
-    monkeypatch.setattr("django_ratelimiter.waiting.get_engine", Gone)
-    assert get_usage(*asked(1), group="a", key="ip", rate="1/m") is None
-
-
-def test_a_cost_is_spent_but_for_a_rate_that_lets_none_pass() -> None:
-    assert limited(noting(rate="5/d", cost=2), *asked(3)) == [False, False, True]
-    assert limited(noting(rate="0/d", cost=2), *asked(1)) == [True]
-
-
 def test_rules_are_shown_before_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "_registered", {})
 
@@ -526,3 +323,9 @@ def test_a_cost_that_the_response_tells_refuses_nobody_that_is_not_blocked() -> 
     assert [view(*asked(1)) for _ in range(2)] == [False, True]
     with pytest.raises(Ratelimited):
         ratelimit(key="ip", rate="0/d", cost_after=len)(plain)(*asked(1))
+
+
+def test_a_group_is_shared_and_views_are_not() -> None:
+    assert limited(noting(), *asked(1)) + limited(noting(), *asked(1)) == [False, True]
+    views = [twice(type(name, (Plain,), {}).as_view()) for name in ("One", "Two")]
+    assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
