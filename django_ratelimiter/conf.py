@@ -234,7 +234,7 @@ class Settings:
     LOCAL_SHARE: float
     #: The key of the digests that stand for people in key names, 64 bytes; made from SECRET_KEY if None.
     HASH_KEY: bytes
-    #: Path prefixes that no rule touches; None = the admin, and what `asset_paths` says.
+    #: Path prefixes that no rule touches; None = the admin, health views, and what `asset_paths` says.
     EXEMPT_PATHS: tuple[str, ...] | None
     #: The families of response fields to send, and "expose".
     HEADERS: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest
@@ -17,6 +17,9 @@ from . import holding, limiter, returning
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import refusal, write_fields
+
+#: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
+HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
 
 
 class RateLimitMiddleware:
@@ -107,6 +110,8 @@ def _is_exempt(request: HttpRequest) -> bool:
         return "Origin" in request.headers
     if settings.EXEMPT_PATHS is not None:
         return request.path.startswith(settings.EXEMPT_PATHS)
+    if request.path_info.removesuffix("/") in HEALTH_PATHS and request.resolver_match is not None:
+        return True
     urlconf = get_urlconf() or django_setting("ROOT_URLCONF")
     return request.path.startswith(_usually_exempt(urlconf, get_script_prefix(), get_language(), asset_paths()))
 

@@ -84,6 +84,12 @@ def test_the_admin_assets_and_preflights_are_exempt(client: Client, make_rule: M
     assert client.options("/plain/", headers={"Origin": "https://example.org"}).status_code == 429
 
 
+def test_health_views_are_exempt_and_what_is_called_alike_is_not(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    assert statuses(client, *["/health/", "/healthz"] * 2) == [200] * 4
+    assert statuses(client, "/health/records/", "/livez") == [200, 429]  # the last has no view
+
+
 @pytest.mark.urls("tests.doors.root_admin_urls")
 def test_an_admin_at_the_root_exempts_no_site(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)

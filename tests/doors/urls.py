@@ -91,6 +91,9 @@ def tagged(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("plain/", plain, name="plain"),
+    path("health/", plain),
+    path("health/records/", plain),
+    path("healthz", plain),
     path("native/", native),
     path("broken/", broken),
     path("broken/natively/", broken_natively),
