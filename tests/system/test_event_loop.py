@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import re
 import sys
 import threading
@@ -24,7 +25,8 @@ from example_project.redis_server import HOST, WatchedProcess, free_port
 from .debug_asgi import COMPLAINT
 from .site import PROJECT, START_SECONDS
 
-REQUESTS = 5_000
+#: 500; 5,000 in `make test`.
+REQUESTS = int(os.environ.get("TWIN_STEPS", "2_000")) // 4
 CLIENTS = 6
 #: Seconds. The process forgets tiers and keys so often, and its rules are edited so often.
 FORGET = EDIT = 0.5
