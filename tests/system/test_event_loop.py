@@ -103,7 +103,7 @@ def test_the_event_loop_is_never_held_up(tmp_path: Path) -> None:
             clients = [threads.submit(send, port, session, numbers) for _ in range(CLIENTS)]
             statuses = sum((client.result() for client in clients), Counter())
             ended.set()
-            assert editor.result() >= 5
+            assert editor.result() >= min(5, REQUESTS // 500)
     finally:
         process.stop()
         output = (tmp_path / "output.log").read_text()
