@@ -9,6 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 import redis
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from django_ratelimiter import notices
 from django_ratelimiter.engine.base import Engine
@@ -50,6 +52,23 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_published", threading.local())
     tiers.forget()
     entries.forget()
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_stays_open() -> Iterator[None]:
+    """Close what other threads have opened: nobody else does, and PostgreSQL would not let its database go."""
+    opened: list[BaseDatabaseWrapper] = []
+
+    def note(connection: BaseDatabaseWrapper, **_signal: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            opened.append(connection)
+
+    connection_created.connect(note)
+    yield
+    connection_created.disconnect(note)
+    for connection in opened:
+        connection.inc_thread_sharing()
+        connection.close()
 
 
 @pytest.fixture
