@@ -106,7 +106,8 @@ def test_here(outcome: Outcome) -> None:
 #: These do not depend on servers, and once per Python is enough.
 WITHOUT_PACKAGING = ("--ignore=tests/test_wheel.py",)
 
-#: The engine imports no Django, and what is tested with whole servers depends little on it: once per Python is enough.
+#: The engine imports no Django, and what is tested with whole servers depends little on it: besides on the Python of
+#: .venv they are tested on the latest pair.
 WITHOUT_SERVERS = ("--ignore=tests/engine", "--ignore=tests/system", "--ignore=tests/test_demo.py")
 
 #: The long searches are made on the Python of .venv.
@@ -125,7 +126,8 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
     """
     tried: set[str] = set()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for version in classifiers("Programming Language :: Python"):
+    versions = classifiers("Programming Language :: Python")
+    for version in versions:
         python = find_python(version, uv, install=strict)
         if python is None:
             outcome.unavailable.append(f"Python {version}")
@@ -145,7 +147,7 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
                 pin = (uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*")
                 ready = outcome.check(f"environment: Django {django} instead", *pin)
             if ready:
-                spared = () if django == latest else WITHOUT_SERVERS
+                spared = () if (version, django) == (versions[-1], latest) else WITHOUT_SERVERS
                 outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING, *spared, **BRIEFLY)
 
 
