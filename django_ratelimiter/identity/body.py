@@ -97,5 +97,9 @@ class _BrokenStream:
 
     readline = read
 
+    def seekable(self) -> bool:
+        """Django 6 asks before it reads."""
+        return False
+
     def close(self) -> None:
         """There is nothing left to close."""
