@@ -3,8 +3,8 @@
 State: (last, missing, parts): what was missing at `last`, in parts of a token, and how many parts made a token
 then. One token is `period` parts and `rate` parts come back per tick, so nothing is ever rounded. Admits when
 missing + cost <= capacity. In any time t, in ticks of the clock, it admits at most capacity + t x quota/window units.
-A changed quota holds from the last spending on; where it was lowered, Redis still forgets the key when the bucket
-would have been full by the quota that it was spent under.
+A changed quota holds from the last spending on. Where it was lowered, the key is still forgotten when the bucket
+would have been full by the quota that it was spent under, unless a refusal has promised a later time meanwhile.
 """
 
 from __future__ import annotations
