@@ -17,7 +17,11 @@ class Charge(NamedTuple):
     usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
     count_refusals: a refusal by this charge spends too, up to the limit's capacity: nobody runs into debt.
     max_delay: seconds that a leaky bucket may have an admitted request held, else it refuses; `None` = any.
-    partition: what picks the shard; `None` = the key. So far there is one shard.
+    partition: what picks the shard; `None` = the key.
+    sync_interval: seconds for which a process may decide by what it has counted itself; negative = for ever; `None` =
+    never. The engines do not look at it: they decide whatever they are asked.
+    carried: units that were admitted already, somewhere else. They are spent first, up to the limit's capacity and
+    whatever becomes of the call; only a peek leaves them.
     """
 
     key: str
@@ -28,6 +32,8 @@ class Charge(NamedTuple):
     count_refusals: bool = False
     max_delay: float | None = None
     partition: str | None = None
+    sync_interval: float | None = None
+    carried: int = 0
 
 
 @dataclass(slots=True)
@@ -58,6 +64,14 @@ class Verdict:
         """Note that what it spent was given back."""
         self.remaining = min(self.remaining + self.spent, self.charge.limit.capacity)
         self.spent = 0
+
+
+def check_units(charge: Charge) -> None:
+    """Raise ValueError where the units of a charge are no whole numbers from 0."""
+    if type(charge.cost) is not int or charge.cost < 0:
+        raise ValueError(f"cost: must be a whole number from 0, not {charge.cost!r}.")
+    if type(charge.carried) is not int or charge.carried < 0:
+        raise ValueError(f"carried: must be a whole number from 0, not {charge.carried!r}.")
 
 
 def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -7,9 +7,9 @@
 -- ARGV[2]  the usage labels of the charges, one a line; empty = do not count
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
---          2 count_refusals) or the time of the spending (a refund)
+--          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
---          3 publish: put the version in force where none is
+--          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
 --          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
@@ -49,9 +49,10 @@ local function algorithm(id) -- makes the steps of one that a call uses
   --@ALGORITHMS@
 end
 
+local decides = mode == 0 or mode == 4
 local loaded = {}
 -- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
-local levels, denied, elsewhere = { 0 }, false, false
+local levels, denied, elsewhere = { 0 }, mode == 4, false
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local raw, at, last = call('GET', KEYS[i + 1]), now, nil
@@ -59,17 +60,25 @@ for i = 1, charges do
     last = unpack('<i7', raw)
     at = max(now, last) -- time that runs backwards stands still
   end
-  local steps, delay, passes = loaded[id] or algorithm(id), 0, nil
+  local steps, delay, passes, state = loaded[id] or algorithm(id), 0, nil, nil
   loaded[id] = steps
   local remaining, x, y = steps[1](raw, last, at, period, rate, capacity, tick_us, extra)
-  if remaining < 0 then elsewhere = true end
+  if remaining < 0 then
+    elsewhere = true
+  elseif flags >= 4 and decides then
+    local before, carried = x, floor(flags / 4)
+    x = steps[2](x, carried, period, rate, capacity)
+    state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, carried, x - before)
+    raw = state
+    remaining, x, y = steps[1](raw, at, at, period, rate, capacity, tick_us, extra)
+  end
   passes = cost <= remaining
   if steps[7] then
     delay = steps[4](x, y, at, period, rate, capacity, tick_us)
     passes = passes and (delay <= extra or cost == 0)
   end
   if not passes and flags % 2 == 1 then denied = true end
-  levels[i] = { remaining, x, y, at, raw, delay, passes }
+  levels[i] = { remaining, x, y, at, raw, delay, passes, state }
 end
 
 if elsewhere then
@@ -83,8 +92,8 @@ for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local level, steps = levels[i], loaded[id]
   local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
-  local spends, spent, state = mode == 0 and cost > 0, 0, nil
-  if passes then spends = spends and not denied else spends = spends and flags >= 2 end
+  local spends, spent, state = decides and cost > 0, 0, level[8]
+  if passes then spends = spends and not denied else spends = spends and flags % 4 >= 2 end
   if spends then
     local before = x
     x = steps[2](x, cost, period, rate, capacity)
@@ -109,9 +118,9 @@ for i = 1, charges do
   end
   if reset > 0 then reset = reset + lead end
   local lasts = ceil((reset + GRACE_US) / 1000)
-  if spends then
+  if state then
     call('SET', KEYS[i + 1], state, 'PX', lasts)
-  elseif wait > 0 and mode == 0 and call('PTTL', KEYS[i + 1]) < lasts - GRACE_US / 1000 then
+  elseif wait > 0 and decides and call('PTTL', KEYS[i + 1]) < lasts - GRACE_US / 1000 then
     -- Spent under a higher quota, it would be forgotten before it passes by this one.
     call('PEXPIRE', KEYS[i + 1], lasts)
   end
@@ -120,7 +129,7 @@ for i = 1, charges do
   outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
 end
 
-if mode == 2 or (denied and mode == 0) then
+if mode == 2 or (denied and decides) then
   for i = charges + 1, charges + refunds do
     local raw = call('GET', KEYS[i + 1])
     if raw then

@@ -12,7 +12,7 @@ from uuid import uuid4
 from ..exceptions import StaleRules
 from . import usage
 from .algorithms import STEPS, State
-from .base import Charge, UsageCount, Verdict, Version, as_version, leases
+from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
@@ -62,16 +62,20 @@ class MemoryEngine:
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
+        refused: bool = False,
     ) -> list[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+
+        refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        """
         charges = list(charges)
         labels = usage.labels_of(charges)
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            looks = self._look(charges, now)
-            denied = any(look.charge.gating and not look.passes for look in looks)
+            looks = self._look(charges, now, spending=True)
+            denied = refused or any(look.charge.gating and not look.passes for look in looks)
             verdicts = [self._settle(look, now, denied, spending=True) for look in looks]
             if denied:
                 self._give_back(refund_if_denied)
@@ -84,7 +88,7 @@ class MemoryEngine:
         charges = list(charges)
         with self._lock:
             now = self._now(now_us)
-            looks = self._look(charges, now)
+            looks = self._look(charges, now, spending=False)
             denied = any(look.charge.gating and not look.passes for look in looks)
             return [self._settle(look, now, denied, spending=False) for look in looks]
 
@@ -140,16 +144,19 @@ class MemoryEngine:
             raise StaleRules(held.number, held.epoch)
         self._version = version
 
-    def _look(self, charges: Sequence[Charge], now: int) -> list[_Look]:
+    def _look(self, charges: Sequence[Charge], now: int, *, spending: bool) -> list[_Look]:
         looks = []
         for charge in charges:
-            if type(charge.cost) is not int or charge.cost < 0:
-                raise ValueError(f"cost: must be a whole number from 0, not {charge.cost!r}.")
+            check_units(charge)
             counter = self._counters.get(_name(charge))
             state = counter.state if counter else None
             at = max(now, state[0]) if state else now  # time that runs backwards stands still
             terms, steps = charge.limit.terms_at(at, charge.max_delay), STEPS[charge.limit.algorithm]
             remaining, x, y = steps.look(state, at, terms)
+            if charge.carried and spending:
+                x, before = steps.spend(x, charge.carried, terms), x
+                state = steps.store(x, y, at, terms, state, charge.carried, x - before)
+                remaining, x, y = steps.look(state, at, terms)
             delay = steps.reset(x, y, at, terms, state, 0) if charge.limit.holds else 0
             in_time = delay <= terms.extra or not charge.limit.holds or not charge.cost
             looks.append(_Look(charge, terms, state, remaining, x, y, at, delay, charge.cost <= remaining and in_time))
@@ -176,6 +183,8 @@ class MemoryEngine:
             wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
         if spends:
             self._keep(_name(charge), _Counter(kept, at + reset), now)
+        elif spending and charge.carried and state:
+            self._keep(_name(charge), _Counter(state, at + reset), now)
         elif spending and wait:
             self._keep_until(_name(charge), at + reset)
         left = remaining if spending else remaining - cost

@@ -10,8 +10,8 @@ from typing import Final
 
 from ..exceptions import StaleRules
 from . import usage
-from .base import Charge, Verdict, Version, as_version
-from .limits import EXACT, check_time
+from .base import Charge, Verdict, Version, as_version, check_units
+from .limits import EXACT, MOST_UNITS, check_time
 from .scripts import CHECK_SHA
 
 #: How often a call is sent, each time with the calendar windows of the time that Redis has named.
@@ -29,6 +29,7 @@ class Mode(IntEnum):
     PEEK = 1
     REFUND = 2
     PUBLISH = 3
+    REFUSED = 4
 
 
 class Planner:
@@ -75,7 +76,7 @@ class Planner:
             names.append(self._name(receipt.charge))
             blob.append(_receipt(receipt))
         compared = b"" if version is None else b"%d:%d" % as_version(version).order
-        labels = usage.labels_of(charges).encode() if mode == Mode.CHECK else b""
+        labels = usage.labels_of(charges).encode() if mode in (Mode.CHECK, Mode.REFUSED) else b""
         parts = [self._head(len(names))]
         for word in (*names, compared, labels, b"".join(blob)):
             parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
@@ -115,10 +116,11 @@ def _word(word: bytes) -> bytes:
 
 
 def _cost(charge: Charge) -> bytes:
-    cost, flags = charge.cost, _FLAGS[charge.gating, charge.count_refusals]
-    if type(cost) is not int or cost < 0:
-        raise ValueError(f"cost: must be a whole number from 0, not {cost!r}.")
-    return _COST_ONE[flags] if cost == 1 else pack("<dd", min(cost, EXACT), flags)
+    check_units(charge)
+    cost, flags, carried = charge.cost, _FLAGS[charge.gating, charge.count_refusals], charge.carried
+    if carried:
+        flags += 4 * min(carried, MOST_UNITS)
+    return _COST_ONE[flags] if cost == 1 and not carried else pack("<dd", min(cost, EXACT), flags)
 
 
 def _receipt(verdict: Verdict) -> bytes:
@@ -126,11 +128,13 @@ def _receipt(verdict: Verdict) -> bytes:
     return limit.packed_with(limit.terms_at(at)) + pack("<dd", verdict.spent, at)
 
 
-def read(reply: list[int], charges: Sequence[Charge], *, spending: bool) -> list[Verdict]:
-    """The reply of check.lua as verdicts, in the order of the charges."""
+def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
+    """The reply of check.lua as verdicts, in the order of the charges. refused: asked in Mode.REFUSED."""
     at = reply[0]
     waits = reply[2::4]
-    denied = any((wait > 0 or wait == -1) and charge.gating for wait, charge in zip(waits, charges, strict=True))
+    denied = refused or any(
+        (wait > 0 or wait == -1) and charge.gating for wait, charge in zip(waits, charges, strict=True)
+    )
     verdicts = []
     for charge, remaining, wait, reset, lead in zip(charges, reply[1::4], waits, reply[3::4], reply[4::4], strict=True):
         limit, allowed, delay = charge.limit, wait == 0, 0.0
@@ -153,9 +157,9 @@ def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
-def settle(receipts: Iterable[Verdict], verdicts: Iterable[Verdict]) -> None:
-    """Note that the receipts were given back, if one of the verdicts has refused the call."""
-    if any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
+def settle(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
+    """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
+    if refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
         mark_refunded(receipts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 from django.test.utils import TestContextDecorator, override_settings
@@ -109,12 +110,5 @@ class override_rules(TestContextDecorator):
 class _EngineWithoutVersions(MemoryEngine):
     """Believes any version: a rule that the test saves is not in force, and makes nothing stale."""
 
-    def check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-    ) -> list[Verdict]:
-        return super().check(charges, refund_if_denied=refund_if_denied, now_us=now_us)
+    def check(self, charges: Iterable[Charge], *, version: int | Version | None = None, **given: Any) -> list[Verdict]:
+        return super().check(charges, **given)

@@ -57,7 +57,7 @@ class Walk:
         charges = self._charges()
         if self.random.randrange(8):
             given = self._some_receipts() if self.random.randrange(4) == 0 else []
-            receipts = self.trio.check(charges, given)
+            receipts = self.trio.check(charges, given, refused=self.random.randrange(12) == 0)
             self._receipts = (self._receipts + receipts)[-12:]
         else:
             receipts = self.trio.peek(charges)
@@ -93,6 +93,7 @@ class Walk:
             gating=random.randrange(4) > 0,
             count_refusals=random.randrange(4) == 0,
             max_delay=self._max_delay(limit) if random.randrange(2) else None,
+            carried=0 if random.randrange(6) else cost_by(random, limit, self._left.get(key)),
         )
 
     def _max_delay(self, limit: Limit) -> float:

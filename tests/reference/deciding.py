@@ -97,11 +97,22 @@ class Reference:
     def __init__(self) -> None:
         self._counters: dict[tuple[object, ...], Counter] = {}
 
-    def check(self, charges: Sequence[Charge], now_us: int, refund_if_denied: Iterable[Answer] = ()) -> list[Answer]:
-        """All gating charges pass and are spent, or no charge that passes is."""
+    def check(
+        self,
+        charges: Sequence[Charge],
+        now_us: int,
+        refund_if_denied: Iterable[Answer] = (),
+        *,
+        refused: bool = False,
+    ) -> list[Answer]:
+        """All gating charges pass and are spent, or no charge that passes is. refused: that is known already."""
+        for charge in charges:
+            if charge.carried:
+                counter = self._counter(charge)
+                counter.refuse(charge.limit, charge.carried, max(now_us, counter.last))
         passing = [self._passes(charge, now_us) for charge in charges]
         delays = [self._delay(charge, now_us, passes) for charge, passes in zip(charges, passing, strict=True)]
-        denied = _is_denied(charges, passing)
+        denied = refused or _is_denied(charges, passing)
         answers = []
         for charge, passes, delay in zip(charges, passing, delays, strict=True):
             spent = self._spend(charge, now_us, passes=passes, denied=denied)

@@ -49,12 +49,17 @@ class RedisEngine(Planner):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
+        refused: bool = False,
     ) -> list[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+
+        refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        """
         charges, receipts = list(charges), receipts_of(refund_if_denied)
-        reply = self._call(Mode.CHECK, charges, receipts, version, now_us)
-        verdicts = read(reply, charges, spending=True)
-        settle(receipts, verdicts)
+        mode = Mode.REFUSED if refused else Mode.CHECK
+        reply = self._call(mode, charges, receipts, version, now_us)
+        verdicts = read(reply, charges, spending=True, refused=refused)
+        settle(receipts, verdicts, refused=refused)
         return verdicts
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -147,11 +152,17 @@ class AsyncRedisEngine(Planner):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
+        refused: bool = False,
     ) -> list[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force."""
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+
+        refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        """
         charges, receipts = list(charges), receipts_of(refund_if_denied)
-        verdicts = read(await self._call(Mode.CHECK, charges, receipts, version, now_us), charges, spending=True)
-        settle(receipts, verdicts)
+        mode = Mode.REFUSED if refused else Mode.CHECK
+        reply = await self._call(mode, charges, receipts, version, now_us)
+        verdicts = read(reply, charges, spending=True, refused=refused)
+        settle(receipts, verdicts, refused=refused)
         return verdicts
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
