@@ -1,4 +1,4 @@
-"""One trace of requests through every door, synchronous and not: the same decisions. And floods of bad credentials."""
+"""One trace of requests through every door, on Redis and in memory: the same decisions. And floods of credentials."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.core import signing
@@ -26,6 +27,7 @@ from django_ratelimiter import connection
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.throttling import RuleThrottle
@@ -93,6 +95,22 @@ urlpatterns = [
     path("decorated/natively/", ratelimit("trace")(native)),
     path("token/", ByToken.as_view()),
 ]
+
+
+class ByClock:
+    """An engine that takes its time from a clock, for event loops too."""
+
+    def __init__(self, engine: Any, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def check(self, charges: Any, **options: Any) -> Any:
+        return self._engine.check(charges, **{**options, "now_us": self._clock()})
+
+    def for_event_loops(self) -> ByClock:
+        return ByClock(self._engine.for_event_loops(), self._clock)
 
 
 class Asked(NamedTuple):
@@ -180,6 +198,7 @@ def told(decision: Decision) -> list[Any]:
 
 #: Where the trace is sent, whether the middleware decides there, whether on an event loop, and the scope of the rules.
 DOORS: dict[str, tuple[str, bool, bool, str]] = {
+    "middleware": ("/plain/", True, False, ""),
     "middleware, natively": ("/native/", True, True, ""),
     "throttle": ("/throttled/", False, False, "trace"),
     "throttle, on an event loop": ("/throttled/", False, True, "trace"),
@@ -189,7 +208,7 @@ DOORS: dict[str, tuple[str, bool, bool, str]] = {
 
 
 def test_every_door_decides_the_same(
-    rules: Callable[[str], None], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    rules: Callable[[str], None], clock: Clock, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("django.request", "django_ratelimiter"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", True)
@@ -208,12 +227,15 @@ def test_every_door_decides_the_same(
     staged = decisions("/throttled/", clock, middleware=True, is_async=False, length=2_000)
     assert [decision.allowed for decision in staged] == [decision.allowed for decision in first[:2_000]]
 
-    for name, (url, middleware, is_async, scope) in DOORS.items():
+    redis_client.config_resetstat()
+    for namespace, (name, (url, middleware, is_async, scope)) in enumerate(DOORS.items()):
+        monkeypatch.setattr(connection, "_engine", ByClock(RedisEngine(redis_client, str(namespace)), clock))
         with cache.editing():
             Rule.objects.update(scope=scope)
-        monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
         found = list(map(told, decisions(url, clock, middleware=middleware, is_async=is_async)))
         assert found == expected, name
+    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls >= len(DOORS) * REQUESTS, "each request is decided on Redis"
 
 
 def test_a_flood_of_bad_credentials_is_refused_by_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:
