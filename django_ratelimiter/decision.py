@@ -90,16 +90,19 @@ NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
 
 def decide(results: Sequence[Result], version: Version, *, degraded: bool = False) -> Decision:
     """One answer from the results of all rules that the request met."""
-    enforced = [result for result in results if result.mode == "enforce"]
-    allowed = not any(result.refuses for result in enforced)
-    return Decision(
-        allowed=allowed,
-        degraded=degraded,
-        delay=max((result.verdict.delay for result in enforced if result.verdict), default=0.0) if allowed else 0.0,
-        binding=min(enforced, key=_tightness, default=None),
-        results=tuple(results),
-        version=version,
-    )
+    allowed, delay, least = True, 0.0, _LOOSEST
+    binding: Result | None = None
+    for result in results:
+        if result.mode != "enforce":
+            continue
+        tightness, verdict = _tightness(result), result.verdict
+        if tightness < least:
+            binding, least = result, tightness
+        if tightness < _REFUSING:
+            allowed = False
+        elif verdict is not None and verdict.delay > delay:
+            delay = verdict.delay
+    return Decision(allowed, degraded, delay if allowed else 0.0, binding, tuple(results), version)
 
 
 def merge(earlier: Decision, latest: Decision) -> Decision:
@@ -115,6 +118,11 @@ def without(decision: Decision, slugs: Collection[str]) -> Decision:
     """The decision as if the rules of these slugs had not been met; there is nothing to hold for any more."""
     others = [result for result in decision.results if result.rule.slug not in slugs]
     return replace(decide(others, decision.version, degraded=decision.degraded), delay=0.0)
+
+
+#: What refuses sorts before this, and every result before that.
+_REFUSING: Final = (2, -1.0)
+_LOOSEST: Final = (4, 0.0)
 
 
 def _tightness(result: Result) -> tuple[int, float]:

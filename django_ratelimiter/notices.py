@@ -86,11 +86,12 @@ def degraded(local: LocalEngine, error: Exception) -> Generator[Telling, Any, No
 
 def soft_exceeded(decision: Decision) -> list[Result]:
     """The enforced limits whose soft quota an admitted request has exceeded."""
-    return [
-        result
-        for result in decision.results
-        if result.verdict and result.verdict.soft_exceeded and result.mode == "enforce"
-    ]
+    exceeded = []
+    for result in decision.results:
+        verdict = result.verdict
+        if verdict is not None and verdict.soft_exceeded and result.mode == "enforce":
+            exceeded.append(result)
+    return exceeded
 
 
 def _log_refusal(decision: Decision) -> None:

@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
-from django.utils.functional import LazyObject, empty
+from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from django.utils.module_loading import import_string
 
 from ..conf import settings
@@ -56,9 +56,11 @@ class Identity:
 
     def value(self, name: str) -> str | None:
         """What the request has under this name, as `partition_by` of a rule names it. No value is empty."""
-        if name not in self._values:
-            self._values[name] = self._find(name) or None
-        return self._values[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            found = self._values[name] = self._find(name) or None
+            return found
 
     @property
     def user_id(self) -> str | None:
@@ -68,7 +70,7 @@ class Identity:
     async def read_user(self) -> None:
         """Have the user read without blocking the event loop, after UserUnread."""
         try:
-            if hasattr(self._request, "auser"):
+            if _is_found_by_django(getattr(self._request, "user", None)):
                 self._values["user"] = _id_of(await self._request.auser())
             else:
                 await sync_to_async(lambda: self.user_id)()
@@ -106,8 +108,9 @@ class Identity:
         return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
 
     def _find(self, name: str) -> str | None:
-        if name in _FINDERS:
-            return _FINDERS[name](self._request)
+        find = _FINDERS.get(name)
+        if find is not None:
+            return find(self._request)
         kind, colon, own = name.partition(":")
         if not colon:
             return _custom(self._request, name)
@@ -141,9 +144,7 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
 
 def digest(value: str) -> str:
     """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
-    hasher = _keyed_hasher(settings.HASH_KEY).copy()
-    hasher.update(value.encode("utf-8", "surrogatepass"))
-    return urlsafe_b64encode(hasher.digest())[:22].decode()
+    return _digest(settings.HASH_KEY, value)
 
 
 def hash_api_key(raw: str) -> str:
@@ -152,10 +153,12 @@ def hash_api_key(raw: str) -> str:
 
 
 def _user(request: HttpRequest) -> str | None:
-    user = getattr(request, "user", None)
+    user: Any = getattr(request, "user", None)
     try:
-        if isinstance(user, LazyObject) and user._wrapped is empty:
-            async_unsafe("The user of a request is read from its session.")(user._setup)()
+        if isinstance(user, LazyObject):
+            if user._wrapped is empty:
+                _read_user(user)
+            user = user._wrapped  # asking through the wrapper takes several times as long
         return _id_of(user)
     except SynchronousOnlyOperation as error:
         raise UserUnread(*error.args) from None
@@ -164,8 +167,23 @@ def _user(request: HttpRequest) -> str | None:
         return None
 
 
+@async_unsafe("The user of a request is read from its session.")
+def _read_user(user: Any) -> None:
+    """Have Django read the user; SynchronousOnlyOperation on an event loop."""
+    user._setup()
+
+
 def _id_of(user: Any) -> str | None:
-    return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
+    if user is None or not user.is_authenticated:
+        return None
+    key = user.pk
+    return None if key is None else str(key)
+
+
+def _is_found_by_django(user: Any) -> bool:
+    """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
+    find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
+    return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 
 
 def _tell_of_unread_user() -> None:
@@ -266,6 +284,13 @@ def _meta_name(header: str) -> str:
 def _imported(path: str) -> Callable[[HttpRequest], object]:
     found: Callable[[HttpRequest], object] = import_string(path)
     return found
+
+
+@lru_cache(maxsize=4096)
+def _digest(key: bytes, value: str) -> str:
+    hasher = _keyed_hasher(key).copy()
+    hasher.update(value.encode("utf-8", "surrogatepass"))
+    return urlsafe_b64encode(hasher.digest())[:22].decode()
 
 
 @lru_cache(maxsize=4)

@@ -72,6 +72,9 @@ class Recognised(Remembered[str | None]):
 
     def get(self, key: Hashable) -> str | None:
         now = time.monotonic()
+        kept = self._kept.get(key)
+        if kept and now < kept[0]:
+            return kept[1]
         if now < self._unknown.get(key, now) or not self._is_worth_asking(key, now):
             return None
         found = super().get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, reduce
@@ -79,16 +79,19 @@ def standing_for(
     """
     if resolve is not None and settings.TIER_RESOLVER is not None:
         return Standing(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
-    found: list[_Assigned] = []
+    found: tuple[_Assigned, ...] = ()
     if user_id is not None or api_key is not None:
-        found += _callers.get((user_id, api_key))
-    if partition_of is not None:
-        found += _assigned_partitions(partition_of)
-    found = [assigned for assigned in found if assigned.tier in rules.tiers]
-    if not found:
+        found = _callers.get((user_id, api_key))
+    if partition_of is not None and (known := _partitions.get()).names:
+        found = (*found, *_assigned_partitions(partition_of, known))
+    tiers = rules.tiers
+    best = None
+    for each in found:
+        if each.tier in tiers and (best is None or _weight(each, tiers) > _weight(best, tiers)):
+            best = each
+    if best is None:
         return Standing(_default(rules, user_id, api_key))
-    best = max(found, key=lambda each: (each.dated, rules.tiers[each.tier].rank, each.number))
-    return Standing(rules.tiers[best.tier], best.multiplier)
+    return Standing(tiers[best.tier], best.multiplier)
 
 
 def api_key_known(api_key: str) -> bool:
@@ -105,6 +108,11 @@ def forget() -> None:
     """Drop what is remembered: the next request reads the assignments again."""
     for remembered in (_callers, _keys, _resolved_keys, _partitions):
         remembered.forget()
+
+
+def _weight(assigned: _Assigned, tiers: Mapping[str, TierRecord]) -> tuple[bool, int, int]:
+    """Of several assignments the one with the greatest counts."""
+    return assigned.dated, tiers[assigned.tier].rank, assigned.number
 
 
 def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
@@ -167,8 +175,7 @@ def _find_partitions() -> _Partitions:
     return _Partitions(by_value, frozenset(names), frozenset(prefixes))
 
 
-def _assigned_partitions(partition_of: PartitionOf) -> Iterator[_Assigned]:
-    known = _partitions.get()
+def _assigned_partitions(partition_of: PartitionOf, known: _Partitions) -> Iterator[_Assigned]:
     for names in known.names:
         value = partition_of(names)
         if value is not None:
