@@ -186,12 +186,6 @@ def _is_found_by_django(user: Any) -> bool:
     return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 
 
-def _is_found_by_django(user: Any) -> bool:
-    """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
-    find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
-    return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
-
-
 def _tell_of_unread_user() -> None:
     # Whether the request can do without its session, its view will tell.
     logger.exception("The user of a request cannot be read; it counts as anonymous.")
