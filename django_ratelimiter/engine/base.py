@@ -103,6 +103,7 @@ class UsageCount(NamedTuple):
 
     allowed, denied: by the rule itself, whatever other rules said. soft_exceeded is a part of allowed.
     shadow_denied: would have been denied, were the rule enforced; a shadow rule denies nobody.
+    degraded: those of allowed, denied and shadow_denied that a process decided without the engine.
     """
 
     minute: int
@@ -111,6 +112,7 @@ class UsageCount(NamedTuple):
     denied: int = 0
     shadow_denied: int = 0
     soft_exceeded: int = 0
+    degraded: int = 0
 
 
 class Engine(Protocol):

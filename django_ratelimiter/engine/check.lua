@@ -4,12 +4,14 @@
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"; every other key of this script stands under the same tag
 -- KEYS[2…] the counters of the charges, then those of the refunds
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
--- ARGV[2]  the usage labels of the charges, one a line; empty = do not count
+-- ARGV[2]  the usage labels of the charges, one a line; empty = do not count; to undo, the field that was counted
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
+-- ARGV[4…] where it comes with counts that a process has held: their id, then minute, field and calls of each
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
---          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found
+--          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
+--          5 undo: give back, and take back what was counted once at that time
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
 --          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
@@ -21,6 +23,7 @@ local pack, unpack = struct.pack, struct.unpack
 -- A key outlives its state by this much, so that a clock stepped back by no more still finds it.
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
+local HELD_SECONDS = 86400
 local RECORD = '<ddddddddd'
 
 local now, charges, refunds, mode = unpack('<dddd', ARGV[3])
@@ -129,7 +132,7 @@ for i = 1, charges do
   outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
 end
 
-if mode == 2 or (denied and decides) then
+if mode == 2 or mode == 5 or (denied and decides) then
   for i = charges + 1, charges + refunds do
     local raw = call('GET', KEYS[i + 1])
     if raw then
@@ -141,16 +144,26 @@ if mode == 2 or (denied and decides) then
   end
 end
 
-if ARGV[2] ~= '' then
-  local prefix, minute = string.sub(KEYS[1], 1, -8), format('%.0f', floor(now / 60000000))
+local prefix = string.sub(KEYS[1], 1, -8)
+
+local function count(minute, field, calls)
   local usage = prefix .. 'usage:' .. minute
-  if call('HINCRBY', usage, ARGV[2] .. '\n' .. outcomes, '1') == 1 then
+  if call('HINCRBY', usage, field, calls) == tonumber(calls) then -- perhaps the first of its minute
     -- One long value turns the hash from a list that is searched into a table.
     call('HSET', usage, '', string.rep(' ', 512))
     call('SADD', prefix .. 'minutes', minute)
     call('EXPIRE', usage, USAGE_SECONDS)
     call('EXPIRE', prefix .. 'minutes', USAGE_SECONDS)
   end
+end
+
+if ARGV[2] ~= '' then
+  local minute = format('%.0f', floor(now / 60000000))
+  if mode == 5 then count(minute, ARGV[2], '-1') else count(minute, ARGV[2] .. '\n' .. outcomes, '1') end
+end
+
+if ARGV[4] and call('SET', prefix .. 'held:' .. ARGV[4], '', 'NX', 'EX', HELD_SECONDS) then
+  for i = 5, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
 end
 
 return reply

@@ -14,9 +14,13 @@ from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
+from .usage import Held
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
+
+#: The ids of counts that a process has held are known for a day, as in Redis.
+HELD_US: Final = 86_400_000_000
 
 
 class _Counter(NamedTuple):
@@ -54,6 +58,7 @@ class MemoryEngine:
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
+        self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def check(
         self,
@@ -63,13 +68,15 @@ class MemoryEngine:
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
+        counts: Held | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
         charges = list(charges)
-        labels = usage.labels_of(charges)
+        usage.labels_of(charges)  # a bad label is refused before anything is spent
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))
@@ -79,8 +86,10 @@ class MemoryEngine:
             verdicts = [self._settle(look, now, denied, spending=True) for look in looks]
             if denied:
                 self._give_back(refund_if_denied)
-            if labels:
-                self._count(labels, verdicts, now)
+            if field := usage.field_of(verdicts):
+                self._count(now // 60_000_000, field, 1)
+            if counts:
+                self._add_once(counts, now)
             return verdicts
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -227,15 +236,18 @@ class MemoryEngine:
                     self._counters[name] = counter._replace(state=state)
             verdict.mark_refunded()
 
-    def _count(self, labels: str, verdicts: Sequence[Verdict], now: int) -> None:
-        outcomes = "".join(
-            "d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts
-        )
-        minute = now // 60_000_000
+    def _add_once(self, held: Held, now: int) -> None:
+        self._added = {known: until for known, until in self._added.items() if until > now}
+        if held.id not in self._added:
+            self._added[held.id] = now + HELD_US
+            for entry in held.entries:
+                self._count(*entry)
+
+    def _count(self, minute: int, field: str, calls: int) -> None:
         if minute not in self._minutes:
             self._forget_usage_before(minute - USAGE_MINUTES)
             self._minutes[minute] = Counter()
-        self._minutes[minute][f"{labels}\n{outcomes}"] += 1
+        self._minutes[minute][field] += calls
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop what nobody collected, as Redis does."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import pack
 from typing import Final
+from zlib import crc32
 
 from ..exceptions import StaleRules
 from . import usage
@@ -30,25 +31,38 @@ class Mode(IntEnum):
     REFUND = 2
     PUBLISH = 3
     REFUSED = 4
+    UNDO = 5
 
 
 class Planner:
     """Names keys and packs calls for one namespace; an engine is a planner that can ask.
 
-    namespace: what all keys begin with.
+    namespace: what all keys begin with. shards: among how many hash tags the keys are spread; one call speaks to one.
     """
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, shards: int = 1) -> None:
         if not namespace or set(namespace) & set("{}"):
             raise ValueError(f"namespace: must be some text without braces, not {namespace!r}.")
         self.namespace = namespace
-        self._prefix = f"{{{namespace}:0}}:"
-        self._version_key = f"{self._prefix}version"
-        self._heads: dict[int, bytes] = {}
+        self.shards = shards
+        self._heads: dict[tuple[int, int], bytes] = {}
         self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
+    def shard_of(self, charge: Charge) -> int:
+        """The shard of a charge, by its partition."""
+        if self.shards == 1:
+            return 0
+        return crc32((charge.key if charge.partition is None else charge.partition).encode()) % self.shards
+
+    def _prefix(self, shard: int) -> str:
+        """What the keys of a shard begin with."""
+        return f"{{{self.namespace}:{shard}}}:"
+
+    def _version_key(self, shard: int) -> str:
+        return f"{self._prefix(shard)}version"
+
     def _name(self, charge: Charge) -> bytes:
-        return f"{self._prefix}{charge.key}{charge.limit.tag}".encode()
+        return f"{self._prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
 
     def _packed(
         self,
@@ -57,9 +71,15 @@ class Planner:
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        times: Sequence[int] | None,
+        times: Sequence[int] | None = None,
+        *,
+        shard: int = 0,
+        counts: usage.Held | None = None,
     ) -> bytes:
-        """One call. times: by the clock of each charge, where Redis has named them."""
+        """One call, to the one shard that all of these lie in.
+
+        times: by the clock of each charge, where Redis has named them. counts: usage that was held in this process.
+        """
         if now_us is not None:
             check_time(now_us)
         names = [self._name(charge) for charge in charges]
@@ -74,13 +94,26 @@ class Planner:
             blob.append(_cost(charge))
         for receipt in receipts:
             names.append(self._name(receipt.charge))
-            blob.append(_receipt(receipt))
+            blob.append(_receipt(receipt, receipt.spent))
         compared = b"" if version is None else b"%d:%d" % as_version(version).order
         labels = usage.labels_of(charges).encode() if mode in (Mode.CHECK, Mode.REFUSED) else b""
-        parts = [self._head(len(names))]
-        for word in (*names, compared, labels, b"".join(blob)):
-            parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
-        return b"".join(parts)
+        return self._call_of(shard, names, (compared, labels, b"".join(blob), *_held(counts)))
+
+    def _undoing(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
+        """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
+
+        What its refusals have spent stays spent. To be packed before the verdicts are marked as refunded.
+        """
+        receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
+        blob = [pack("<dddd", verdicts[0].at_us, 0, len(receipts), Mode.UNDO)]
+        blob += [_receipt(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
+        names = [self._name(receipt.charge) for receipt in receipts]
+        return self._call_of(shard, names, (b"", usage.field_of(verdicts).encode(), b"".join(blob)))
+
+    def _call_of(self, shard: int, names: Sequence[bytes], words: Sequence[bytes]) -> bytes:
+        """The script's call with these counters and arguments."""
+        count = b"*%d\r\n" % (len(names) + len(words) + 4)
+        return b"".join((count, self._head(shard, len(names)), *map(_word, names), *map(_word, words)))
 
     def _terms(self, charge: Charge, now_us: int | None, at_us: int | None) -> bytes:
         """The packed terms of a limit whose terms differ from call to call."""
@@ -88,13 +121,12 @@ class Planner:
             at_us = now() + self._ahead if now_us is None else now_us
         return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
 
-    def _head(self, counters: int) -> bytes:
-        """What a packed call with so many counters begins with: up to the version key."""
-        head = self._heads.get(counters)
+    def _head(self, shard: int, counters: int) -> bytes:
+        """What a packed call with so many counters begins with, once its words are counted: up to the version key."""
+        head = self._heads.get((shard, counters))
         if head is None:
-            keys, key = b"%d" % (counters + 1), self._version_key.encode()
-            head = b"*%d\r\n" % (counters + 7) + b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
-            self._heads[counters] = head
+            keys, key = b"%d" % (counters + 1), self._version_key(shard).encode()
+            head = self._heads[shard, counters] = b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
         return head
 
     def _times(self, reply: list[int], now_us: int | None) -> Sequence[int]:
@@ -123,9 +155,19 @@ def _cost(charge: Charge) -> bytes:
     return _COST_ONE[flags] if cost == 1 and not carried else pack("<dd", min(cost, EXACT), flags)
 
 
-def _receipt(verdict: Verdict) -> bytes:
+def _receipt(verdict: Verdict, units: int) -> bytes:
     limit, at = verdict.charge.limit, verdict.spent_at_us
-    return limit.packed_with(limit.terms_at(at)) + pack("<dd", verdict.spent, at)
+    return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
+
+
+def _held(counts: usage.Held | None) -> tuple[bytes, ...]:
+    """The words of counts that were held."""
+    if not counts:
+        return ()
+    words = [counts.id.encode()]
+    for minute, field, calls in counts.entries:
+        words += b"%d" % minute, field.encode(), b"%d" % calls
+    return tuple(words)
 
 
 def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:

@@ -1,20 +1,42 @@
 """How usage is written down: one count per minute for each set of labels and what became of its charges.
 
 A field is the labels of a call's charges, one a line, then a line with a letter for each charge: `a` admitted by its
-rule, `s` admitted beyond its soft quota, `d` denied by its rule. A shadow charge's label starts with `~`; a charge
-that is not counted has an empty line.
+rule, `s` admitted beyond its soft quota, `d` denied by its rule; in capitals where a process decided without the
+engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Final, NamedTuple
+from uuid import uuid4
 
-from .base import Charge, UsageCount
+from .base import Charge, UsageCount, Verdict
 
 SHADOW = "~"
 
 #: The field that only makes a Redis hash a table, see check.lua.
 FILLER = ""
+
+
+#: So many entries travel with one call, so that no call keeps the server for long.
+MOST_ENTRIES_HELD: Final = 100
+
+#: Seconds after which whoever took counts, and said no more, is taken for dead: a task that was cancelled.
+PATIENCE: Final = 60.0
+
+
+class Held(NamedTuple):
+    """Counts that a process has held, on their way to the engine, which adds what comes under one id only once.
+
+    entries: a minute, counted from the Unix epoch, a field, and the calls to add to it.
+    """
+
+    id: str
+    entries: tuple[tuple[int, str, int], ...]
 
 
 def labels_of(charges: Sequence[Charge]) -> str:
@@ -28,13 +50,26 @@ def labels_of(charges: Sequence[Charge]) -> str:
     return text if any(lines) else ""
 
 
+def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
+    """The field that the call of these verdicts is counted under; empty if it is not counted.
+
+    degraded: they were decided without the engine.
+    """
+    labels = labels_of([verdict.charge for verdict in verdicts])
+    outcomes = "".join("d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts)
+    return f"{labels}\n{outcomes.upper() if degraded else outcomes}" if labels else ""
+
+
 def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
-    """Expand the fields of one minute into counts per label. A label with several charges counts once a call."""
+    """Expand the fields of one minute into counts per label. A label with several charges counts once a call.
+
+    Counts may be below 0, where a batch takes back what one before it has counted.
+    """
     totals: dict[str, list[int]] = {}
     for field, calls in fields.items():
         *labels, outcomes = field.split("\n")
         worst: dict[str, tuple[str, bool]] = {}
-        for label, outcome in zip(labels, outcomes, strict=True):
+        for label, outcome in zip(labels, outcomes.lower(), strict=True):
             shadow = label.startswith(SHADOW)
             name = label.removeprefix(SHADOW)
             if name:
@@ -42,8 +77,10 @@ def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
                 before = worst.get(name, ("a", shadow))[0]
                 worst[name] = ("d" if "d" in (before, outcome) else max(before, outcome), shadow)
         for name, (outcome, shadow) in worst.items():
-            _add(totals.setdefault(name, [0, 0, 0, 0]), outcome, shadow, calls)
-    return [UsageCount(minute, label, *counts) for label, counts in totals.items()]
+            counts = totals.setdefault(name, [0, 0, 0, 0, 0])
+            _add(counts, outcome, shadow, calls)
+            counts[4] += calls if outcomes.isupper() else 0
+    return [UsageCount(minute, label, *counts) for label, counts in totals.items() if any(counts)]
 
 
 def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
@@ -60,6 +97,73 @@ def minute_of(batch: str) -> int:
     return int(batch.partition(":")[0])
 
 
+def shard_of(batch: str) -> int:
+    """The shard that a batch lies in: the third part of its name, which only shard 0 leaves out."""
+    shard = batch.split(":")[2:]
+    return int(shard[0]) if shard else 0
+
+
 def in_order(batches: Iterable[str]) -> list[str]:
     """Batches from the oldest minute to the latest."""
     return sorted(batches, key=lambda batch: (minute_of(batch), batch))
+
+
+class Unsent:
+    """What a process has counted by itself and the engine has not: it travels with later calls, see `counts` there.
+
+    For all threads of a process; a fork leaves it to the parent.
+    most: fields of a minute to keep. Beyond that, calls are counted in the latest minute that is kept for their field,
+    and not at all if there is none. clock: seconds.
+    """
+
+    def __init__(self, most: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._lock = Lock()
+        self._counts: dict[tuple[int, str], int] = {}
+        self._taken: dict[str, tuple[Held, float]] = {}  # with the time from which on somebody else may take it
+
+    def add(self, minute: int, field: str, calls: int = 1) -> None:
+        """Count so many calls. field: see `field_of`."""
+        if self._pid != os.getpid():
+            self._forget()
+        with self._lock:
+            key = (minute, field)
+            if key not in self._counts and len(self._counts) >= self._most:
+                alike = [kept for kept in self._counts if kept[1] == field]
+                if not alike:
+                    return
+                key = max(alike)
+            self._counts[key] = self._counts.get(key, 0) + calls
+
+    def take(self) -> Held | None:
+        """Some counts to travel with a call; `None` if none wait. Tell afterwards: `done` or `back`."""
+        if not self._counts and not self._taken:
+            return None
+        if self._pid != os.getpid():
+            self._forget()
+        now = self._clock()
+        with self._lock:
+            held = next((held for held, free_at in self._taken.values() if free_at <= now), None)
+            if held is None:
+                keys = list(self._counts)[:MOST_ENTRIES_HELD]
+                if not keys:
+                    return None
+                held = Held(uuid4().hex, tuple((*key, self._counts.pop(key)) for key in keys))
+            self._taken[held.id] = held, now + PATIENCE
+            return held
+
+    def done(self, held: Held) -> None:
+        """The call has returned: they are counted."""
+        with self._lock:
+            self._taken.pop(held.id, None)
+
+    def back(self, held: Held) -> None:
+        """The call has failed: nobody knows whether they are counted, so they are sent again under the same id."""
+        with self._lock:
+            if held.id in self._taken:
+                self._taken[held.id] = held, float("-inf")

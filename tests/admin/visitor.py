@@ -19,8 +19,8 @@ class TimedEngine(RedisEngine):
 
     now_us = 0
 
-    def _call(self, mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any) -> list[int]:
-        return super()._call(mode, charges, receipts, version, self.now_us)
+    def _call(self, mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any, *given: Any) -> list[int]:
+        return super()._call(mode, charges, receipts, version, self.now_us, *given)
 
 
 class Visitor:

@@ -148,7 +148,7 @@ def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis
     engine._ahead = 2 * DAY
     day = Limit(5, calendar="day", algorithm="fixed_window")
     assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
-    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, 0, 0, 0), ("b|", 1, 0, 0, 0)]
+    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, 0, 0, 0, 0), ("b|", 1, 0, 0, 0, 0)]
 
 
 def test_usage_keys_expire(redis_client: redis.Redis) -> None:
@@ -220,7 +220,7 @@ def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_
                 if number == closed_between:
                     counts += collected(engine)
             counts += collected(engine)
-            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
             for minute, label, *outcomes in counts:
                 totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
             assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)

@@ -50,14 +50,16 @@ class RedisEngine(Planner):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
+        counts: usage.Held | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
         charges, receipts = list(charges), receipts_of(refund_if_denied)
         mode = Mode.REFUSED if refused else Mode.CHECK
-        reply = self._call(mode, charges, receipts, version, now_us)
+        reply = self._call(mode, charges, receipts, version, now_us, counts)
         verdicts = read(reply, charges, spending=True, refused=refused)
         settle(receipts, verdicts, refused=refused)
         return verdicts
@@ -92,12 +94,12 @@ class RedisEngine(Planner):
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed and name all batches that wait, the oldest first."""
         now = str(-1 if now_us is None else now_us)
-        batches = self._ask(lambda: self._client.eval(TAKE_USAGE, 1, self._version_key, now, uuid4().hex))
+        batches = self._ask(lambda: self._client.eval(TAKE_USAGE, 1, self._version_key(0), now, uuid4().hex))
         return usage.in_order(_text(batch) for batch in batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
         """The counts of one batch; empty once it was dropped or expired."""
-        found = self._ask(lambda: self._client.hgetall(f"{self._prefix}batch:{batch}"))
+        found = self._ask(lambda: self._client.hgetall(f"{self._prefix(0)}batch:{batch}"))
         fields = {_text(field): count for field, count in found.items()}
         fields.pop(usage.FILLER, None)
         return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
@@ -105,8 +107,8 @@ class RedisEngine(Planner):
     def drop_usage(self, batch: str) -> None:
         """Forget a batch that has been collected."""
         with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.delete(f"{self._prefix}batch:{batch}")
-            pipeline.srem(f"{self._prefix}batches", batch)
+            pipeline.delete(f"{self._prefix(0)}batch:{batch}")
+            pipeline.srem(f"{self._prefix(0)}batches", batch)
             self._ask(pipeline.execute)
 
     def _call(
@@ -116,11 +118,12 @@ class RedisEngine(Planner):
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
+        counts: usage.Held | None = None,
     ) -> list[int]:
         """One call of check.lua for these charges and receipts."""
         times: Sequence[int] | None = None
         for _ in range(ATTEMPTS):
-            reply = self._links.ask(self._packed(mode, charges, receipts, version, now_us, times))
+            reply = self._links.ask(self._packed(mode, charges, receipts, version, now_us, times, counts=counts))
             if reply[0] >= 0:
                 return reply
             times = self._times(reply, now_us)
@@ -153,14 +156,16 @@ class AsyncRedisEngine(Planner):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
+        counts: usage.Held | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
         charges, receipts = list(charges), receipts_of(refund_if_denied)
         mode = Mode.REFUSED if refused else Mode.CHECK
-        reply = await self._call(mode, charges, receipts, version, now_us)
+        reply = await self._call(mode, charges, receipts, version, now_us, counts)
         verdicts = read(reply, charges, spending=True, refused=refused)
         settle(receipts, verdicts, refused=refused)
         return verdicts
@@ -203,11 +208,12 @@ class AsyncRedisEngine(Planner):
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
+        counts: usage.Held | None = None,
     ) -> list[int]:
         """One call of check.lua for these charges and receipts."""
         times: Sequence[int] | None = None
         for _ in range(ATTEMPTS):
-            reply = await self._links.ask(self._packed(mode, charges, receipts, version, now_us, times))
+            reply = await self._links.ask(self._packed(mode, charges, receipts, version, now_us, times, counts=counts))
             if reply[0] >= 0:
                 return reply
             times = self._times(reply, now_us)
