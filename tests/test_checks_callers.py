@@ -34,6 +34,20 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         assert checks.check_callables() == []
 
 
+@pytest.mark.parametrize(
+    ("template", "says"), [("pages/429.html", "TemplateDoesNotExist"), ("broken.html", "TemplateSyntaxError")]
+)
+def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
+    loaders = [("django.template.loaders.locmem.Loader", {"broken.html": "{% nonsense %}", "fine.html": "fine"})]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    with ratelimiter(RESPONSE=template), override_settings(TEMPLATES=[engine]):
+        [message] = checks.check_template()
+        assert (message.id, says in message.msg) == ("django_ratelimiter.E007", True)
+    for fine in ("fine.html", "tests.test_refusals.teapot", None, 1):
+        with ratelimiter(RESPONSE=fine), override_settings(TEMPLATES=[engine]):
+            assert checks.check_template() == []
+
+
 CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-Device"], ["ip", "field:email"]]
 
 

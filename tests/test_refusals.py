@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.test import RequestFactory, override_settings
 from django.utils import translation
 from hypothesis import given
@@ -194,6 +196,60 @@ def test_a_callable_makes_the_response() -> None:
     assert response["RateLimit"]
     assert response["Retry-After"] == "8"
     assert response["Cache-Control"] == "no-store"
+
+
+def fails(request: HttpRequest, decision: Decision) -> HttpResponse:
+    raise PermissionDenied("on purpose")
+
+
+def forgets(request: HttpRequest, decision: Decision) -> None:
+    pass
+
+
+def renders_later(request: HttpRequest, decision: Decision) -> HttpResponse:
+    return TemplateResponse(request, "no/such.html", status=429)
+
+
+async def natively(request: HttpRequest, decision: Decision) -> HttpResponse:
+    return HttpResponse("natively", status=429)
+
+
+@pytest.mark.parametrize("name", ["fails", "forgets", "renders_later", "is_not_there"])
+def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with override_settings(RATELIMITER={"RESPONSE": f"tests.test_refusals.{name}"}):
+        response = refusal(get("text/html"), decision(results(DENIED)))
+    assert (response.status_code, response["Retry-After"]) == (429, "8")
+    assert b"<h1>Too many requests</h1>" in response.content
+    [record] = caplog.records
+    assert (record.levelname, name in record.getMessage()) == ("ERROR", True)
+
+
+def test_a_callable_may_be_a_coroutine_function() -> None:
+    with override_settings(RATELIMITER={"RESPONSE": "tests.test_refusals.natively"}):
+        response = refusal(get(), decision(results(DENIED)))
+    assert (response.content, response["Retry-After"]) == (b"natively", "8")
+
+
+@pytest.mark.parametrize("page", [{}, {"own/page.html": "{% nonsense %}"}, {"own/page.html": "{% include 'none' %}"}])
+def test_a_template_that_fails_leaves_our_page(page: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    loaders = [
+        ("django.template.loaders.locmem.Loader", page),
+        "django.template.loaders.app_directories.Loader",
+    ]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=[engine]):
+        response = refusal(get("text/html"), decision(results(DENIED)))
+    assert response.status_code == 429
+    assert b"<h1>Too many requests</h1>" in response.content
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_without_any_template_a_page_becomes_text(caplog: pytest.LogCaptureFixture) -> None:
+    with override_settings(TEMPLATES=[]):
+        response = refusal(get("text/html"), decision(results(DENIED)))
+    assert (response.status_code, response["Content-Type"], response["Retry-After"]) == (429, TEXT, "8")
+    assert b"in 8 seconds" in response.content
+    assert "cannot be rendered" in caplog.text
 
 
 @pytest.mark.parametrize(

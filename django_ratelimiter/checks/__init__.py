@@ -18,7 +18,7 @@ from ..conf import django_setting, problems, settings
 from ..rules import versions
 from ..rules.compiler import snapshot_of_rows
 from ..rules.ruleset import Facts, RuleRecord
-from .callers import check_callables, check_client_choices, check_identities, check_trust
+from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .common import TAG, are_wrong, from_database, imported, rules_in_force
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -149,6 +149,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_proxies,
     check_rules,
     check_callables,
+    check_template,
     check_client_choices,
     check_identities,
     check_trust,

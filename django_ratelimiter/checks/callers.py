@@ -8,6 +8,8 @@ from typing import Final
 
 from django.core import checks
 from django.core.checks import CheckMessage
+from django.template import TemplateDoesNotExist, TemplateSyntaxError
+from django.template.loader import get_template
 
 from ..conf import settings
 from ..rules.partitions import IDENTITIES
@@ -31,6 +33,24 @@ def check_callables(**_kwargs: object) -> list[CheckMessage]:
         for entry, path in _callables()
         if not callable(imported(path))
     ]
+
+
+def check_template(**_kwargs: object) -> list[CheckMessage]:
+    """E007: RESPONSE names a template that no engine finds, or that is none."""
+    own = None if are_wrong("RESPONSE") else settings.RESPONSE
+    if own is None or not own.endswith(".html"):
+        return []
+    try:
+        get_template(own)
+    except (TemplateDoesNotExist, TemplateSyntaxError) as error:
+        return [
+            checks.Error(
+                f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
+                hint="Refused clients would get the usual page. Name a template that TEMPLATES can find.",
+                id=f"{TAG}.E007",
+            )
+        ]
+    return []
 
 
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:

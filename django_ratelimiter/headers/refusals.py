@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Final, NamedTuple
 
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.templatetags.static import static
 from django.utils.cache import patch_vary_headers
@@ -18,6 +21,8 @@ from django.utils.translation import npgettext
 from ..conf import django_setting, settings
 from ..decision import Decision
 from .fields import SHOWS, policy_name, retry_after, write_fields
+
+logger = logging.getLogger("django_ratelimiter")
 
 PROBLEM_JSON: Final = "application/problem+json"
 TEMPLATE: Final = "django_ratelimiter/refused.html"
@@ -48,36 +53,64 @@ class Words(NamedTuple):
     detail: str
 
 
-def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
+def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     """The response to a refused request: 429, 503 where a `closed` failure policy refused it, 403 for who is denied.
 
-    What RESPONSE names makes it, else problem JSON, HTML or plain text does, by the Accept field.
+    What RESPONSE names makes it, else problem JSON, HTML or plain text does, by the Accept field. Where that fails,
+    the error is logged, and what is left of these does: a refusal never becomes an error of the server's.
     """
     own = settings.RESPONSE
-    if own is None or own.endswith(".html"):
-        response = _usual_response(request, decision, own or TEMPLATE)
-    else:
-        response = import_string(own)(request, decision)
+    response: HttpResponseBase | None = None
+    if own is not None and not own.endswith(".html"):
+        response = _own_response(own, request, decision)
+    if response is None:
+        response = _usual_response(request, decision)
     write_fields(request, response, decision)
     setattr(response, SHOWS, decision)
     return response
 
 
-def _usual_response(request: HttpRequest, decision: Decision, template: str) -> HttpResponse:
+def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpResponseBase | None:
+    """What the project's own callable makes of it; `None` if that is no response."""
+    try:
+        make = import_string(path)
+        response = (async_to_sync(make) if iscoroutinefunction(make) else make)(request, decision)
+        if not isinstance(response, HttpResponseBase):
+            raise TypeError(f"It must return a response, not {type(response).__name__}.")
+        if hasattr(response, "render"):
+            response.render()  # what goes wrong with a template goes wrong here
+    except Exception:  # the project's own code
+        logger.exception("RATELIMITER['RESPONSE'], %s, failed; the usual response is sent.", path)
+        return None
+    return response
+
+
+def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
     status = 403 if decision.access else 503 if decision.unavailable else 429
     words = words_of(decision)
     body = _preferred_body(request)
-    if body == "html":
-        page = render_to_string(template, _context(request, decision, status, words), request)
+    page = _page(request, _context(request, decision, status, words)) if body == "html" else None
+    if page is not None:
         response = HttpResponse(page, status=status)
-    elif body == "text":
-        text = f"{words.title}\n{words.reason}\n{words.when}\n"
-        response = HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
-    else:
+    elif body == "json":
         problem = json.dumps(problem_details(decision, status, words))
         response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
+    else:
+        text = f"{words.title}\n{words.reason}\n{words.when}\n"
+        response = HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
     patch_vary_headers(response, ["Accept"])
     return response
+
+
+def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
+    """The page by RESPONSE's template, else by our own; `None` where neither can be rendered."""
+    own = settings.RESPONSE
+    for template in filter(None, (own if own and own.endswith(".html") else None, TEMPLATE)):
+        try:
+            return render_to_string(template, context, request)
+        except Exception:  # the project's templates, and its context processors
+            logger.exception("The page of a refusal, %s, cannot be rendered.", template)
+    return None
 
 
 def problem_details(decision: Decision, status: int, words: Words) -> dict[str, object]:
