@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, MemoryEngine, UsageCount
 from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.engine.usage import Held
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage import collect as module
@@ -71,6 +72,21 @@ def test_the_running_minute_is_left(engine: Engine) -> None:
 def test_nothing_to_collect(engine: Engine) -> None:
     assert collect() == Collected()
     assert not UsageBatch.objects.exists()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Whatever their order of names: no row ever counts fewer requests than none."""
+    decide(engine, times=2)
+    engine.take_usage()
+    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
+    both = engine.take_usage()
+    both.sort(key=lambda batch: engine.read_usage(batch)[0].allowed, reverse=bool(first))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "take_usage", lambda: both)
+        assert collect() == Collected(batches=2, requests=1)
+    assert rows() == [("rule", "free", 1, 0, 0, 1)]
+    assert engine.take_usage() == []
 
 
 def test_a_batch_that_was_added_is_only_dropped(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

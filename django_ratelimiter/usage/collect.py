@@ -67,9 +67,15 @@ def collect() -> Collected:
     _republish()
     engine = get_engine()
     batches = requests = failed = 0
-    for batch in engine.take_usage():
+    waiting = list(engine.take_usage())
+    postponed = set()
+    for batch in waiting:
         try:
             counts = engine.read_usage(batch)
+            if batch not in postponed and any(min(count[2:]) < 0 for count in counts):
+                postponed.add(batch)
+                waiting.append(batch)  # what takes counts back comes after them
+                continue
             added = _add_once(database, batch, counts)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):
