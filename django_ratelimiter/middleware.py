@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import NoReverseMatch, get_script_prefix, get_urlconf, reverse
+from django.urls import NoReverseMatch, get_script_prefix, reverse
 from django.utils.translation import get_language
 
 from . import holding, limiter, returning
-from .conf import asset_paths, django_setting, settings
+from .conf import asset_paths, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import refusal, write_fields
 
@@ -112,16 +113,18 @@ def _is_exempt(request: HttpRequest) -> bool:
         return request.path.startswith(settings.EXEMPT_PATHS)
     if request.path_info.removesuffix("/") in HEALTH_PATHS and request.resolver_match is not None:
         return True
-    urlconf = get_urlconf() or django_setting("ROOT_URLCONF")
-    return request.path.startswith(_usually_exempt(urlconf, get_script_prefix(), get_language(), asset_paths()))
+    urlconf = getattr(request, "urlconf", None)  # as Django itself asks for it
+    return request.path.startswith(_usually_exempt(urlconf, get_script_prefix(), get_language()))
 
 
 @lru_cache(maxsize=100)
-def _usually_exempt(urlconf: Any, root: str, language: str | None, assets: tuple[str, ...]) -> tuple[str, ...]:
+def _usually_exempt(urlconf: Any, root: str, language: str | None) -> tuple[str, ...]:
     """The assets and the admin: where an operator would go to repair a rule that refuses everybody.
 
-    root: where the site begins. language: the admin's path may begin with it (`i18n_patterns`).
+    urlconf: `None` = the project's. root: where the site begins. language: the admin's path may begin with it
+    (`i18n_patterns`).
     """
+    assets = asset_paths()
     try:
         admin = reverse("admin:index", urlconf)
     except NoReverseMatch:
@@ -129,9 +132,16 @@ def _usually_exempt(urlconf: Any, root: str, language: str | None, assets: tuple
     return assets if admin == root else (*assets, admin)  # an admin at the root would exempt the whole site
 
 
+def _forget_paths(**_signal: Any) -> None:
+    _usually_exempt.cache_clear()
+
+
+setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")
+
+
 def _decides_later(view: Any) -> bool:
     """Whether the view is one of the REST framework's with a throttle class that decides rules."""
     throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes")
     if throttles is None:
         throttles = getattr(getattr(view, "cls", None), "throttle_classes", None)
-    return any(getattr(throttle, "decides_rules", False) for throttle in throttles or ())
+    return bool(throttles) and any(getattr(throttle, "decides_rules", False) for throttle in throttles)

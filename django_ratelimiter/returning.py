@@ -32,12 +32,16 @@ async def arefund(decision: Decision) -> None:
 
 def settle(request: HttpRequest, response: HttpResponseBase) -> None:
     """Give back what rules have charged that charge only for the other kind of response; once."""
-    go(refunding(unearned(request, response)))
+    results = unearned(request, response)
+    if results:
+        go(refunding(results))
 
 
 async def asettle(request: HttpRequest, response: HttpResponseBase) -> None:
     """The same on an event loop."""
-    await ago(refunding(unearned(request, response)))
+    results = unearned(request, response)
+    if results:
+        await ago(refunding(results))
 
 
 def receipts(earlier: Decision) -> list[Verdict]:
@@ -88,10 +92,9 @@ def note_failed_login(request: Any = None, **_signal: Any) -> None:
 def unearned(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
     """What was spent by rules that charge only for the other kind of response."""
     decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+    choosy = [result for result in decision.results if result.rule.charge_when != "any"]
+    if not choosy:
+        return []
     failed = response.status_code >= 400 or hasattr(request, _FAILED)
     other = "success" if failed else "failure"
-    return [
-        result
-        for result in decision.results
-        if result.rule.charge_when == other and result.verdict and result.verdict.spent
-    ]
+    return [result for result in choosy if result.rule.charge_when == other and result.verdict and result.verdict.spent]

@@ -25,6 +25,8 @@ SHOWS: Final = "_ratelimit_shows"
 DRAFT: Final = 11
 #: What Django need not warn of: the refusal has been logged.
 _LOGGED: Final = (429, 503)
+#: Of how many limits it is remembered how they are shown; beyond that all are found anew.
+MOST_REMEMBERED: Final = 1_000
 #: Structured fields hold integers of at most 15 digits (RFC 9651).
 _LARGEST_INTEGER: Final = 10**15 - 1
 
@@ -55,6 +57,20 @@ class Policy(NamedTuple):
     seconds: int | None
 
 
+class _Shown(NamedTuple):
+    """How a limit is shown, whatever its state: its name in quotes, and its item of RateLimit-Policy.
+
+    of: its rule, tier and limit. Held, they are the only objects with their `id`, by which this is found again.
+    """
+
+    name: str
+    item: str
+    of: tuple[object, ...]
+
+
+_remembered: Final[dict[tuple[int, int, int], _Shown]] = {}
+
+
 def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
     """Set the fields of the request's decision on any response to it, once.
 
@@ -80,13 +96,19 @@ def response_fields(decision: Decision) -> dict[str, str]:
     """
     fields: dict[str, str] = {}
     if not decision.degraded:
-        if "ratelimit" in settings.HEADERS:
-            counted = [(result, result.verdict) for result in decision.results if result.mode == "enforce"]
-            fields |= ratelimit_fields([_policy(result, verdict) for result, verdict in counted if verdict])
-        if "x-ratelimit" in settings.HEADERS and decision.binding and decision.binding.verdict:
-            fields |= _legacy_fields(decision.binding.limit, decision.binding.verdict)
-        if "x-ratelimit" in settings.HEADERS and (exceeded := soft_exceeded(decision)):
-            fields["X-RateLimit-Soft-Exceeded"] = ",".join(_quoted(policy_name(result)) for result in exceeded)
+        families, binding = settings.HEADERS, decision.binding
+        if "ratelimit" in families:
+            limits, states = [], []
+            for result in decision.results:
+                if result.verdict is not None and result.mode == "enforce":
+                    shown = _shown(result)
+                    limits.append(shown.item)
+                    states.append(_state(shown.name, result.verdict.remaining, _seconds(result.verdict), _NAMES[DRAFT]))
+            fields = _joined(limits, states)
+        if "x-ratelimit" in families and binding and binding.verdict:
+            fields |= _legacy_fields(binding.limit, binding.verdict)
+        if "x-ratelimit" in families and (exceeded := soft_exceeded(decision)):
+            fields["X-RateLimit-Soft-Exceeded"] = ",".join(_shown(result).name for result in exceeded)
     if not decision.allowed:
         seconds = retry_after(decision)
         if seconds is not None:
@@ -97,20 +119,41 @@ def response_fields(decision: Decision) -> dict[str, str]:
 def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
     """`RateLimit` and `RateLimit-Policy` as of this draft of draft-ietf-httpapi-ratelimit-headers.
 
-    The only place that knows this syntax, which is not final yet. w is left out where the window is not a whole number
-    of seconds, t where there will never be enough.
+    Nothing but this and what it calls knows this syntax, which is not final yet. w is left out where the window is not
+    a whole number of seconds, t where there will never be enough.
     """
-    if not policies:
-        return {}
     names = _NAMES[draft]
-    limits, states = [], []
-    for name, quota, window, remaining, seconds in policies:
-        quoted = _quoted(name)
-        whole = f";{names.window}={int(window)}" if window is not None and window == int(window) else ""
-        limits.append(f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}{whole}")
-        left = "" if seconds is None else f";{names.seconds}={seconds}"
-        states.append(f"{quoted};{names.remaining}={min(remaining, _LARGEST_INTEGER)}{left}")
-    return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)}
+    return _joined(
+        [_item(_quoted(name), quota, window, names) for name, quota, window, _, _ in policies],
+        [_state(_quoted(name), remaining, seconds, names) for name, _, _, remaining, seconds in policies],
+    )
+
+
+def _item(quoted: str, quota: int, window: float | Decimal | None, names: _Names) -> str:
+    whole = f";{names.window}={int(window)}" if window is not None and window == int(window) else ""
+    return f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}{whole}"
+
+
+def _state(quoted: str, remaining: int, seconds: int | None, names: _Names) -> str:
+    left = "" if seconds is None else f";{names.seconds}={seconds}"
+    return f"{quoted};{names.remaining}={min(remaining, _LARGEST_INTEGER)}{left}"
+
+
+def _joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
+    return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)} if limits else {}
+
+
+def _shown(result: Result) -> _Shown:
+    """Remembered, because a name may take longer to find than all the rest."""
+    rule, tier, limit = result.rule, result.tier, result.limit
+    key = id(rule), id(tier), id(limit)
+    shown = _remembered.get(key)
+    if shown is None:
+        name = _quoted(policy_name(result))
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        shown = _remembered[key] = _Shown(name, _item(name, limit.quota, limit.window, _NAMES[DRAFT]), result[:3])
+    return shown
 
 
 def policy_name(result: Result) -> str:
@@ -146,10 +189,10 @@ def retry_after(decision: Decision) -> int | None:
     return None if seconds is None else max(1, ceil(seconds))
 
 
-def _policy(result: Result, verdict: Verdict) -> Policy:
+def _seconds(verdict: Verdict) -> int | None:
+    """Whole seconds until there is more quota; `None` = never, for this cost."""
     wait = verdict.reset_after if verdict.allowed else verdict.retry_after
-    seconds = None if wait is None else ceil(wait)
-    return Policy(policy_name(result), result.limit.quota, result.limit.window, verdict.remaining, seconds)
+    return None if wait is None else ceil(wait)
 
 
 def _legacy_fields(limit: Limit, verdict: Verdict) -> dict[str, str]:
