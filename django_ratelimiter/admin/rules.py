@@ -18,6 +18,7 @@ from ..models import Rule
 from ..rules import code
 from ..rules.compiler import reasons_against, snapshot_of_rows
 from ..rules.ruleset import RuleRecord, RuleSet
+from .enforcement import EnforcementSwitch
 from .forms import RuleForm
 from .limits import SENTENCES, RuleLimitInline, limits_context, told
 from .numbering import NothingSaved, NumberedAdmin, numbered
@@ -55,7 +56,7 @@ class RuleChangeList(ChangeList):
 
 
 @admin.register(Rule)
-class RuleAdmin(NumberedAdmin):
+class RuleAdmin(EnforcementSwitch, NumberedAdmin):
     """Rules."""
 
     form = RuleForm

@@ -18,15 +18,22 @@ class RuleSetState(models.Model):
 
     number: of the version in force; 0 = none was made yet.
     epoch: Unix milliseconds at which this count of versions began; the later epoch wins over the higher number.
+    enforcement_enabled: False = nothing is decided, counted or sent. Each version's snapshot says it, too.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     number = models.PositiveBigIntegerField(_("number"), default=0)
     epoch = models.BigIntegerField(_("epoch"))
+    enforcement_enabled = models.BooleanField(
+        _("enforcement enabled"),
+        default=True,
+        db_default=True,  # workers of the version before write rows without it
+    )
 
     class Meta:
         verbose_name = _("rule set state")
         verbose_name_plural = _("rule set state")
+        permissions: ClassVar = [("switch_enforcement", _("Can stop and resume all enforcement"))]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(id=1), name="ratelimiter_state_one_row"),
         ]
@@ -39,7 +46,7 @@ class RuleSetVersion(models.Model):
     """One numbered rule set, whole: processes load its snapshot and nothing else.
 
     author: `None` = not saved by a user of the admin, or by one who is gone.
-    snapshot: as `rules.compiler.snapshot_of_rows` makes it.
+    snapshot: as `rules.compiler.snapshot_of_rows` makes it, and whether rules are enforced at all.
     """
 
     number = models.PositiveBigIntegerField(_("number"))

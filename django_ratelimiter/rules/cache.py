@@ -21,7 +21,14 @@ from . import versions
 from .entries import access_list
 from .ruleset import NO_VERSION, RuleSet
 from .tiers import standing_for, tier_for
-from .versions import editing, invalidate, last_publish_failed, republish
+from .versions import (
+    editing,
+    enforcement_enabled,
+    invalidate,
+    last_publish_failed,
+    republish,
+    switch_enforcement,
+)
 
 __all__ = [
     "access_list",
@@ -29,6 +36,7 @@ __all__ = [
     "connect",
     "current_rules",
     "editing",
+    "enforcement_enabled",
     "invalidate",
     "is_time_to_ask",
     "last_publish_failed",
@@ -36,6 +44,7 @@ __all__ = [
     "renewed_by_age",
     "republish",
     "standing_for",
+    "switch_enforcement",
     "tier_for",
 ]
 
@@ -43,6 +52,9 @@ logger = logging.getLogger("django_ratelimiter")
 
 #: Seconds to wait before the database is asked again after it failed.
 RETRY_SECONDS: Final = 1.0
+
+#: Seconds after which a process asks the database whether enforcement was stopped, while the engine cannot tell.
+SWITCH_SECONDS: Final = 0.8
 
 #: For what may wait for the database or for another thread: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("The rules have to be read from the database; `limiter.acheck` does it in a thread.")
@@ -52,6 +64,7 @@ class _Kept:
     """What this process keeps; times are monotonic seconds.
 
     confirmed_at: when the rules were last found to be in force. asked_at: when that was last asked.
+    look_at: when the database may next be asked whether enforcement was stopped.
     """
 
     def __init__(self) -> None:
@@ -61,6 +74,7 @@ class _Kept:
         self.confirmed_at = float("-inf")
         self.asked_at = float("-inf")
         self.failed_at = float("-inf")
+        self.look_at = float("-inf")
         self.told = NO_VERSION  # the version that receivers were last told of
 
 
@@ -102,9 +116,14 @@ def is_time_to_ask() -> bool:
 
 
 def renewed_by_age() -> RuleSet:
-    """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old."""
+    """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
+
+    Whether they are enforced at all is read each SWITCH_SECONDS.
+    """
     if _is_aged():
         _load_if_aged()
+    elif _is_time_to_look():
+        _load_if_switched()
     return current_rules()
 
 
@@ -191,6 +210,28 @@ def _load_if_aged() -> None:
             _load_or_keep()
             confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
     _tell_of_change()
+
+
+def _is_time_to_look() -> bool:
+    return time.monotonic() >= _kept.look_at
+
+
+@_WAITS
+def _load_if_switched() -> None:
+    """Read the rules again if the database says otherwise than they do whether they are enforced; one asks it."""
+    with _kept.lock:
+        if not _is_time_to_look():
+            return
+        _kept.look_at = time.monotonic() + SWITCH_SECONDS
+    try:
+        switched = enforcement_enabled() is not _kept.rules.enforced
+    except Error:  # each attempt may take as long as a connection does to fail
+        _kept.look_at = time.monotonic() + settings.RULES_MAX_AGE
+        return
+    if switched:
+        with _kept.lock:
+            _load_or_keep()
+        _tell_of_change()
 
 
 def _load_or_keep() -> None:

@@ -142,7 +142,10 @@ class RuleRecord:
 
 
 class RuleSet:
-    """All rules in force at one version, indexed so that a request's cost does not grow with those it never meets."""
+    """All rules in force at one version, indexed so that a request's cost does not grow with those it never meets.
+
+    enforced: False = an operator has stopped all enforcement; no request meets any rule, then, or an access entry.
+    """
 
     def __init__(
         self,
@@ -150,8 +153,11 @@ class RuleSet:
         tiers: Iterable[TierRecord] = (),
         rules: Iterable[RuleRecord] = (),
         left_out: Iterable[LeftOut] = (),
+        *,
+        enforced: bool = True,
     ) -> None:
         self.version = version
+        self.enforced = enforced
         self.tiers = {tier.slug: tier for tier in tiers}
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
@@ -176,7 +182,8 @@ class RuleSet:
                 rules.append(rule_from(data))
             except (ValueError, KeyError, TypeError) as error:
                 left_out.append(LeftOut(str(data.get("slug")), str(error)))
-        return cls(version, tiers, rules, left_out)
+        enforced = snapshot.get("enforcement", True) is not False  # versions before it was known lack it
+        return cls(version, tiers, rules, left_out, enforced=enforced)
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
         """The rules that a request meets, in ascending priority, then slug."""

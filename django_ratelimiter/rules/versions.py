@@ -80,6 +80,25 @@ def invalidate(author: Any = None, summary: str = "") -> int:
     return committed_version().number
 
 
+def switch_enforcement(enabled: bool, author: Any = None) -> bool:
+    """Stop or resume all enforcement, as one version of its own; False if it was so already.
+
+    Then the version in force is published once more, for whoever asks again may have seen no effect.
+    """
+    if enforcement_enabled() == enabled:
+        republish()
+        return False
+    with editing(author, "enforcement resumed" if enabled else "enforcement stopped"):
+        RuleSetState.objects.using(primary()).filter(pk=1).update(enforcement_enabled=enabled)
+    return True
+
+
+def enforcement_enabled() -> bool:
+    """Whether rules are enforced, as the primary database says; a query of one row."""
+    states = RuleSetState.objects.using(primary()).filter(pk=1)
+    return states.values_list("enforcement_enabled", flat=True).first() is not False
+
+
 def is_editing() -> bool:
     """Whether the current code runs within `editing`, which will number what is saved."""
     return _editing.get()
@@ -200,7 +219,7 @@ def _store(using: str, version: Version, author: Any, summary: str) -> None:
         epoch=version.epoch,
         author=author,
         summary=summary[: RuleSetVersion.summary.field.max_length],
-        snapshot=snapshot_of_rows(),
+        snapshot=snapshot_of_rows() | {"enforcement": enforcement_enabled()},
     )
     _announce(using, version)
 

@@ -56,6 +56,7 @@ def test_numbers_take_their_room_whatever_they_are(redis_client: redis.Redis, al
     assert redis_client.memory_usage(name_of(charge)) <= 165
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("algorithm", KEEPING_REQUESTS)
 def test_a_logged_request_takes_twelve_bytes_at_most(redis_client: redis.Redis, algorithm: Algorithm) -> None:
     """At every number of them: the sizes that the server's allocator has lie up to a quarter apart."""

@@ -150,6 +150,7 @@ def test_files_beside_the_zones_are_none(timezone: str) -> None:
         Limit(5, algorithm="fixed_window", calendar="day", timezone=timezone)
 
 
+@pytest.mark.once
 def test_every_zone_has_counters_of_its_own() -> None:
     zones = available_timezones() - {"localtime", "Factory"}
     tags = {Limit(5, algorithm="fixed_window", calendar="day", timezone=zone).tag for zone in zones}

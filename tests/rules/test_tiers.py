@@ -172,6 +172,7 @@ class TestRemembering:
             assign("pro")
             assert standing(rules) == ("pro", 1)
 
+    @pytest.mark.once
     def test_no_query_when_warm_with_many_assignments(
         self, rules: RuleSet, django_assert_num_queries: DjangoAssertNumQueries
     ) -> None:

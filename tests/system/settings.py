@@ -1,6 +1,7 @@
 """The settings of the sites that the system tests start: those of the tests, with what makes a process observable.
 
 SYSTEM_ENGINE: the dotted path of another engine, see `tests/system/engines.py`; unset = the one on Redis.
+SYSTEM_DISABLED: if set, RATELIMITER["ENABLED"] is False.
 SYSTEM_URLCONF: other addresses than those of the tests. SYSTEM_ALL_ASYNC: if set, no middleware is synchronous only.
 """
 
@@ -16,12 +17,13 @@ if "SYSTEM_ALL_ASYNC" not in os.environ:
 # Longer than any hiccup of a busy machine: a timeout would let the failure policy decide, rightly, and spoil a count.
 CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT": 10}
 RATELIMITER: dict[str, Any] = {
+    "ENABLED": "SYSTEM_DISABLED" not in os.environ,
     "CACHE_ALIAS": "ratelimit",
     "ENGINE": os.environ.get("SYSTEM_ENGINE"),
     "TRUSTED_PROXIES": ["127.0.0.1"],  # the tests choose the addresses that requests come from
     # Shorter than the defaults, for tests wait for them.
-    "VERSION_CHECK_INTERVAL": 0.2,
-    "RULES_MAX_AGE": 1.0,
+    "VERSION_CHECK_INTERVAL": float(os.environ.get("SYSTEM_VERSION_CHECK_INTERVAL", 0.2)),
+    "RULES_MAX_AGE": float(os.environ.get("SYSTEM_RULES_MAX_AGE", 1.0)),
     "TIER_CACHE_SECONDS": float(os.environ.get("SYSTEM_TIER_CACHE_SECONDS", 5)),
 }
 LOGGING = {

@@ -57,7 +57,7 @@ class Site:
         """So many clients, an equal number on each worker, in turn, once both know of a rule for this path."""
         found: dict[int, list[Client]] = {worker: [] for worker in self.workers}
         for _ in range(MOST_CONNECTIONS):
-            client = self._new_client()
+            client = self.new_client()
             found[client.process].append(client)
             if all(len(clients) >= count / WORKERS for clients in found.values()):
                 self._wait_for_rule(path, [clients[0] for clients in found.values()])
@@ -81,7 +81,8 @@ class Site:
         self.disconnect()
         self._process.stop()
 
-    def _new_client(self) -> Client:
+    def new_client(self) -> Client:
+        """A client on whichever worker takes its connection."""
         client = Client(self._port)
         self._clients.append(client)
         return client
@@ -101,7 +102,7 @@ class Site:
             if time.monotonic() > deadline or not self._process.running:
                 raise AssertionError(f"gunicorn did not start:\n{self.output}")
             try:
-                self.workers |= {self._new_client().process}
+                self.workers |= {self.new_client().process}
             except OSError:
                 time.sleep(0.02)
         self.disconnect()

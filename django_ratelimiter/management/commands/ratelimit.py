@@ -6,13 +6,15 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...conf import settings
 from ...connection import get_engine
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
+from ...rules import cache
 from ...usage.collect import Collected, collect
 
 
@@ -24,6 +26,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         commands.add_parser("collect", help="Move the usage that Redis counted to the database. Run it each minute.")
+        commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
+        commands.add_parser("on", help="Resume enforcement.")
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
@@ -50,6 +54,35 @@ class Command(BaseCommand):
                 )
                 % collected.failed
             )
+
+    def off(self) -> None:
+        """Stop all enforcement."""
+        self._switch(False)
+
+    def on(self) -> None:
+        """Resume it."""
+        self._switch(True)
+
+    def _switch(self, enabled: bool) -> None:
+        try:
+            changed = cache.switch_enforcement(enabled)
+        except DatabaseError as error:
+            unwritten = _("The database cannot be written now; RATELIMITER['ENABLED'] needs none: %s")
+            raise CommandError(unwritten % error) from error
+        if cache.last_publish_failed():
+            untold = _(
+                "Redis could not be told. A process that cannot reach it either reads the database within a second; "
+                "run this again once Redis is back."
+            )
+            self.stderr.write(self.style.WARNING(untold))
+        if not settings.ENABLED:
+            disabled = _("RATELIMITER['ENABLED'] is False: nothing is enforced where that setting holds.")
+            self.stderr.write(self.style.WARNING(disabled))
+        if enabled:
+            told = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
+        else:
+            told = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
+        self.stdout.write(told)
 
 
 def _told(collected: Collected) -> str:
