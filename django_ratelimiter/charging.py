@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 from . import outage
@@ -22,10 +23,10 @@ logger = logging.getLogger("django_ratelimiter")
 class Charge:
     """What a request is charged for a block of code: for use in `with` and `async with`, once.
 
-    cost: units. What it is when the block begins must pass, else LimitExceeded is raised. What it is when the block
-    ends is what is spent in the end, up to the limits' capacities, and refuses nobody: the work is done. An error in
-    the block changes nothing about that. decision: what was decided when the block began. Giving back, as by
-    `charge_when`, gives back what the block began with.
+    cost: units, 0 or more; another value is refused where it is set. What it is when the block begins must pass, else
+    LimitExceeded is raised. What it is when the block ends is what is spent in the end, up to the limits' capacities,
+    and refuses nobody: the work is done. An error in the block changes nothing about that. decision: what was decided
+    when the block began. Giving back, as by `charge_when`, gives back what the block began with.
     """
 
     decision: Decision = NOTHING_TO_DECIDE
@@ -34,8 +35,21 @@ class Charge:
         self.cost = cost
         self._request = request
         self._asks = asks
-        self._charged = cost
+        self._charged = self.cost
         self._results: list[Result] = []
+
+    @property
+    def cost(self) -> int:
+        """Units. TypeError or ValueError is raised for what is no number of them, and the last one stays."""
+        return self._cost
+
+    @cost.setter
+    def cost(self, cost: int) -> None:
+        if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # numbers of other libraries have it, too
+            raise TypeError(f"cost: must be a whole number, not {cost!r}.")
+        if cost < 0:
+            raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
+        self._cost = index(cost)
 
     def __enter__(self) -> Charge:
         go(self._entering("rule"))

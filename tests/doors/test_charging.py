@@ -306,6 +306,17 @@ class TestCharge:
             raise KeyError(charge.__setattr__("cost", 4))
         assert remaining() == [6]
 
+    @pytest.mark.parametrize("wrong", [None, "7", 1.5, True, -1, [3]])
+    def test_what_is_no_cost_is_refused_where_it_is_set(
+        self, spend: Callable[..., Any], make_rule: MakeRule, clock: Clock, wrong: Any
+    ) -> None:
+        make_rule("rows", quota=10)
+        with pytest.raises((TypeError, ValueError), match=r"cost: must be .*not "):
+            limiter.charge(ask(), cost=wrong)
+        with pytest.raises((TypeError, ValueError), match=r"cost: must be .*not "):
+            spend(wrong, ask(), cost=3)
+        assert remaining() == [7], "what it began with is spent"
+
     def test_a_lease_is_the_requests(self, spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:
         make_rule("in-flight", quota=5, algorithm="concurrency", limit={"window_seconds": 60})
         request = ask()
