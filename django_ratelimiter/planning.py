@@ -27,7 +27,7 @@ from .waiting import Asking, Lookup, Path
 MaxDelay = float | None | Literal["rule"]
 
 #: More than any limit holds: refused for good, and counted.
-_NEVER: Final = EXACT
+NEVER: Final = EXACT
 
 
 class Extra(NamedTuple):
@@ -247,7 +247,7 @@ def _charges(rule: RuleRecord, standing: Standing, question: Question) -> Iterat
     if value is None:
         if rule.missing_partition != "deny":
             return
-        value, cost = "missing", _NEVER
+        value, cost = "missing", NEVER
     key = f"{rule.slug}:{digest(value)}"
     for limit, max_delay, generation in records:
         yield Charge(

@@ -17,6 +17,7 @@ from ..decision import Decision, Result
 from ..engine.base import Verdict
 from ..engine.limits import Limit
 from ..notices import soft_exceeded
+from ..planning import NEVER
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.
@@ -100,10 +101,11 @@ def response_fields(decision: Decision) -> dict[str, str]:
         if "ratelimit" in families:
             limits, states = [], []
             for result in decision.results:
-                if result.verdict is not None and result.mode == "enforce":
+                verdict = result.verdict
+                if verdict is not None and result.mode == "enforce":
                     shown = _shown(result)
                     limits.append(shown.item)
-                    states.append(_state(shown.name, result.verdict.remaining, _seconds(result.verdict), _NAMES[DRAFT]))
+                    states.append(_state(shown.name, _remaining(verdict), _seconds(verdict), _NAMES[DRAFT]))
             fields = _joined(limits, states)
         if "x-ratelimit" in families and binding and binding.verdict:
             fields |= _legacy_fields(binding.limit, binding.verdict)
@@ -189,6 +191,11 @@ def retry_after(decision: Decision) -> int | None:
     return None if seconds is None else max(1, ceil(seconds))
 
 
+def _remaining(verdict: Verdict) -> int:
+    """Units that are left; none for whom the rule refuses whatever it costs, for want of what it is split by."""
+    return 0 if verdict.charge.cost == NEVER else verdict.remaining
+
+
 def _seconds(verdict: Verdict) -> int | None:
     """Whole seconds until there is more quota; `None` = never, for this cost."""
     wait = verdict.reset_after if verdict.allowed else verdict.retry_after
@@ -200,7 +207,7 @@ def _legacy_fields(limit: Limit, verdict: Verdict) -> dict[str, str]:
     reset_us = verdict.at_us + ceil(verdict.reset_after * 1_000_000)
     return {
         "X-RateLimit-Limit": str(limit.quota),
-        "X-RateLimit-Remaining": str(verdict.remaining),
+        "X-RateLimit-Remaining": str(_remaining(verdict)),
         "X-RateLimit-Reset": str(-(-reset_us // 1_000_000)),
     }
 
