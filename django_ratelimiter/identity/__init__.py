@@ -33,6 +33,9 @@ logger = logging.getLogger("django_ratelimiter")
 #: Longer keys are nobody's, and are not worth hashing.
 MAX_API_KEY: Final = 256
 
+#: Characters of a value whose digest is remembered. Those that code counts by may be as long as a body.
+_MOST_REMEMBERED: Final = 1_000
+
 #: What of a path or a custom identity counts as a value. Others might read differently with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
 
@@ -144,7 +147,8 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
 
 def digest(value: str) -> str:
     """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
-    return _digest(settings.HASH_KEY, value)
+    remembered = len(value) <= _MOST_REMEMBERED
+    return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
 
 
 def hash_api_key(raw: str) -> str:
