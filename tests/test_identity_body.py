@@ -116,6 +116,7 @@ def test_the_field_that_the_view_would_read(make: Any, method: str, kind: str, b
         ("[42]", None),
         ('{"a": 1}', None),
         (r'"\ud800"', "\ud800"),
+        ('"\uff21\U0001d427n"', "Ann"),
         ("1" * 300, "1" * 300),
         ("1" * 5_000, None),
     ],

@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Any, Final
+from unicodedata import normalize
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -238,12 +239,15 @@ def _path(request: HttpRequest, name: str) -> str | None:
 
 
 def _field(value: object) -> str | None:
-    """A field's value without the space around it: a number of JSON as a form would have it, a list or object not."""
+    """A field's value without the space around it: a number of JSON as a form would have it, a list or object not.
+
+    In the form NFKC, as the log-in form of Django takes names: else each way to type one would have its own counter.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value).strip() if isinstance(value, str | int | float) else None
+    return normalize("NFKC", str(value)).strip() if isinstance(value, str | int | float) else None
 
 
 def _custom(request: HttpRequest, name: str) -> str | None:
