@@ -42,6 +42,10 @@ def with_key(key: str) -> Any:
     return identify(SimpleNamespace(META={"HTTP_X_API_KEY": key, "REMOTE_ADDR": "192.0.2.7"}))  # type: ignore[arg-type]
 
 
+def looked_up(raw: str) -> str:
+    return {"known": "account"}[raw]
+
+
 def resolver(name: str) -> Any:
     return override_settings(RATELIMITER={"API_KEY_RESOLVER": f"tests.test_resolvers.{name}"})
 
@@ -85,6 +89,12 @@ class TestApiKeys:
             monkeypatch.setattr("tests.test_resolvers.account_of", fail)
             assert with_key("k1").api_key
             assert with_key("k2").api_key is None
+
+    def test_are_not_logged_when_the_resolver_fails(self, caplog: pytest.LogCaptureFixture) -> None:
+        with resolver("looked_up"):
+            assert with_key("s3cret-key").api_key is None
+        assert "KeyError at" in caplog.text
+        assert "s3cret-key" not in caplog.text
 
     def test_that_are_invented_ask_the_resolver_only_so_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.monotonic", lambda: 1000.0)

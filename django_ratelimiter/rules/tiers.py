@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import lru_cache, reduce
 from ipaddress import ip_network
 from operator import or_
+from traceback import extract_tb
 from typing import Final, NamedTuple
 
 from django.contrib.auth import get_user_model
@@ -212,10 +213,13 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     path, raw = path_and_key
     try:
         found = import_string(path)(raw)
-        if found is not None and not isinstance(found, str):
-            raise TypeError(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
     except Exception as error:  # the project's own code; what is known stays known
-        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {error}") from error
+        # Its message may hold the key, as that of a KeyError does, and this is logged.
+        where = extract_tb(error.__traceback__)[-1]
+        raised = f"{type(error).__name__} at {where.filename}:{where.lineno}"
+        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised}") from None
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
     return found or None
 
 
