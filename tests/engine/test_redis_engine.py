@@ -167,10 +167,11 @@ def test_a_forgotten_engine_hangs_up(redis_url: str) -> None:
         warnings.simplefilter("always")
         engine = RedisEngine(client)
         engine.check([DAY])
-        (link,) = engine._links._idle
+        (wire,) = engine._links._stock.idle
+        assert wire.is_sound()
         del engine
         gc.collect()
-        assert not link.is_connected
+        assert not wire._link.is_connected
     assert caught == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -20,27 +21,30 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
 from ..scripts import TAKE_USAGE
+from .async_links import AsyncLinks
 from .clients import asynchronous
-from .links import AsyncLinks, Links
+from .links import Links
+from .wires import packed
 
 
 class RedisEngine(Planner):
     """The engine on one Redis, or on what Sentinel names as its master.
 
-    client: a redis-py client; its pool's settings (timeouts above all) hold for the engine's connections too.
-    namespace: what all keys begin with.
+    client: a redis-py client; the engine's own connections are made as its pool makes them.
+    namespace: what all keys begin with. deadline: seconds that a decision waits for Redis at most, and a server that
+    keeps failing is not asked until it answers again; `None` = the client's timeouts hold, and each call tries anew.
     Every method raises EngineUnavailable where Redis gives no answer.
     """
 
-    def __init__(self, client: Redis, namespace: str = "rl") -> None:
+    def __init__(self, client: Redis, namespace: str = "rl", *, deadline: float | None = None) -> None:
         super().__init__(namespace)
-        self._client = client
-        self._links = Links(client)
+        self._client, self._deadline = client, deadline
+        self._links = Links(client, deadline, _probe(self))
 
     def for_event_loops(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""
         client = asynchronous(self._client)
-        return AsyncRedisEngine(client, self.namespace) if client else None
+        return AsyncRedisEngine(client, self.namespace, deadline=self._deadline) if client else None
 
     def check(
         self,
@@ -122,11 +126,15 @@ class RedisEngine(Planner):
     ) -> list[int]:
         """One call of check.lua for these charges and receipts."""
         times: Sequence[int] | None = None
+        until: float | None = None
+        began = monotonic()
         for _ in range(ATTEMPTS):
-            reply = self._links.ask(self._packed(mode, charges, receipts, version, now_us, times, counts=counts))
+            call = self._packed(mode, charges, receipts, version, now_us, times, counts=counts)
+            reply: list[int] = self._links.ask(call, until)
             if reply[0] >= 0:
                 return reply
             times = self._times(reply, now_us)
+            until = None if self._deadline is None else began + self._deadline
         raise EngineUnavailable(OUT_OF_TIME)
 
     def _ask(self, command: Callable[[], Any]) -> Any:
@@ -140,13 +148,17 @@ class RedisEngine(Planner):
 class AsyncRedisEngine(Planner):
     """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
 
-    client: of redis.asyncio; its pool's settings hold for the engine's connections too. most_connections: calls at
-    work at once on one event loop; more wait for their turn, within the client's `socket_timeout` if it has one.
+    client: of redis.asyncio; the engine's own connections are made as its pool makes them. most_connections: calls at
+    work at once on one event loop; more wait for their turn. deadline: as for RedisEngine; without one, the client's
+    `socket_timeout` stands in for it.
     """
 
-    def __init__(self, client: AsyncRedis, namespace: str = "rl", *, most_connections: int = 64) -> None:
+    def __init__(
+        self, client: AsyncRedis, namespace: str = "rl", *, most_connections: int = 64, deadline: float | None = None
+    ) -> None:
         super().__init__(namespace)
-        self._links = AsyncLinks(client, most_connections)
+        self._deadline = deadline
+        self._links = AsyncLinks(client, most_connections, deadline, _probe(self))
 
     async def check(
         self,
@@ -212,13 +224,22 @@ class AsyncRedisEngine(Planner):
     ) -> list[int]:
         """One call of check.lua for these charges and receipts."""
         times: Sequence[int] | None = None
+        until: float | None = None
+        began = monotonic()
         for _ in range(ATTEMPTS):
-            reply = await self._links.ask(self._packed(mode, charges, receipts, version, now_us, times, counts=counts))
+            call = self._packed(mode, charges, receipts, version, now_us, times, counts=counts)
+            reply: list[int] = await self._links.ask(call, until)
             if reply[0] >= 0:
                 return reply
             times = self._times(reply, now_us)
+            until = None if self._deadline is None else began + self._deadline
         raise EngineUnavailable(OUT_OF_TIME)
 
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
+
+
+def _probe(planner: Planner) -> bytes:
+    """A write that only a master takes; it leaves nothing for longer than a second."""
+    return packed("SET", f"{{{planner.namespace}:0}}:probe", "1", "PX", "1000")

@@ -1,0 +1,245 @@
+"""The connections of event loops. One belongs to the loop that it was made on, and each loop has a bounded number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from os import getpid
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as TooLate
+
+from ...exceptions import EngineUnavailable
+from ..resilience import Breaker
+from .async_wires import AsyncWire, connect, within
+from .stock import CONNECT_SECONDS
+from .wires import LOAD, PING, is_outage
+
+#: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
+DEFAULT_SECONDS = 5.0
+
+
+class AsyncLinks:
+    """As Links, for event loops.
+
+    most: connections of one event loop. The rest is as for Links; without a deadline the client's `socket_timeout`
+    stands in for it, and each call tries anew.
+    """
+
+    def __init__(self, client: Redis, most: int, deadline: float | None = None, probe: bytes = PING) -> None:
+        pool = self._pool = client.connection_pool
+        self._patience = pool.connection_kwargs.get("socket_timeout", DEFAULT_SECONDS) if deadline is None else deadline
+        self._deadline, self._most, self._probe = deadline, most, probe
+        self._breaker = Breaker()
+        self._probing: asyncio.Task[None] | None = None
+        self._pid, self._cut_off = getpid(), False
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+
+    async def ask(self, packed: bytes, until: float | None = None) -> Any:
+        """Send one packed call and read its reply. A call whose reply was lost is not sent again.
+
+        until: as for Links.
+        """
+        loop = asyncio.get_running_loop()
+        kept = self._loops.get(loop) or await self._begin(loop)
+        left = self._patience if until is None else until - monotonic()
+        at = None if left is None else loop.time() + left
+        if self._breaker.is_open and not await self._is_closed_now(kept, at):
+            raise EngineUnavailable(self._breaker.why())
+        try:
+            wire = kept.take() or await kept.wait(at)
+            try:
+                reply = await wire.ask(packed, at)
+                if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
+                    reply = await wire.ask_loading(packed, at)
+                if isinstance(reply, Exception) and is_outage(reply):
+                    raise reply
+            except BaseException:  # a task that was cancelled leaves a reply unread
+                kept.drop(wire)
+                raise
+        except (RedisError, OSError) as error:
+            if self._deadline is not None and self._breaker.fail(error):
+                self._see_to_probe(kept)
+            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+        kept.give_back(wire)
+        if self._breaker.failures:
+            self._breaker.succeed()
+        if isinstance(reply, Exception):
+            raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
+        return reply
+
+    async def close(self) -> None:
+        """Close the idle connections of this event loop."""
+        kept = self._loops.pop(asyncio.get_running_loop(), None)
+        if kept is not None:
+            await kept.until_shutdown.aclose()
+
+    async def _begin(self, loop: asyncio.AbstractEventLoop) -> _OfLoop:
+        kept = self._loops[loop] = _OfLoop(loop, self._pool, self._most, self._deadline)
+        await anext(kept.until_shutdown)
+        return kept
+
+    async def _is_closed_now(self, kept: _OfLoop, at: float | None) -> bool:
+        """See to it that the server is probed. Where event loops end too soon for that, wait for it in this call."""
+        probing = self._see_to_probe(kept)
+        if self._cut_off and at is not None:
+            await asyncio.wait([probing], timeout=max(at - kept.loop.time(), 0))
+        return not self._breaker.is_open
+
+    def _see_to_probe(self, kept: _OfLoop) -> asyncio.Task[None]:
+        probing, ours = self._probing, self._pid == getpid()
+        if probing is None or probing.done() or probing.get_loop().is_closed() or not ours:
+            # One that ended while it was needed was cut off by the end of its event loop.
+            self._cut_off, self._pid = probing is not None and ours, getpid()
+            probing = self._probing = kept.begin(self._probe_until_closed(kept))
+        return probing
+
+    async def _probe_until_closed(self, kept: _OfLoop) -> None:
+        while True:
+            await asyncio.sleep(self._breaker.next_probe_in())
+            try:
+                wire = kept.take() or await kept.connect()
+                try:
+                    reply = await wire.ask(self._probe, kept.loop.time() + (self._patience or CONNECT_SECONDS))
+                    if isinstance(reply, Exception) and is_outage(reply):
+                        raise reply
+                except BaseException:
+                    kept.drop(wire)
+                    raise
+            except Exception as error:  # see `connect`
+                self._breaker.fail_probe(error)
+                continue
+            self._probing = None
+            self._breaker.close()
+            kept.give_back(wire)
+            return
+
+
+class _OfLoop:
+    """What one event loop has: idle connections, calls that wait for one, and tasks that see to that.
+
+    until_shutdown: once begun it is closed by the event loop's own end, as every asynchronous generator, and closes
+    the connections.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: Any, most: int, deadline: float | None) -> None:
+        self.loop, self.until_shutdown = loop, self._closing_at_the_end()
+        self._pool, self._most, self._deadline = pool, most, deadline
+        self._idle: deque[AsyncWire] = deque()
+        self._waiting: deque[asyncio.Future[AsyncWire]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted = self._connecting = self._out = 0
+        self._round_trip = 0.0
+
+    def take(self) -> AsyncWire | None:
+        """An idle connection that is sound."""
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.is_sound:
+                self._out += 1
+                return wire
+            wire.hang_up()  # closed by the server, or with something unread on it
+        return None
+
+    async def wait(self, at: float | None) -> AsyncWire:
+        """A connection, as soon as there is one. Raises what connecting has raised, or TimeoutError."""
+        waiting = self.loop.create_future()
+        self._waiting.append(waiting)
+        self._wanted += 1
+        self._connect_if_needed()
+        try:
+            wire: AsyncWire = await within(self.loop, waiting, at)
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self.give_back(waiting.result())
+            raise
+        finally:
+            self._wanted -= 1
+        if at is not None and at - self.loop.time() < self._round_trip:
+            self.give_back(wire)  # too late for a reply: it is better kept for others
+            raise TooLate("No connection within the deadline.")
+        return wire
+
+    def give_back(self, wire: AsyncWire) -> None:
+        """Take back a connection whose call has been answered."""
+        self._out -= 1
+        self.offer(wire)
+
+    def drop(self, wire: AsyncWire) -> None:
+        """Close a connection that is of no use any more."""
+        self._out -= 1
+        wire.hang_up()
+        self._connect_if_needed()
+
+    def offer(self, wire: AsyncWire) -> None:
+        """Give a connection to the call that has waited longest, or keep it."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                self._out += 1
+                waiting.set_result(wire)
+                return
+        self._idle.append(wire)
+
+    def begin(self, work: Any) -> asyncio.Task[None]:
+        """A task that no request's end takes with it."""
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._tasks.add(task)  # the event loop itself would not keep it alive
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def connect(self) -> AsyncWire:
+        """One more connection, which counts as at work. What takes longer than a call may wait belongs in a task."""
+        wire = await connect(self._pool, None if self._deadline is None else CONNECT_SECONDS)
+        try:
+            await self._load_script(wire)
+        except BaseException:
+            wire.hang_up()
+            raise
+        self._out += 1
+        return wire
+
+    async def _load_script(self, wire: AsyncWire) -> None:
+        if self._deadline is None:
+            return  # NOSCRIPT tells in time
+        began = self.loop.time()
+        reply = await wire.ask(LOAD, began + CONNECT_SECONDS)
+        if isinstance(reply, Exception) and is_outage(reply):
+            raise reply
+        self._round_trip = min(self.loop.time() - began, self._deadline / 2)
+
+    def _connect_if_needed(self) -> None:
+        if self._wanted > self._connecting and self._out + self._connecting < self._most:
+            self._connecting += 1
+            self.begin(self._connect_for_others())
+
+    async def _connect_for_others(self) -> None:
+        """However long the call that wanted it still waits; what goes wrong is told to all that wait."""
+        try:
+            wire = await self.connect()
+        except Exception as error:
+            waiting, self._waiting = self._waiting, deque()
+            for each in waiting:
+                if not each.done():
+                    lost = LostError(str(error))
+                    lost.__cause__ = error
+                    each.set_exception(lost)
+        else:
+            self.give_back(wire)
+        finally:
+            self._connecting -= 1
+
+    async def _closing_at_the_end(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            while self._idle:
+                await self._idle.pop().close()
