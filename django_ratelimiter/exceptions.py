@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
@@ -52,3 +53,10 @@ class AccessDenied(RateLimiterError):
     def __init__(self, record: Any) -> None:
         super().__init__(f"An access entry denies this {record.kind}.")
         self.record = record
+
+
+def __getattr__(name: str) -> Any:
+    """`Ratelimited` of the decorators, which django-ratelimit has here: an exception of Django's, unlike the others."""
+    if name == "Ratelimited":
+        return import_module(f"{__package__}.decorators").Ratelimited
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

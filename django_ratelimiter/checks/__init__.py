@@ -18,6 +18,7 @@ from ..conf import django_setting, problems, settings
 from ..rules import versions
 from ..rules.compiler import snapshot_of_rows
 from ..rules.ruleset import Facts, RuleRecord
+from .brought_along import check_settings_of_django_ratelimit
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .common import TAG, are_wrong, from_database, imported, rules_in_force
 
@@ -153,6 +154,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_client_choices,
     check_identities,
     check_trust,
+    check_settings_of_django_ratelimit,
 )
 
 
@@ -185,7 +187,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
     missing = [name for name in _TIMEOUTS if not _has_timeout(cache, name)]
     if missing:
         yield checks.Warning(
-            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a silent Redis holds up requests.",
+            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a silent Redis holds up the collector.",
             hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], to half a second, say.',
             id=f"{TAG}.W003",
         )

@@ -14,16 +14,26 @@ from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.module_loading import import_string
 
-from .. import holding, limiter
+from .. import ALL, UNSAFE, holding, limiter
 from ..charging import Charge
 from ..conf import django_setting
-from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
+from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..exceptions import LimitExceeded
 from ..headers import retry_after
 from ..waiting import Lookup
-from .asking import ALL, UNSAFE, Asked, Key, Limited, Methods, Rate, http_of, is_rate, name_of, parsed
+from .asking import Asked, Key, Limited, Methods, Rate, http_of, is_rate, name_of, parsed
+from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
-__all__ = ["ALL", "UNSAFE", "Ratelimited", "get_usage", "is_ratelimited", "ratelimit"]
+__all__ = [
+    "ALL",
+    "UNSAFE",
+    "Ratelimited",
+    "aget_usage",
+    "ais_ratelimited",
+    "get_usage",
+    "is_ratelimited",
+    "ratelimit",
+]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -84,55 +94,8 @@ def ratelimit(
     return decorate
 
 
-def get_usage(
-    request: Any,
-    group: str | None = None,
-    fn: Callable[..., Any] | None = None,
-    key: Key | None = None,
-    rate: Rate = None,
-    method: Methods = ALL,
-    increment: bool = False,
-) -> dict[str, Any] | None:
-    """How much of a rate is used: count, limit, should_limit, and time_left in seconds (-1 = for ever).
-
-    increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
-    """
-    if group is None and fn is None:
-        raise ImproperlyConfigured("get_usage: name a group or a function.")
-    limited = Limited(group, key, rate, method, block=False)
-    asked = limited.ask(request, fn)
-    if asked.extra is None:
-        return None
-    decision = _check(request, asked, limited) if increment else limiter.peek(request, extra=(asked.extra,))
-    result = _result(decision, asked)
-    if result is None or result.verdict is None:
-        return None
-    verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota
-    wait = verdict.reset_after if verdict.allowed else verdict.retry_after
-    return {
-        "count": max(0, quota - verdict.remaining) if verdict.allowed else quota + 1,
-        "limit": quota,
-        "should_limit": not verdict.allowed,
-        "time_left": -1 if wait is None else -(-wait // 1),
-    }
-
-
-def is_ratelimited(
-    request: Any,
-    group: str | None = None,
-    fn: Callable[..., Any] | None = None,
-    key: Key | None = None,
-    rate: Rate = None,
-    method: Methods = ALL,
-    increment: bool = False,
-) -> bool:
-    """Whether a request is, or without `increment` would be, over a rate. The arguments are those of get_usage."""
-    usage = get_usage(request, group, fn, key, rate, method, increment)
-    return usage is not None and bool(usage["should_limit"])
-
-
 _sets: Any
-for _sets in (ratelimit, get_usage, is_ratelimited):
+for _sets in (ratelimit, get_usage, is_ratelimited, aget_usage, ais_ratelimited):
     _sets.ALL, _sets.UNSAFE = ALL, UNSAFE
 
 
@@ -165,7 +128,7 @@ def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
         if limited.cost_after is None or asked == Asked():
             decision = NOTHING_TO_DECIDE
             if asked != Asked():
-                decision = await limiter.acheck(request, **_options(request, asked, limited))
+                decision = await limiter.acheck(request, **asked.options(request, limited.cost))
             _settle(request, asked, decision, limited.block)
             await holding.ahold(decision)
             return await view(*args, **kwargs)
@@ -181,24 +144,11 @@ def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
 
 
 def _check(request: Any, asked: Asked, limited: Limited) -> Decision:
-    return NOTHING_TO_DECIDE if asked == Asked() else limiter.check(request, **_options(request, asked, limited))
-
-
-def _options(request: Any, asked: Asked, limited: Limited) -> dict[str, Any]:
-    """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
-    scope, extra = asked
-    if extra is None:
-        return {"scope": scope, "cost": limited.cost}
-    http = http_of(request)
-    earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-    if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
-        http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
-    # A rule that lets none pass does so by its cost.
-    return {"extra": (extra,), "cost": limited.cost if extra.rule.cost == 1 else None}
+    return NOTHING_TO_DECIDE if asked == Asked() else limiter.check(request, **asked.options(request, limited.cost))
 
 
 def _charge(request: Any, asked: Asked, limited: Limited) -> Charge:
-    options = _options(request, asked, limited)
+    options = asked.options(request, limited.cost)
     usual = asked.extra.rule.cost if asked.extra else 1
     return limiter.charge(request, **(options | {"cost": options["cost"] or usual}))
 
@@ -213,18 +163,13 @@ def _refusing(request: Any, asked: Asked, limited: Limited) -> Iterator[None]:
 
 def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None:
     """Note on the request whether it is limited, and refuse it if so and it is to be blocked."""
-    result = _result(decision, asked)
+    result = asked.result(decision)
     limited = not decision.allowed or (result is not None and not _passes(result))
     seen: list[Any] = [request] if request is http_of(request) else [request, http_of(request)]
     for each in seen:
         each.limited = limited or getattr(each, "limited", False)
     if limited and (block or decision.access is not None):
         _refuse(request, decision)
-
-
-def _result(decision: Decision, asked: Asked) -> Result | None:
-    slug = asked.extra and asked.extra.rule.slug
-    return next((result for result in decision.results if result.rule.slug == slug), None)
 
 
 def _passes(result: Result) -> bool:

@@ -12,16 +12,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
+from .. import ALL
 from ..conf import django_setting
+from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
 from ..planning import Extra
 from ..rules import code
 from ..rules.ruleset import RuleRecord
-
-#: Every method.
-ALL: Final = (None,)
-#: The methods that change something.
-UNSAFE: Final = ["DELETE", "PATCH", "POST", "PUT"]
 
 Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]
@@ -39,6 +36,23 @@ class Asked(NamedTuple):
     scope: str | None = None
     extra: Extra | None = None
 
+    def options(self, request: Any, cost: int | None = None) -> dict[str, Any]:
+        """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
+        scope, extra = self
+        if extra is None:
+            return {"scope": scope, "cost": cost}
+        http = http_of(request)
+        earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+        if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
+            http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
+        # A rule that lets none pass does so by its cost.
+        return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}
+
+    def result(self, decision: Decision) -> Result | None:
+        """What a decision says of the rate; `None` if nothing, or if none was asked about."""
+        slug = self.extra and self.extra.rule.slug
+        return next((result for result in decision.results if result.rule.slug == slug), None)
+
 
 class Limited(NamedTuple):
     """The arguments of one `@ratelimit`.
@@ -50,8 +64,8 @@ class Limited(NamedTuple):
     group: str | None
     key: Key | None
     rate: Rate
-    method: Methods
-    block: bool
+    method: Methods = ALL
+    block: bool = True
     cost: int | None = None
     algorithm: str | None = None
     cost_after: Callable[[Any], int] | None = None

@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
 
+import django_ratelimiter
+from django_ratelimiter import core, exceptions
 from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.rules import code
@@ -187,20 +190,43 @@ def test_methods(method: Any, expected: list[int]) -> None:
     assert limited(noting(method=method), *requests) == expected
 
 
-def test_usage_can_be_looked_at_and_spent() -> None:
-    look = partial(get_usage, group="a", key="ip", rate="1/m")
+@pytest.mark.parametrize(
+    ("usage_of", "is_over"),
+    [(get_usage, is_ratelimited), (async_to_sync(core.aget_usage), async_to_sync(core.ais_ratelimited))],
+    ids=["sync", "async"],
+)
+def test_usage_can_be_looked_at_and_spent(usage_of: Any, is_over: Any) -> None:
+    look = partial(usage_of, group="a", key="ip", rate="1/m")
     free = {"count": 0, "limit": 1, "should_limit": False, "time_left": 0}
     assert look(*asked(1)) == look(*asked(1)) == free
     assert look(*asked(1), increment=True) == {"count": 1, "limit": 1, "should_limit": False, "time_left": 60}
     for increment in (True, False):
-        assert look(*asked(1), increment=increment) == {
-            "count": 2, "limit": 1, "should_limit": True, "time_left": 60,
-        }  # fmt: skip
-    assert is_ratelimited(*asked(1), group="a", key="ip", rate="1/m")
-    assert not is_ratelimited(*asked(1), group="b", key="ip", rate="1/m", increment=True)
+        usage = look(*asked(1), increment=increment)
+        assert usage == {"count": 2, "limit": 1, "should_limit": True, "time_left": 60}
+        assert {type(value) for value in usage.values()} == {int, bool}
+    assert is_over(*asked(1), group="a", key="ip", rate="1/m")
+    assert not is_over(*asked(1), group="b", key="ip", rate="1/m", increment=True)
     assert look(*asked(1), rate="0/m") == {"count": 1, "limit": 0, "should_limit": True, "time_left": -1}
+    assert look(*asked(1), rate=None) is None
     with pytest.raises(ImproperlyConfigured):
-        get_usage(*asked(1), key="ip", rate="1/m")
+        usage_of(*asked(1), key="ip", rate="1/m")
+
+
+def test_what_has_to_wait_does_so_in_a_thread() -> None:
+    def user_of(_group: str, request: HttpRequest) -> str:
+        return str(User.objects.count())
+
+    usage = async_to_sync(core.aget_usage)(*asked(1), group="a", key=user_of, rate="1/m", increment=True)
+    assert usage is not None
+    assert usage["count"] == 1
+
+
+def test_another_name_of_the_package_is_enough() -> None:
+    assert (core.get_usage, core.is_ratelimited) == (get_usage, is_ratelimited)
+    assert exceptions.Ratelimited is Ratelimited
+    assert (django_ratelimiter.ALL, django_ratelimiter.UNSAFE) == (ALL, UNSAFE)
+    with pytest.raises(ImportError):
+        from django_ratelimiter.exceptions import NoSuchError  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_nothing_is_known_of_usage_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,7 @@
+"""What django-ratelimit has in its module of this name, for code that changes only the name of the package."""
+
+from __future__ import annotations
+
+from .decorators import aget_usage, ais_ratelimited, get_usage, is_ratelimited
+
+__all__ = ["aget_usage", "ais_ratelimited", "get_usage", "is_ratelimited"]

@@ -1,0 +1,101 @@
+"""How much of a rate is used, as django-ratelimit tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .. import ALL, limiter
+from ..decision import Decision
+from ..waiting import Lookup
+from .asking import Asked, Key, Limited, Methods, Rate
+
+
+def get_usage(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> dict[str, Any] | None:
+    """How much of a rate is used: count, limit, should_limit, and time_left in seconds (-1 = for ever).
+
+    increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
+    """
+    asked = _limited(group, fn, key, rate, method).ask(request, fn)
+    if asked.extra is None:
+        return None
+    if increment:
+        return _usage(limiter.check(request, **asked.options(request)), asked)
+    return _usage(limiter.peek(request, extra=(asked.extra,)), asked)
+
+
+async def aget_usage(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> dict[str, Any] | None:
+    """The same on an event loop, which it does not block."""
+    asked = await Lookup(_limited(group, fn, key, rate, method).ask, request, fn).atake()
+    if asked.extra is None:
+        return None
+    if increment:
+        return _usage(await limiter.acheck(request, **asked.options(request)), asked)
+    return _usage(await limiter.apeek(request, extra=(asked.extra,)), asked)
+
+
+def is_ratelimited(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> bool:
+    """Whether a request is, or without `increment` would be, over a rate. The arguments are those of get_usage."""
+    usage = get_usage(request, group, fn, key, rate, method, increment)
+    return usage is not None and bool(usage["should_limit"])
+
+
+async def ais_ratelimited(
+    request: Any,
+    group: str | None = None,
+    fn: Callable[..., Any] | None = None,
+    key: Key | None = None,
+    rate: Rate = None,
+    method: Methods = ALL,
+    increment: bool = False,
+) -> bool:
+    """The same on an event loop, which it does not block."""
+    usage = await aget_usage(request, group, fn, key, rate, method, increment)
+    return usage is not None and bool(usage["should_limit"])
+
+
+def _limited(group: str | None, fn: Callable[..., Any] | None, key: Key | None, rate: Rate, method: Methods) -> Limited:
+    if group is None and fn is None:
+        raise ImproperlyConfigured("get_usage: name a group or a function.")
+    return Limited(group, key, rate, method, block=False)
+
+
+def _usage(decision: Decision, asked: Asked) -> dict[str, Any] | None:
+    result = asked.result(decision)
+    if result is None or result.verdict is None:
+        return None
+    verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota
+    wait = verdict.reset_after if verdict.allowed else verdict.retry_after
+    return {
+        "count": max(0, quota - verdict.remaining) if verdict.allowed else quota + 1,
+        "limit": quota,
+        "should_limit": not verdict.allowed,
+        "time_left": -1 if wait is None else ceil(wait),
+    }
