@@ -17,7 +17,7 @@ from django.utils.translation import get_language
 from . import holding, limiter, returning
 from .conf import asset_paths, settings
 from .decision import NOTHING_TO_DECIDE, Decision
-from .headers import refusal, write_fields
+from .headers import drop_fields, refusal, write_fields
 
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
@@ -99,6 +99,8 @@ def _is_undecided(request: HttpRequest, response: HttpResponseBase) -> bool:
 
 
 def _with_fields(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    if request.resolver_match is None:
+        drop_fields(response)  # no view has made it, but perhaps a cache further in
     decided: Decision | None = getattr(request, "ratelimit", None)
     if decided is not None:
         write_fields(request, response, decided)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fields import Policy, policy_name, ratelimit_fields, response_fields, retry_after, write_fields
+from .fields import Policy, drop_fields, policy_name, ratelimit_fields, response_fields, retry_after, write_fields
 from .refusals import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, words_of
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "TEMPLATE",
     "Policy",
     "Words",
+    "drop_fields",
     "policy_name",
     "problem_details",
     "ratelimit_fields",

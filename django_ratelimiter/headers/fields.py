@@ -24,6 +24,15 @@ from ..planning import NEVER
 SHOWS: Final = "_ratelimit_shows"
 #: Which draft of the RateLimit fields is sent.
 DRAFT: Final = 11
+#: The fields of both families, all of which are about one client.
+_NAMES_OF_FIELDS: Final = (
+    "RateLimit",
+    "RateLimit-Policy",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "X-RateLimit-Soft-Exceeded",
+)
 #: What Django need not warn of: the refusal has been logged.
 _LOGGED: Final = (429, 503)
 #: Of how many limits it is remembered how they are shown; beyond that all are found anew.
@@ -88,6 +97,13 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
     if not decision.allowed and response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns
+
+
+def drop_fields(response: HttpResponseBase) -> None:
+    """Drop the fields that a response bears already: Django's cache has kept it as another client got it."""
+    if not hasattr(response, SHOWS):
+        for name in _NAMES_OF_FIELDS:
+            response.headers.pop(name, None)
 
 
 def response_fields(decision: Decision) -> dict[str, str]:

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.templatetags.static import static
-from django.utils.cache import patch_vary_headers
+from django.utils.cache import patch_cache_control, patch_vary_headers
 from django.utils.http import escape_leading_slashes
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -66,6 +66,8 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     if response is None:
         response = _usual_response(request, decision)
     write_fields(request, response, decision)
+    if response.status_code < 400:  # else Django's cache would keep what the project's own callable has made
+        patch_cache_control(response, private=True, no_store=True)
     setattr(response, SHOWS, decision)
     return response
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, override_settings
+from django.core.cache import cache as django_cache
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, modify_settings, override_settings
 
 from django_ratelimiter.connection import get_engine
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
@@ -187,6 +191,42 @@ def test_the_frameworks_429_and_503_bear_our_fields(
     closed = client.get("/throttled/scoped/")
     assert (closed.status_code, closed["Retry-After"]) == (503, "1")
     assert "RateLimit" not in closed
+
+
+def slow_down(request: HttpRequest, decision: Decision) -> HttpResponse:
+    return HttpResponse("slow down")
+
+
+@pytest.fixture
+def _cached() -> Iterator[None]:
+    """Django's cache of whole pages, placed as its documentation says: first and last."""
+    around = {
+        "prepend": "django.middleware.cache.UpdateCacheMiddleware",
+        "append": "django.middleware.cache.FetchFromCacheMiddleware",
+    }
+    with modify_settings(MIDDLEWARE=around), override_settings(CACHE_MIDDLEWARE_SECONDS=60):
+        django_cache.clear()
+        yield
+        django_cache.clear()
+
+
+@pytest.mark.usefixtures("_cached")
+def test_a_cached_page_bears_no_fields_of_another_client(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=3, partition_by=["header:X-Device"])
+    first, second = (client.get("/plain/", headers={"X-Device": device}) for device in "ab")
+    assert first["RateLimit"].startswith('"all";r=2')
+    assert "Age" in second  # it comes from the cache
+    assert [name for name in second.headers if "ratelimit" in name.lower()] == []
+
+
+@pytest.mark.usefixtures("_cached")
+@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "RESPONSE": "tests.doors.test_middleware.slow_down"})
+def test_a_refusal_is_cached_for_nobody_whatever_its_status(client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1, partition_by=["header:X-Device"])
+    asked = [("/items/1/", "a"), ("/plain/", "a"), ("/plain/", "b")]
+    told = [client.get(path, headers={"X-Device": device}) for path, device in asked]
+    assert (told[1].status_code, told[1].content) == (200, b"slow down")
+    assert told[2].json() == {"ok": True}
 
 
 def test_a_saved_rule_is_in_force_for_the_next_request(client: Client, make_rule: MakeRule) -> None:
