@@ -44,6 +44,8 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
             return self._acall(request)
+        outer = returning.answering.get()
+        returning.answering.set(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             if _is_undecided(request, response):
@@ -51,10 +53,14 @@ class RateLimitMiddleware:
         except BaseException:  # no response will follow whose end could release what the request holds
             holding.end(request)
             raise
+        finally:
+            returning.answering.set(outer)
         returning.settle(request, response)
         return _with_fields(request, response)
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        outer = returning.answering.get()
+        returning.answering.set(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
             if _is_undecided(request, response):
@@ -62,6 +68,8 @@ class RateLimitMiddleware:
         except (Exception, CancelledError):  # cancelled: the client has gone
             await holding.aend(request)
             raise
+        finally:
+            returning.answering.set(outer)
         await returning.asettle(request, response)
         return _with_fields(request, response)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -18,6 +19,9 @@ from .waiting import Asking, Path, ago, go
 logger = logging.getLogger("django_ratelimiter")
 
 _FAILED: Final = "_ratelimit_failed"
+
+#: The request that the middleware has the project answer, in this thread or task.
+answering: Final[ContextVar[HttpRequest | None]] = ContextVar("django_ratelimiter_answering", default=None)
 
 
 def refund(decision: Decision) -> None:
@@ -84,9 +88,12 @@ def mark_failed(request: Any) -> None:
 
 
 def note_failed_login(request: Any = None, **_signal: Any) -> None:
-    """A log-in that failed is a failure, though Django's own form answers it with status 200."""
+    """A log-in that failed is a failure, though Django's own form answers it with status 200.
+
+    request: `None` where `authenticate` was called without one; it is the one that is being answered.
+    """
     with suppress(AttributeError):  # no request, or what a project's own authentication takes for one
-        mark_failed(request)
+        mark_failed(answering.get() if request is None else request)
 
 
 def unearned(request: HttpRequest, response: HttpResponseBase) -> list[Result]:

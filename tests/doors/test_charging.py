@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 
-from django_ratelimiter import limiter
+from django_ratelimiter import limiter, returning
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.exceptions import LimitExceeded
@@ -214,6 +214,16 @@ class TestFailedLogins:
         assert [self.log_in(post, password) for password in passwords] == [
             200, 302, 200, 302, 302, 302, 200, 429, 429,
         ]  # fmt: skip
+
+    def test_it_is_known_whose_failure_it_is_though_nobody_names_the_request(
+        self, post: Any, make_rule: MakeRule
+    ) -> None:
+        make_rule("guesses", quota=2, path="/guess/", path_kind="exact", charge_when="failure")
+        passwords = ["right", "wrong", "right", "right", "wrong", "wrong"]
+        asked = [post("/guess/", {"username": "ann", "password": password}).status_code for password in passwords]
+        assert asked == [200] * 5 + [429]
+        assert authenticate(username="ann", password="wrong") is None  # and this is nobody's
+        assert returning.answering.get() is None
 
     def test_nobody_else_is_kept_out(self) -> None:
         assert [self.log_in(Client().post, "wrong") for _ in range(4)][-1] == 429
