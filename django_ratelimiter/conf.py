@@ -170,6 +170,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "ENGINE": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True), True),
     "CACHE_ALIAS": Entry(None, _text(".+", "None, or the name of an entry of CACHES", optional=True), True),
     "NAMESPACE": Entry("rl", _text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
+    "DEADLINE_MS": Entry(50.0, _number(1, 60_000, "milliseconds, from 1 to 60000")),
     "VERSION_CHECK_INTERVAL": Entry(1.0, _number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
     "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
     "TIER_CACHE_SECONDS": Entry(5.0, _number(0, 3600, "seconds, from 0 (no caching) to 3600")),
@@ -211,6 +212,8 @@ class Settings:
     CACHE_ALIAS: str | None
     #: What the names of all keys start with.
     NAMESPACE: str
+    #: Milliseconds that a decision waits for Redis at most; then each rule's failure policy decides.
+    DEADLINE_MS: float
     #: Seconds after which a request that meets no rule asks for a newer rule set; 0 = each time.
     VERSION_CHECK_INTERVAL: float
     #: Seconds after which rules are read from the database again while Redis is out of reach.

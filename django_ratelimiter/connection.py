@@ -92,4 +92,4 @@ def _redis(alias: str) -> Engine:
             f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
             "its BACKEND must be django_redis.cache.RedisCache."
         ) from error
-    return RedisEngine(client, settings.NAMESPACE)
+    return RedisEngine(client, settings.NAMESPACE, deadline=settings.DEADLINE_MS / 1_000)

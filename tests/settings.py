@@ -78,4 +78,8 @@ CACHES = {
         "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 0.5, "SOCKET_TIMEOUT": 0.5},
     },
 }
-RATELIMITER = {"CACHE_ALIAS": "ratelimit"}
+RATELIMITER = {
+    "CACHE_ALIAS": "ratelimit",
+    # Longer than any hiccup of a busy machine: at a deadline the failure policies decide, rightly, and spoil a count.
+    "DEADLINE_MS": 10_000,
+}
