@@ -1,4 +1,4 @@
-"""The system check for views of the REST framework whose rules by user are never met."""
+"""The system checks of views of the REST framework: rules by user that are never met, addresses that clients choose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
-from django_ratelimiter.throttling import RuleThrottle
+from django_ratelimiter.checks.views import _all_views
+from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
 from .test_checks import ids, make_rule
 from .urls import say_hello
@@ -125,7 +126,50 @@ def test_views_are_named_only_for_rules_that_they_would_meet(fields: dict[str, A
 
 
 def test_the_route_that_the_check_works_out_is_the_one_of_a_request() -> None:
-    found = {(match.route, match.view_name) for match in checks._all_views(get_resolver(__name__))}
+    found = {(match.route, match.view_name) for match in _all_views(get_resolver(__name__))}
     for address in ("/plain/5/", "/api/set/", "/api/set/bare/", "/api/old/7/", "/scoped/"):
         match = resolve(address, __name__)
         assert (match.route, match.view_name) in found
+
+
+class ByAddress(UserRateThrottle):
+    rate = "5/min"
+
+
+class ByField(ByAddress):
+    def get_ident(self, request: Any) -> str:
+        return str(request.data.get("email"))
+
+
+class Address(APIView):
+    throttle_classes = (ByAddress, ByField)
+
+
+def believing(*views: Any) -> list[str]:
+    """The throttles that the check names for these views."""
+    with override_settings(ROOT_URLCONF=tuple(path(f"{number}/", view) for number, view in enumerate(views))):
+        messages = checks.check_addresses()
+    assert ids(messages) in ([], ["W011"])
+    return [name.strip(" .").rpartition(".")[2] for m in messages for name in m.msg.rpartition(":")[2].split(",")]
+
+
+def test_throttles_that_take_each_clients_word_for_its_address() -> None:
+    assert believing(Plain.as_view(), Throttled.as_view(), say_hello) == []
+    assert believing(Address.as_view(), Plain.as_view(throttle_classes=[ScopedRateThrottle])) == [
+        "ScopedRateThrottle",
+        "ByAddress",
+    ]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"REST_FRAMEWORK": {"NUM_PROXIES": 0}},
+        {"RATELIMITER": {"TRUSTED_PROXIES": ["10.0.0.0/8"]}},
+        {"RATELIMITER": {"TRUSTED_PROXIES": 1}},
+        {"RATELIMITER": {"TRUSTED_PROXIES": "nonsense"}},
+    ],
+)
+def test_where_proxies_are_known_nobody_is_believed(known: dict[str, Any]) -> None:
+    with override_settings(**known):
+        assert believing(Address.as_view()) == []

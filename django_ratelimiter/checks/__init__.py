@@ -5,22 +5,21 @@ Those that need the rules read them from the database, and say nothing where it 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
 
 from ..conf import django_setting, problems, settings
 from ..rules import versions
 from ..rules.compiler import snapshot_of_rows
-from ..rules.ruleset import Facts, RuleRecord
+from ..rules.ruleset import RuleRecord
 from .brought_along import check_settings_of_django_ratelimit
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
-from .common import TAG, are_wrong, from_database, imported, rules_in_force
+from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
+from .views import check_addresses, check_views
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -84,30 +83,6 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
     ]
 
 
-def check_views(**_kwargs: object) -> list[CheckMessage]:
-    """W004: views of the REST framework whose rules by user are never met."""
-    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
-    if not rules or not django_setting("ROOT_URLCONF"):
-        return []
-    unmet: dict[Any, set[str]] = {}
-    for match in _all_views(get_resolver()):
-        view: Any = match.func
-        if _knows_user_too_late(view):
-            slugs = {rule.slug for rule in rules if _may_meet(rule, match)}
-            if slugs:
-                unmet.setdefault(view.cls, set()).update(slugs)
-    return [
-        checks.Warning(
-            f"{cls.__module__}.{cls.__qualname__} authenticates its user after the middleware has decided, "
-            f"so that it never meets rules by user: {', '.join(sorted(slugs))}.",
-            hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
-            "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
-            id=f"{TAG}.W004",
-        )
-        for cls, slugs in unmet.items()
-    ]
-
-
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
@@ -155,6 +130,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_identities,
     check_trust,
     check_settings_of_django_ratelimit,
+    check_addresses,
 )
 
 
@@ -177,7 +153,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
         )
         return
     cache = caches[alias]
-    if not _is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+    if not is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         yield checks.Error(
             f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a django-redis cache.",
             hint='Its BACKEND must be "django_redis.cache.RedisCache".',
@@ -204,12 +180,7 @@ def _has_timeout(cache: dict[str, Any], name: str) -> bool:
 
 
 def _position(classes: Sequence[Any], path: str) -> int | None:
-    return next((index for index, cls in enumerate(classes) if _is_subclass(cls, path)), None)
-
-
-def _is_subclass(cls: Any, path: str) -> bool:
-    """Whether `cls` is the class of this path or derived from it. Imports nothing."""
-    return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
+    return next((index for index, cls in enumerate(classes) if is_subclass(cls, path)), None)
 
 
 def _left_out() -> dict[str, str]:
@@ -222,50 +193,3 @@ def _left_out() -> dict[str, str]:
 
 def _asks_for_address(rule: RuleRecord) -> bool:
     return "ip" in rule.partition_by or (bool(rule.partition_by) and rule.missing_partition == "ip")
-
-
-def _all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:
-    """Every view of the URL conf, as the match that a request for it would have."""
-    for pattern in resolver.url_patterns:
-        joined = route + str(pattern.pattern).removeprefix("^" if route else "")
-        if isinstance(pattern, URLResolver):
-            yield from _all_views(pattern, joined, (*names, pattern.namespace or ""))
-        else:
-            yield ResolverMatch(pattern.callback, (), {}, pattern.name, namespaces=list(names), route=joined)
-
-
-def _knows_user_too_late(view: Any) -> bool:
-    """Whether a view of the REST framework finds its user by itself, and no throttle of ours then asks for it."""
-    cls = getattr(view, "cls", None)
-    if not hasattr(cls, "throttle_classes"):
-        return False
-    for method in ("get_throttles", "get_authenticators"):  # a view that chooses by request: nobody can tell
-        if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
-            return False
-    chosen = {name: getattr(cls, name) for name in ("throttle_classes", "authentication_classes")}
-    chosen |= getattr(view, "initkwargs", {})
-    if any(getattr(throttle, "decides_rules", False) for throttle in chosen["throttle_classes"]):
-        return False
-    by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
-    return any(not _is_subclass(authentication, by_session) for authentication in chosen["authentication_classes"])
-
-
-def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
-    """Whether requests for this view surely meet the rule; a prefix inside a captured part is let go."""
-    view: Any = match.func
-    scope = getattr(view.cls, "throttle_scope", None) or ""
-    route = match.route or ""
-    path = get_script_prefix() + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
-    if rule.path_kind == "exact":
-        if not _leads_to(rule.path, view):
-            return False
-        path = rule.path
-    methods = rule.methods or ("GET",)
-    return any(rule.matches(Facts(method, path, route, match.view_name, scope)) for method in methods)
-
-
-def _leads_to(path: str, view: Any) -> bool:
-    try:
-        return resolve("/" + path.removeprefix(get_script_prefix())).func is view
-    except Resolver404:
-        return False

@@ -30,6 +30,11 @@ def imported(path: str) -> Any:
         return None  # Django says so itself when it needs it
 
 
+def is_subclass(cls: Any, path: str) -> bool:
+    """Whether `cls` is the class of this path or derived from it. Imports nothing."""
+    return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
+
+
 def rules_in_force() -> Iterable[RuleRecord]:
     rules = from_database(versions.load)
     return [rule for rule in rules.rules if rule.mode != "off"] if rules else []

@@ -1,0 +1,118 @@
+"""Checks of the REST framework's views: that rules by user are met there, and that addresses are the clients' own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.core import checks
+from django.core.checks import CheckMessage
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
+
+from ..conf import django_setting, settings
+from ..rules.ruleset import Facts, RuleRecord
+from .common import TAG, are_wrong, is_subclass, rules_in_force
+
+_THROTTLES: Final = "django_ratelimiter.throttling"
+
+
+def check_views(**_kwargs: object) -> list[CheckMessage]:
+    """W004: views of the REST framework whose rules by user are never met."""
+    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
+    if not rules or not django_setting("ROOT_URLCONF"):
+        return []
+    unmet: dict[Any, set[str]] = {}
+    for match in _all_views(get_resolver()):
+        view: Any = match.func
+        if _knows_user_too_late(view):
+            slugs = {rule.slug for rule in rules if _may_meet(rule, match)}
+            if slugs:
+                unmet.setdefault(view.cls, set()).update(slugs)
+    return [
+        checks.Warning(
+            f"{cls.__module__}.{cls.__qualname__} authenticates its user after the middleware has decided, "
+            f"so that it never meets rules by user: {', '.join(sorted(slugs))}.",
+            hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
+            "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
+            id=f"{TAG}.W004",
+        )
+        for cls, slugs in unmet.items()
+    ]
+
+
+def check_addresses(**_kwargs: object) -> list[CheckMessage]:
+    """W011: throttles take each client's word for its address, as the REST framework does without NUM_PROXIES."""
+    if are_wrong("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
+        return []
+    trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
+    if trusted.hops or trusted.networks or trusted.unix or framework.get("NUM_PROXIES") is not None:
+        return []
+    believing = {
+        f"{throttle.__module__}.{throttle.__qualname__}"
+        for match in _all_views(get_resolver())
+        for throttle in _chosen(match.func, "throttle_classes")
+        if getattr(getattr(throttle, "get_ident", None), "__module__", "") == _THROTTLES
+    }
+    if not believing:
+        return []
+    return [
+        checks.Warning(
+            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so that clients choose their address by X-Forwarded-For, and "
+            f"find a fresh counter with each choice: {', '.join(sorted(believing))}.",
+            hint="Set it to the number of your proxies, 0 if there are none, or name them in "
+            "RATELIMITER['TRUSTED_PROXIES'].",
+            id=f"{TAG}.W011",
+        )
+    ]
+
+
+def _all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:
+    """Every view of the URL conf, as the match that a request for it would have."""
+    for pattern in resolver.url_patterns:
+        joined = route + str(pattern.pattern).removeprefix("^" if route else "")
+        if isinstance(pattern, URLResolver):
+            yield from _all_views(pattern, joined, (*names, pattern.namespace or ""))
+        else:
+            yield ResolverMatch(pattern.callback, (), {}, pattern.name, namespaces=list(names), route=joined)
+
+
+def _knows_user_too_late(view: Any) -> bool:
+    """Whether a view of the REST framework finds its user by itself, and no throttle of ours then asks for it."""
+    cls = getattr(view, "cls", None)
+    if not hasattr(cls, "throttle_classes"):
+        return False
+    for method in ("get_throttles", "get_authenticators"):  # a view that chooses by request: nobody can tell
+        if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
+            return False
+    if any(getattr(throttle, "decides_rules", False) for throttle in _chosen(view, "throttle_classes")):
+        return False
+    by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
+    return any(not is_subclass(each, by_session) for each in _chosen(view, "authentication_classes"))
+
+
+def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
+    """Whether requests for this view surely meet the rule; a prefix inside a captured part is let go."""
+    view: Any = match.func
+    scope = getattr(view.cls, "throttle_scope", None) or ""
+    route = match.route or ""
+    path = get_script_prefix() + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
+    if rule.path_kind == "exact":
+        if not _leads_to(rule.path, view):
+            return False
+        path = rule.path
+    methods = rule.methods or ("GET",)
+    return any(rule.matches(Facts(method, path, route, match.view_name, scope)) for method in methods)
+
+
+def _leads_to(path: str, view: Any) -> bool:
+    try:
+        return resolve("/" + path.removeprefix(get_script_prefix())).func is view
+    except Resolver404:
+        return False
+
+
+def _chosen(view: Any, name: str) -> Any:
+    """The classes under this name of a view of the REST framework."""
+    chosen = getattr(view, "initkwargs", {}).get(name)
+    return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen
