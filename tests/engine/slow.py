@@ -1,0 +1,74 @@
+"""A TCP proxy that passes everything on a while later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+
+class SlowProxy:
+    """Passes every byte between its own port and a server's after `seconds` each way; one thread, for all connections.
+
+    seconds: may be changed at any time, for what arrives from then on.
+    """
+
+    def __init__(self, port: int, seconds: float) -> None:
+        self.seconds = seconds
+        self._server_port = port
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
+        self._thread.start()
+        self._door = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._door.sockets[0].getsockname()[1]}/0"
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:
+            writer.close()
+            return
+        for source, target in ((reader, far_writer), (far_reader, writer)):
+            task = self._loop.create_task(self._pass_on(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65_536):
+                self._loop.call_later(self.seconds, _write, target, data)
+        except OSError:
+            pass
+        finally:
+            self._loop.call_later(self.seconds, target.close)
+
+    def __enter__(self) -> SlowProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        self._door.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target
+
+
+def _write(target: asyncio.StreamWriter, data: bytes) -> None:
+    if not target.is_closing():
+        target.write(data)
