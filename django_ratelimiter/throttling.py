@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import wraps
 from threading import local
 from typing import Any, ClassVar, Final
 
@@ -36,6 +38,7 @@ _PERIODS: Final = {
 _SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word in words}
 
 _DISPATCH: Final = "_ratelimit_dispatch"
+_MEETS_RULES: Final = "_ratelimit_meets_rules"
 
 
 class LimiterUnavailable(APIException):
@@ -59,14 +62,10 @@ class RuleThrottle(BaseThrottle):
     decides_rules = True
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        decision = limiter.check(request, scope=getattr(view, "throttle_scope", None))
+        decision = _decided(request, getattr(view, "throttle_scope", None))
         if decision.allowed:
             holding.hold(decision)
             return True
-        if decision.access is not None:
-            raise PermissionDenied
-        if decision.unavailable:
-            raise LimiterUnavailable
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
 
@@ -98,6 +97,12 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     #: Rules of this scope are met as well.
     _rule_scope: str | None = None
     _history: list[float] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = cls.allow_request
+        if own.__module__ != __name__ and not hasattr(own, _MEETS_RULES):
+            cls.allow_request = _meeting_rules(own)  # type: ignore[assignment, method-assign]
 
     def parse_rate(self, rate: str | None) -> tuple[int, int] | tuple[None, None]:
         """Requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for what is no rate."""
@@ -135,12 +140,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
             if not getattr(http, "ratelimit", NOTHING_TO_DECIDE).allowed:
                 return self._looks_only(request, extra)
-        decision = limiter.check(request, scope=self._rule_scope, extra=() if extra is None else (extra,))
-        self._decision = decision
-        if decision.access is not None:
-            raise PermissionDenied
-        if decision.unavailable:
-            raise LimiterUnavailable
+        self._decision = decision = _decided(request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
             admitted = decision.allowed
         elif decision.allowed:
@@ -152,6 +152,17 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if admitted:
             holding.hold(decision)
         return admitted
+
+    def _meets_rules(self, request: Any) -> bool:
+        """Whether the rules admit what a subclass has let pass by itself, unless they have been asked."""
+        http = getattr(request, "_request", request)
+        if not isinstance(http, HttpRequest) or http.__dict__.get(_DISPATCH, (None,))[0] is request:
+            return True
+        _begin(request)
+        self._decision = decision = _decided(request, self._rule_scope)
+        if decision.allowed:
+            holding.hold(decision)
+        return decision.allowed
 
     def _looks_only(self, request: Any, extra: Extra) -> bool:
         """Whether it would admit what another throttle of the view has refused: the client waits for the last."""
@@ -246,6 +257,28 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
         self.rate = self.get_rate() if self.scope else None
         self.num_requests, self.duration = self.parse_rate(self.rate)
         return super().allow_request(request, view)
+
+
+def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, Any], bool]:
+    """A subclass's own `allow_request`, which may answer without asking ours, where the rules are met."""
+
+    @wraps(own)
+    def allow_request(self: SimpleRateThrottle, request: Any, view: Any) -> bool:
+        self._decision = self._history = None
+        return own(self, request, view) and self._meets_rules(request)
+
+    setattr(allow_request, _MEETS_RULES, True)
+    return allow_request
+
+
+def _decided(request: Any, scope: str | None, extra: tuple[Extra, ...] = ()) -> Decision:
+    """The decision on a request. Raises for a refusal that is no limit's."""
+    decision = limiter.check(request, scope=scope, extra=extra)
+    if decision.access is not None:
+        raise PermissionDenied
+    if decision.unavailable:
+        raise LimiterUnavailable
+    return decision
 
 
 def _begin(request: Request | HttpRequest) -> HttpRequest:

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from django_ratelimiter import connection, holding
 from django_ratelimiter.engine import MemoryEngine
@@ -39,6 +40,13 @@ def make_rule(db: None) -> MakeRule:
         return rule
 
     return make
+
+
+@pytest.fixture
+def people(db: None) -> None:
+    """Two users."""
+    for name in ("ann", "bob"):
+        User.objects.create(username=name)
 
 
 class Clock:
