@@ -14,6 +14,7 @@ from django.utils.asyncio import async_unsafe
 from ..conf import settings
 from ..connection import get_engine
 from ..engine.base import Version
+from ..engine.resilience import when_recovered
 from ..exceptions import RulesUnavailable, StaleRules
 from ..models import Rule, RuleLimit, Tier
 from ..signals import rules_changed, rules_committed
@@ -128,11 +129,13 @@ def renewed_by_age() -> RuleSet:
 
 
 def connect() -> None:
-    """Number what is saved outside `editing`, and note what this process itself commits."""
+    """Number what is saved outside `editing`, and read the rules anew where they may have changed unseen."""
     for model in (Tier, Rule, RuleLimit):
         for signal in (post_save, post_delete):
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
+    # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
+    when_recovered(_mark_outdated)
 
 
 def _number_edit(sender: type, instance: Any, **kwargs: Any) -> None:

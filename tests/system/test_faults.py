@@ -129,9 +129,8 @@ FAULTS: dict[Fault, bool] = {
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with RedisServer() as server, SlowProxy(server.port, 0.0) as proxy:
-        with redis.Redis.from_url(server.url) as control:
-            yield Stage(server, proxy, control)
+    with RedisServer() as server, SlowProxy(server.port, 0.0) as proxy, redis.Redis.from_url(server.url) as control:
+        yield Stage(server, proxy, control)
 
 
 @pytest.fixture

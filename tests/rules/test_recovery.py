@@ -1,0 +1,55 @@
+"""After an outage no process decides by rules from before it, though nobody could tell Redis of newer ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_ratelimiter import connection
+from django_ratelimiter.engine import StaleRules
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+from example_project.redis_server import RedisServer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_rules_saved_during_an_outage_hold_when_redis_is_back(
+    redis_server: Callable[..., RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = redis_server()
+    at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
+    settings.CACHES = {"default": at, "ratelimit": at}
+    rule = Rule.objects.create(slug="rule", name="rule", path="/items/1/", path_kind="exact")
+    limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+    assert quota() == 50
+    engine, before = connection.get_engine(), cache._kept
+    publish = engine.publish
+
+    # Another process saves, and Redis does not hear of it.
+    monkeypatch.setattr(cache, "_kept", cache._Kept())
+    monkeypatch.setattr(engine, "publish", lambda version: None)
+    limit.quota = 60
+    limit.save()
+    monkeypatch.setattr(cache, "_kept", before)
+    monkeypatch.setattr(engine, "publish", publish)
+    before.outdated = False
+
+    breaker = engine._links._stock.breaker  # type: ignore[attr-defined]
+    while not breaker.is_open:
+        breaker.fail(OSError("gone"))
+    assert quota() is None, "by the failure policy"
+    breaker.close()
+    assert quota() == 60
+    with pytest.raises(StaleRules) as told:
+        engine.check([], version=0)
+    assert told.value.number == cache.current_rules().version.number
+
+
+def quota() -> int | None:
+    """What the response says, by whose rules it was decided."""
+    limit = Client().get("/items/1/").headers.get("X-RateLimit-Limit")
+    return limit and int(limit)
