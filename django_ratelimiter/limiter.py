@@ -112,6 +112,7 @@ def _checking(
             latest = yield from _deciding(question)
         except AccessDenied as denied:
             latest, decision = None, replace(decision, allowed=False, access=denied.record)
+            yield from returning.refunding(decision.results)
         if latest:
             decision = merge(decision, latest)
             if latest.leases:

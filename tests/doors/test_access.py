@@ -17,7 +17,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import entries, remembered
 
-from .conftest import MakeRule
+from .conftest import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
 
@@ -74,6 +74,21 @@ class TestDenied:
         assert ask(client, headers={"X-API-Key": "another"}).status_code == 200
         client.force_login(user)
         assert ask(client).status_code == 403
+
+    def test_after_authentication_gives_back_what_was_spent_before(
+        self, client: Client, make_rule: MakeRule, clock: Clock
+    ) -> None:
+        make_rule("per-ip", quota=5, partition_by=["ip"])
+        make_rule("in-flight", quota=1, partition_by=["ip"], algorithm="concurrency", limit={"window_seconds": 60})
+        ann, bob = (User.objects.create(username=name) for name in ("ann", "bob"))
+        enter(kind="user", value=str(ann.pk))
+        denied = [client.get("/throttled/", headers={"X-Name": "ann"}) for _ in range(7)]
+        assert {response.status_code for response in denied} == {403}
+        assert client.get("/throttled/", headers={"X-Name": str(bob)})["RateLimit"].startswith('"in-flight";r=0')
+        left = [
+            result.verdict.remaining for result in limiter.peek(RequestFactory().get("/")).results if result.verdict
+        ]
+        assert left == [1, 4]
 
     def test_on_an_event_loop_too(self, async_client: AsyncClient) -> None:
         user = User.objects.create(username="ada")
