@@ -25,8 +25,8 @@ from ..conf import TrustedProxies, settings
 _MAX_ADDRESS: Final = 80
 #: The longest element of Forwarded that is looked at; it may name the host and more.
 _MAX_ELEMENT: Final = 1_000
-#: What servers call the peer on a Unix socket.
-_UNIX_PEERS: Final = ("", "unix:")
+#: What servers call the peer on a Unix socket; "localhost" is waitress's word.
+_UNIX_PEERS: Final = ("", "unix:", "localhost")
 
 Address = IPv4Address | IPv6Address
 
