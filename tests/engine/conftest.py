@@ -18,6 +18,7 @@ from hypothesis import settings
 from django_ratelimiter.engine import Engine, MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
+from tests.clusters import Cluster
 from tests.engine.trio import Trio
 
 settings.register_profile("brief", deadline=None, max_examples=15)
@@ -68,3 +69,10 @@ def blocking(redis_url: str) -> Iterator[Blocking]:
 def server(redis_server: Callable[..., RedisServer]) -> RedisServer:
     """A server of the test's own, for what would disturb others on a shared one."""
     return redis_server()
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[Cluster]:
+    """Three masters with a replica each."""
+    with Cluster() as cluster:
+        yield cluster

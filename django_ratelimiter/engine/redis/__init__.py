@@ -6,45 +6,77 @@ costs more than the script (benchmarks/), and it repeats a command whose reply w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import methodcaller
 from time import monotonic
-from typing import Any
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import RedisError
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
-from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
+from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
 from ..scripts import TAKE_USAGE
-from .async_links import AsyncLinks
 from .clients import asynchronous
+from .event_loops import AsyncRedisEngine, probe
 from .links import Links
-from .wires import packed
+from .nodes import Nodes, nodes_of
+from .on_demand import ClusterOnDemand
+from .spread import SHARDS, Call, Calls, Spread, names_by_shard
+
+__all__ = ["CLIENT_ERRORS", "SHARDS", "AsyncRedisEngine", "ClusterOnDemand", "RedisEngine"]
+
+logger = logging.getLogger("django_ratelimiter")
+
+T = TypeVar("T")
+
+#: What a client may raise where its server is out of reach.
+CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
 
 class RedisEngine(Planner):
-    """The engine on one Redis, or on what Sentinel names as its master.
+    """The engine on one Redis, on what Sentinel names as its master, or on a cluster.
 
     client: a redis-py client; the engine's own connections are made as its pool makes them.
-    namespace: what all keys begin with. deadline: seconds that a decision waits for Redis at most, and a server that
-    keeps failing is not asked until it answers again; `None` = the client's timeouts hold, and each call tries anew.
-    Every method raises EngineUnavailable where Redis gives no answer.
+    namespace: what all keys begin with. shards: among how many shards a cluster's keys are spread; elsewhere there is
+    one. deadline: seconds that a decision waits for Redis at most, and a server that keeps failing is not asked until
+    it answers again; `None` = the client's timeouts hold, and each call tries anew.
+    Every method raises EngineUnavailable where Redis gives no answer. ValueError for a client that asks replicas.
     """
 
-    def __init__(self, client: Redis, namespace: str = "rl", *, deadline: float | None = None) -> None:
-        super().__init__(namespace)
-        self._client, self._deadline = client, deadline
-        self._links = Links(client, deadline, _probe(self))
+    def __init__(
+        self,
+        client: Redis | RedisCluster,
+        namespace: str = "rl",
+        *,
+        shards: int = SHARDS,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1)
+        self._client = client
+        self._deadline = deadline
+        self._nodes: Nodes | None = None
+        if isinstance(client, RedisCluster):
+            self._nodes = nodes_of(client, namespace, shards, deadline)
+            self._spread = Spread(self, self._nodes.node_of)
+        elif not getattr(client.connection_pool, "is_master", True):
+            raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
+        else:
+            self._links = Links(client, deadline, probe(self))
 
     def for_event_loops(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""
-        client = asynchronous(self._client)
-        return AsyncRedisEngine(client, self.namespace, deadline=self._deadline) if client else None
+        client = self._client
+        twin = asynchronous(client) if isinstance(client, Redis) else client
+        if twin is None or (self._nodes and self._nodes.only_in_threads):
+            return None
+        return AsyncRedisEngine(twin, self.namespace, shards=self.shards, deadline=self._deadline)
 
     def check(
         self,
@@ -62,6 +94,8 @@ class RedisEngine(Planner):
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
         charges, receipts = list(charges), receipts_of(refund_if_denied)
+        if self._nodes:
+            return self._go(self._spread.checking(charges, receipts, version, now_us, refused, counts), together=True)
         mode = Mode.REFUSED if refused else Mode.CHECK
         reply = self._call(mode, charges, receipts, version, now_us, counts)
         verdicts = read(reply, charges, spending=True, refused=refused)
@@ -71,12 +105,16 @@ class RedisEngine(Planner):
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
         charges = list(charges)
+        if self._nodes:
+            return self._go(self._spread.peeking(charges, now_us), together=True)
         return read(self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         receipts = receipts_of(verdicts)
-        if receipts:
+        if self._nodes:
+            self._go(self._spread.refunding(receipts))
+        elif receipts:
             self._call(Mode.REFUND, (), receipts, None, None)
             mark_refunded(receipts)
 
@@ -86,34 +124,59 @@ class RedisEngine(Planner):
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys: their next request finds the full quota."""
-        names = [self._name(charge) for charge in charges]
-        if names:
-            self._ask(lambda: self._client.delete(*names))
+        for shard, names in names_by_shard(self, charges).items():
+            self._run(shard, methodcaller("delete", *names))
 
     def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
+        if self._nodes:
+            self._nodes.agree()
+            return self._go(self._spread.publishing(version))
         with suppress(StaleRules):  # a later version is in force already
             self._call(Mode.PUBLISH, (), (), version, None)
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
-        """Close the minutes that have passed and name all batches that wait, the oldest first."""
+        """Close the minutes that have passed and name all batches that wait, the oldest first.
+
+        Those of shards that are out of reach are left for another time; EngineUnavailable if no shard can be reached.
+        """
         now = str(-1 if now_us is None else now_us)
-        batches = self._ask(lambda: self._client.eval(TAKE_USAGE, 1, self._version_key(0), now, uuid4().hex))
-        return usage.in_order(_text(batch) for batch in batches)
+        batches: list[str] = []
+        problem, missed = None, 0
+        for shard in range(self.shards):
+            name = f"{uuid4().hex}:{shard}" if shard else uuid4().hex
+            command = methodcaller("eval", TAKE_USAGE, 1, self._version_key(shard), now, name)
+            try:
+                found = self._run(shard, command)
+            except EngineUnavailable as error:
+                problem, missed = error, missed + 1
+            else:
+                batches += map(_text, found)
+        if problem and missed == self.shards:
+            raise problem
+        if problem:
+            logger.warning("The usage in %d of %d shards cannot be collected now: %s", missed, self.shards, problem)
+        return usage.in_order(batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
         """The counts of one batch; empty once it was dropped or expired."""
-        found = self._ask(lambda: self._client.hgetall(f"{self._prefix(0)}batch:{batch}"))
+        shard = usage.shard_of(batch)
+        found = self._run(shard, lambda client: client.hgetall(f"{self._prefix(shard)}batch:{batch}"))
         fields = {_text(field): count for field, count in found.items()}
         fields.pop(usage.FILLER, None)
         return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
 
     def drop_usage(self, batch: str) -> None:
         """Forget a batch that has been collected."""
-        with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.delete(f"{self._prefix(0)}batch:{batch}")
-            pipeline.srem(f"{self._prefix(0)}batches", batch)
-            self._ask(pipeline.execute)
+        shard = usage.shard_of(batch)
+
+        def drop(client: Redis) -> None:
+            with client.pipeline(transaction=True) as pipeline:
+                pipeline.delete(f"{self._prefix(shard)}batch:{batch}")
+                pipeline.srem(f"{self._prefix(shard)}batches", batch)
+                pipeline.execute()
+
+        self._run(shard, drop)
 
     def _call(
         self,
@@ -123,123 +186,52 @@ class RedisEngine(Planner):
         version: int | Version | None,
         now_us: int | None,
         counts: usage.Held | None = None,
+        shard: int = 0,
+        until: float | None = None,
     ) -> list[int]:
-        """One call of check.lua for these charges and receipts."""
+        """One call of check.lua for these charges and receipts, which lie in one shard."""
         times: Sequence[int] | None = None
-        until: float | None = None
         began = monotonic()
         for _ in range(ATTEMPTS):
-            call = self._packed(mode, charges, receipts, version, now_us, times, counts=counts)
-            reply: list[int] = self._links.ask(call, until)
+            call = self._packed(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts)
+            reply: list[int] = self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until)
             if reply[0] >= 0:
                 return reply
             times = self._times(reply, now_us)
-            until = None if self._deadline is None else began + self._deadline
+            until = until or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
 
-    def _ask(self, command: Callable[[], Any]) -> Any:
+    def _go(self, calls: Calls[T], *, together: bool = False) -> T:
+        """Make these calls. together: within one deadline."""
+        until = monotonic() + self._deadline if together and self._deadline is not None else None
+        turn: Any = calls.send
+        given: Any = None
+        while True:
+            try:
+                call = turn(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                turn, given = calls.send, self._make(call, until)
+            except Exception as error:
+                turn, given = calls.throw, error
+
+    def _make(self, call: Call, until: float | None) -> Any:
+        if call.packed is None:
+            return self._call(*call[1:7], call.shard, call.until(until))
+        assert self._nodes
+        return self._nodes.ask(call.shard, call.packed, call.until(until))
+
+    def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command off the path of decisions, through the client; it may be repeated without harm."""
+        if self._nodes:
+            return self._nodes.run(shard, command)
+        assert isinstance(self._client, Redis)
         try:
-            return command()
+            return command(self._client)
         except (RedisError, OSError) as error:
             raise EngineUnavailable(f"Redis did not do it: {error}") from error
 
 
-class AsyncRedisEngine(Planner):
-    """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
-
-    client: of redis.asyncio; the engine's own connections are made as its pool makes them. most_connections: calls at
-    work at once on one event loop; more wait for their turn. deadline: as for RedisEngine; without one, the client's
-    `socket_timeout` stands in for it.
-    """
-
-    def __init__(
-        self, client: AsyncRedis, namespace: str = "rl", *, most_connections: int = 64, deadline: float | None = None
-    ) -> None:
-        super().__init__(namespace)
-        self._deadline = deadline
-        self._links = AsyncLinks(client, most_connections, deadline, _probe(self))
-
-    async def check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-        refused: bool = False,
-        counts: usage.Held | None = None,
-    ) -> list[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
-
-        refused: the call is refused already: it is dealt with as if one more charge had refused it.
-        counts: usage that this process has held; it is added once, however often it comes under the same id.
-        """
-        charges, receipts = list(charges), receipts_of(refund_if_denied)
-        mode = Mode.REFUSED if refused else Mode.CHECK
-        reply = await self._call(mode, charges, receipts, version, now_us, counts)
-        verdicts = read(reply, charges, spending=True, refused=refused)
-        settle(receipts, verdicts, refused=refused)
-        return verdicts
-
-    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now; spends and counts nothing."""
-        charges = list(charges)
-        return read(await self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
-
-    async def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
-        receipts = receipts_of(verdicts)
-        if receipts:
-            await self._call(Mode.REFUND, (), receipts, None, None)
-            mark_refunded(receipts)
-
-    async def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases of these verdicts; those of other algorithms are left alone."""
-        await self.refund(leases(verdicts))
-
-    async def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys: their next request finds the full quota."""
-        names = [self._name(charge) for charge in charges]
-        if names:
-            await self._links.ask(deletion(names))  # the client's own connections know one event loop only
-
-    async def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is."""
-        with suppress(StaleRules):  # a later version is in force already
-            await self._call(Mode.PUBLISH, (), (), version, None)
-
-    async def aclose(self) -> None:
-        """Close this event loop's idle connections; the client is its owner's to close."""
-        await self._links.close()
-
-    async def _call(
-        self,
-        mode: Mode,
-        charges: Sequence[Charge],
-        receipts: Sequence[Verdict],
-        version: int | Version | None,
-        now_us: int | None,
-        counts: usage.Held | None = None,
-    ) -> list[int]:
-        """One call of check.lua for these charges and receipts."""
-        times: Sequence[int] | None = None
-        until: float | None = None
-        began = monotonic()
-        for _ in range(ATTEMPTS):
-            call = self._packed(mode, charges, receipts, version, now_us, times, counts=counts)
-            reply: list[int] = await self._links.ask(call, until)
-            if reply[0] >= 0:
-                return reply
-            times = self._times(reply, now_us)
-            until = None if self._deadline is None else began + self._deadline
-        raise EngineUnavailable(OUT_OF_TIME)
-
-
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
-
-
-def _probe(planner: Planner) -> bytes:
-    """A write that only a master takes; it leaves nothing for longer than a second."""
-    return packed("SET", f"{{{planner.namespace}:0}}:probe", "1", "PX", "1000")

@@ -1,44 +1,121 @@
-"""The client for event loops that reaches the same server as a client for threads."""
+"""Clients that reach the same servers as one that was given: for event loops, and for each node of a cluster."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.connection import Connection as AsyncConnection
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
+from redis.cluster import RedisCluster
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
-_CLASSES: Final[dict[type, type[AbstractConnection]]] = {
-    Connection: AsyncConnection,
-    SSLConnection: AsyncSSLConnection,
-    UnixDomainSocketConnection: AsyncUnixConnection,
-}
+Address = tuple[str, int]
 
 #: Options of connections that mean the same to both kinds. Others are objects of one kind, or the client's own affair.
 _OPTIONS: Final = {
     *("host", "port", "path", "db", "username", "password", "credential_provider", "protocol"),
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_read_size"),
     *("encoding", "encoding_errors", "client_name", "lib_name", "lib_version"),
+}
+_TLS_OPTIONS: Final = {
     *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_include_verify_flags", "ssl_exclude_verify_flags"),
     *("ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers"),
     "ssl_password",
 }
 #: Checks of a server's certificate that only the kind for threads can make.
-_ONLY_IN_THREADS: Final = ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")
+_ONLY_IN_THREADS: Final = {"ssl_validate_ocsp", "ssl_validate_ocsp_stapled"}
+
+
+class _ToMaster(AsyncConnection):
+    """A connection to whatever server is the master when it is made.
+
+    find: asks the Sentinels, waiting in its thread; clients of theirs for event loops would be bound to one loop.
+    """
+
+    def __init__(self, *, find: Callable[[], Address], **options: Any) -> None:
+        super().__init__(**options)
+        self._find = find
+
+    async def connect(self) -> None:
+        self.host, self.port = await asyncio.to_thread(self._find)
+        await super().connect()  # type: ignore[no-untyped-call]
+
+
+class _ToMasterByTLS(_ToMaster, AsyncSSLConnection):
+    """The same over TLS."""
+
+
+_CLASSES: Final[dict[type, type[AbstractConnection]]] = {
+    Connection: AsyncConnection,
+    SSLConnection: AsyncSSLConnection,
+    UnixDomainSocketConnection: AsyncUnixConnection,
+    SentinelManagedConnection: _ToMaster,
+    SentinelManagedSSLConnection: _ToMasterByTLS,
+}
 
 
 def asynchronous(client: Redis) -> AsyncRedis | None:
     """A client of redis.asyncio with the same address, credentials and timeouts; `None` if there can be none.
 
-    That is so behind Sentinel, with connections of the project's own class, and where certificates are checked by OCSP.
+    That is so with connections of the project's own class, and where certificates are checked by OCSP.
     """
     pool = client.connection_pool
     connection_class, options = _CLASSES.get(pool.connection_class), pool.connection_kwargs
     if connection_class is None or any(options.get(name) for name in _ONLY_IN_THREADS):
         return None
-    given = {name: value for name, value in options.items() if name in _OPTIONS}
-    return AsyncRedis(connection_pool=ConnectionPool(connection_class=connection_class, **given))
+    given = {name: value for name, value in options.items() if name in _OPTIONS | _TLS_OPTIONS}
+    if issubclass(connection_class, _ToMaster):
+        given["find"] = cast(SentinelConnectionPool, pool).get_master_address
+    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=connection_class, **given))
+
+
+class Access(NamedTuple):
+    """How the nodes of a cluster are reached.
+
+    addresses: those to begin with. options: of every connection. tls: whether it is encrypted.
+    remap: gives the address to use for one that the cluster names.
+    """
+
+    addresses: tuple[Address, ...]
+    options: Mapping[str, Any]
+    tls: bool = False
+    remap: Callable[[Address], Address] | None = None
+
+    def node(self, address: Address, **changed: Any) -> Redis:
+        """A client for one node. changed: options that differ from the others'."""
+        connection_class = SSLConnection if self.tls else Connection
+        return Redis.from_pool(ConnectionPool(connection_class, **self._given(address) | changed))
+
+    def async_node(self, address: Address) -> AsyncRedis:
+        """The same for event loops."""
+        connection_class = AsyncSSLConnection if self.tls else AsyncConnection
+        return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class, **self._given(address)))
+
+    @property
+    def only_in_threads(self) -> bool:
+        """Whether no client for event loops can do what these options ask for."""
+        return any(self.options.get(name) for name in _ONLY_IN_THREADS)
+
+    def _given(self, address: Address) -> dict[str, Any]:
+        known = _OPTIONS | _TLS_OPTIONS | _ONLY_IN_THREADS if self.tls else _OPTIONS
+        given = {name: value for name, value in self.options.items() if name in known}
+        given.pop("db", None)  # a cluster has but one
+        return given | {"host": address[0], "port": address[1]}
+
+
+def access(client: RedisCluster | AsyncRedisCluster) -> Access:
+    """How a cluster's client reaches its nodes."""
+    options: dict[str, Any] = client.get_connection_kwargs()
+    encrypted = issubclass(options.get("connection_class", Connection), SSLConnection | AsyncSSLConnection)
+    addresses = tuple((str(node.host), int(node.port)) for node in client.startup_nodes)
+    remap: Any = client.nodes_manager.remap_host_port
+    return Access(addresses, options, bool(options.get("ssl")) or encrypted, lambda address: remap(*address))

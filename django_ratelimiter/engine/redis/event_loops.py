@@ -1,0 +1,163 @@
+"""RedisEngine for event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+
+from ...exceptions import EngineUnavailable, StaleRules
+from .. import usage
+from ..base import Charge, Verdict, Version, leases
+from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
+from .async_links import AsyncLinks
+from .nodes import AsyncNodes, async_nodes_of
+from .spread import SHARDS, Call, Calls, Spread, names_by_shard
+from .wires import packed
+
+T = TypeVar("T")
+
+
+def probe(planner: Planner) -> bytes:
+    """A write that only a master takes; it leaves nothing for longer than a second."""
+    return packed("SET", f"{{{planner.namespace}:0}}:probe", "1", "PX", "1000")
+
+
+class AsyncRedisEngine(Planner):
+    """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
+
+    client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
+    them. most_connections: calls at work at once on one event loop, with one server; more wait for their turn.
+    deadline: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
+    """
+
+    def __init__(
+        self,
+        client: AsyncRedis | AsyncRedisCluster | RedisCluster,
+        namespace: str = "rl",
+        *,
+        shards: int = SHARDS,
+        deadline: float | None = None,
+        most_connections: int = 64,
+    ) -> None:
+        super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards)
+        self._deadline = deadline
+        self._nodes: AsyncNodes | None = None
+        if isinstance(client, AsyncRedis):
+            self._links = AsyncLinks(client, most_connections, deadline, probe(self))
+        else:
+            self._nodes = async_nodes_of(client, namespace, shards, most_connections, deadline)
+            self._spread = Spread(self, self._nodes.node_of)
+
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+        refused: bool = False,
+        counts: usage.Held | None = None,
+    ) -> list[Verdict]:
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+
+        refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        counts: usage that this process has held; it is added once, however often it comes under the same id.
+        """
+        charges, receipts = list(charges), receipts_of(refund_if_denied)
+        if self._nodes:
+            calls = self._spread.checking(charges, receipts, version, now_us, refused, counts)
+            return await self._go(calls, together=True)
+        mode = Mode.REFUSED if refused else Mode.CHECK
+        reply = await self._call(mode, charges, receipts, version, now_us, counts)
+        verdicts = read(reply, charges, spending=True, refused=refused)
+        settle(receipts, verdicts, refused=refused)
+        return verdicts
+
+    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give now; spends and counts nothing."""
+        charges = list(charges)
+        if self._nodes:
+            return await self._go(self._spread.peeking(charges, now_us), together=True)
+        return read(await self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
+
+    async def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        receipts = receipts_of(verdicts)
+        if self._nodes:
+            await self._go(self._spread.refunding(receipts))
+        elif receipts:
+            await self._call(Mode.REFUND, (), receipts, None, None)
+            mark_refunded(receipts)
+
+    async def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts; those of other algorithms are left alone."""
+        await self.refund(leases(verdicts))
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """Forget these keys: their next request finds the full quota."""
+        for shard, names in names_by_shard(self, charges).items():
+            await self._ask(shard, deletion(names))  # the client's own connections know one event loop only
+
+    async def publish(self, version: int | Version) -> None:
+        """Put a version in force, unless a later one is."""
+        if self._nodes:
+            await self._nodes.agree()
+            return await self._go(self._spread.publishing(version))
+        with suppress(StaleRules):  # a later version is in force already
+            await self._call(Mode.PUBLISH, (), (), version, None)
+
+    async def aclose(self) -> None:
+        """Close this event loop's idle connections; the client is its owner's to close."""
+        await (self._nodes or self._links).close()
+
+    async def _call(
+        self,
+        mode: Mode,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        counts: usage.Held | None = None,
+        shard: int = 0,
+        until: float | None = None,
+    ) -> list[int]:
+        """One call of check.lua for these charges and receipts, which lie in one shard."""
+        times: Sequence[int] | None = None
+        began = monotonic()
+        for _ in range(ATTEMPTS):
+            call = self._packed(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts)
+            reply: list[int] = await self._ask(shard, call, until)
+            if reply[0] >= 0:
+                return reply
+            times = self._times(reply, now_us)
+            until = until or (self._deadline and began + self._deadline)
+        raise EngineUnavailable(OUT_OF_TIME)
+
+    async def _go(self, calls: Calls[T], *, together: bool = False) -> T:
+        """Make these calls. together: within one deadline."""
+        until = monotonic() + self._deadline if together and self._deadline is not None else None
+        turn: Any = calls.send
+        given: Any = None
+        while True:
+            try:
+                call = turn(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                turn, given = calls.send, await self._make(call, until)
+            except Exception as error:
+                turn, given = calls.throw, error
+
+    async def _make(self, call: Call, until: float | None) -> Any:
+        if call.packed is None:
+            return await self._call(*call[1:7], call.shard, call.until(until))
+        return await self._ask(call.shard, call.packed, call.until(until))
+
+    async def _ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
+        return await (self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until))

@@ -1,0 +1,179 @@
+"""The nodes of a cluster: each call goes to the one that serves its shard, and follows where that sends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from redis import Redis
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from ...exceptions import EngineUnavailable
+from .async_links import AsyncLinks
+from .clients import Access, Address
+from .links import Links
+from .on_demand import access_of
+from .topology import PATIENCE, Topology
+from .wires import LOAD, packed
+
+T = TypeVar("T")
+
+#: How often one call is sent on, from node to node.
+MOST_TURNS: Final = 5
+LOST: Final = f"The nodes of the cluster sent a call on {MOST_TURNS} times."
+
+_ASKING: Final = packed("ASKING")
+
+
+class _OfEach:
+    """Something for each node, made when it is first needed and forgotten with the node."""
+
+    def __init__(self, topology: Topology, make: Callable[[Address], Any]) -> None:
+        self._topology = topology
+        self._make = make
+        self._made: dict[Address, Any] = {}
+
+    def at(self, address: Address) -> Any:
+        made = self._made.get(address)
+        if made is None:
+            for gone in set(self._made) - self._topology.in_use:
+                self._made.pop(gone, None)
+            made = self._made.setdefault(address, self._make(address))
+        return made
+
+    @property
+    def all(self) -> list[Any]:
+        """What was made so far."""
+        return list(self._made.values())
+
+
+class Nodes:
+    """The nodes as threads reach them.
+
+    deadline: seconds that a decision may wait; `None` = the client's own timeouts hold.
+    """
+
+    def __init__(self, access: Access, topology: Topology, deadline: float | None) -> None:
+        self._access = access
+        self._topology = topology
+        self._deadline = deadline
+        self._clients = _OfEach(topology, access.node)
+        self._links = _OfEach(topology, lambda address: Links(access.node(address), deadline))
+
+    def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
+        """Send one packed call to the node of a shard, see Links.ask."""
+        wait = 2 * PATIENCE if self._deadline is None else self._deadline
+        address, asking = self._topology.address(shard, wait), False
+        for _ in range(MOST_TURNS):
+            try:
+                if asking:
+                    return ask_there(self._access, address, call)
+                return self._links.at(address).ask(call, until)
+            except EngineUnavailable as error:
+                redirection = self._topology.redirection(shard, address, error)
+                if redirection is None:
+                    raise
+                address, asking = redirection
+        raise EngineUnavailable(LOST)
+
+    def node_of(self, shard: int) -> Address | None:
+        """What tells the node of a shard from others; `None` if it is not known."""
+        return self._topology.served_by(shard)
+
+    @property
+    def only_in_threads(self) -> bool:
+        """Whether these nodes cannot be reached as their options say but by threads."""
+        return self._access.only_in_threads
+
+    def run(self, shard: int, command: Callable[[Redis], T]) -> T:
+        """Run a command off the path of decisions, through a client of the node; it may be repeated without harm."""
+        address = self._topology.address(shard, 2 * PATIENCE)
+        for _ in range(MOST_TURNS):
+            try:
+                return command(self._clients.at(address))
+            except (RedisError, OSError) as cause:
+                error = EngineUnavailable(f"Redis did not do it: {cause}")
+                error.__cause__ = cause
+                redirection = self._topology.redirection(shard, address, error)
+                if redirection is None or redirection.asking:
+                    raise error from cause
+                address = redirection.address
+        raise EngineUnavailable(LOST)
+
+    def agree(self) -> None:
+        """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
+        self._topology.address(0, 2 * PATIENCE)
+        self._topology.agree()
+
+
+class AsyncNodes:
+    """The nodes as event loops reach them. most: calls at work at once on one event loop with one node."""
+
+    def __init__(self, access: Access, topology: Topology, most: int, deadline: float | None) -> None:
+        self._access = access
+        self._topology = topology
+        self._deadline = deadline
+        self._links = _OfEach(topology, lambda address: AsyncLinks(access.async_node(address), most, deadline))
+
+    async def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
+        """Send one packed call to the node of a shard, see AsyncLinks.ask."""
+        address, asking = await self._address(shard), False
+        for _ in range(MOST_TURNS):
+            try:
+                if asking:
+                    return await asyncio.to_thread(ask_there, self._access, address, call)
+                return await self._links.at(address).ask(call, until)
+            except EngineUnavailable as error:
+                redirection = self._topology.redirection(shard, address, error)
+                if redirection is None:
+                    raise
+                address, asking = redirection
+        raise EngineUnavailable(LOST)
+
+    def node_of(self, shard: int) -> Address | None:
+        """What tells the node of a shard from others; `None` if it is not known."""
+        return self._topology.served_by(shard)
+
+    async def agree(self) -> None:
+        """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
+        await self._address(0)
+        await asyncio.to_thread(self._topology.agree)
+
+    async def close(self) -> None:
+        """Close this event loop's idle connections."""
+        for links in self._links.all:
+            await links.close()
+
+    async def _address(self, shard: int) -> Address:
+        if self._topology.is_known:
+            return self._topology.known_address(shard)
+        wait = 2 * PATIENCE if self._deadline is None else self._deadline
+        return await asyncio.to_thread(self._topology.address, shard, wait)
+
+
+def nodes_of(client: RedisCluster, namespace: str, shards: int, deadline: float | None) -> Nodes:
+    """The nodes of a cluster whose keys are spread over so many shards."""
+    access = access_of(client)
+    return Nodes(access, Topology(access, namespace, shards), deadline)
+
+
+def async_nodes_of(
+    client: AsyncRedisCluster | RedisCluster, namespace: str, shards: int, most: int, deadline: float | None
+) -> AsyncNodes:
+    """The same for event loops."""
+    access = access_of(client)
+    return AsyncNodes(access, Topology(access, namespace, shards), most, deadline)
+
+
+def ask_there(access: Access, address: Address, call: bytes) -> Any:
+    """Send one packed call to a node that is taking the slot over, and knows the script or not."""
+    try:
+        with access.node(address, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE) as client:
+            connection = client.connection_pool.get_connection()
+            connection.send_packed_command([LOAD + _ASKING + call])
+            return [connection.read_response() for _ in range(3)][-1]
+    except (RedisError, OSError) as error:
+        raise EngineUnavailable(f"Redis gave no decision: {error}") from error

@@ -1,0 +1,216 @@
+"""What becomes of a call whose keys lie in several shards: one call to each, in ascending order.
+
+Each way is a generator, written once for threads and event loops: it yields calls, and is sent their replies or has
+their errors thrown in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from itertools import count
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ...exceptions import EngineUnavailable, StaleRules
+from .. import usage
+from ..base import Charge, Verdict, Version
+from ..plan import Mode, Planner, mark_refunded, read
+
+T = TypeVar("T")
+
+#: Among how many shards the keys in a cluster are spread, if nothing else is said.
+SHARDS: Final = 64
+
+#: What giving back may take beyond the deadline, which whoever did not answer has used up.
+UNDO_SECONDS: Final = 0.005
+
+#: Held counts whose fate is unknown and whose shard is remembered.
+MOST_REMEMBERED: Final = 1_000
+
+
+class Call(NamedTuple):
+    """One call to one shard. packed: the call itself, where it is not to be packed from the rest."""
+
+    shard: int
+    mode: Mode
+    charges: Sequence[Charge] = ()
+    receipts: Sequence[Verdict] = ()
+    version: int | Version | None = None
+    now_us: int | None = None
+    counts: usage.Held | None = None
+    packed: bytes | None = None
+
+    def until(self, deadline: float | None) -> float | None:
+        """By when to be done, in monotonic seconds, if the deadline of all calls is this."""
+        gives_back = self.mode in (Mode.REFUND, Mode.UNDO)
+        return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
+
+
+Calls = Generator[Call, Any, T]
+
+
+class _Part:
+    """What of a call lies in one shard. places: where its charges stand in the call."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.charges: list[Charge] = []
+        self.receipts: list[Verdict] = []
+
+
+class Spread:
+    """The calls over the shards of a planner.
+
+    node_of: names the node that serves a shard, so that one that is out of reach is not asked for each of its shards.
+    """
+
+    def __init__(self, planner: Planner, node_of: Callable[[int], Hashable]) -> None:
+        self._planner = planner
+        self._node_of = node_of
+        self._turn = count()
+        self._sent_to: OrderedDict[str, int] = OrderedDict()
+
+    def checking(
+        self,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        refused: bool,
+        counts: usage.Held | None,
+    ) -> Calls[list[Verdict]]:
+        """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back."""
+        parts = self._parts(charges, receipts)
+        asked = [shard for shard in sorted(parts) if parts[shard].charges] or [next(self._turn) % self._planner.shards]
+        carrier = self._carrier(counts, asked[0])
+        if counts and carrier not in asked:
+            yield Call(carrier, Mode.CHECK, counts=counts)
+        found: list[tuple[int, list[Verdict]]] = []
+        admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any
+        for shard in asked:
+            part, mode = parts.setdefault(shard, _Part()), Mode.REFUSED if refused else Mode.CHECK
+            carried = counts if shard == carrier else None
+            try:
+                reply = yield Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
+            except Exception as error:
+                yield from self._undoing(found)
+                raise error
+            verdicts = read(reply, part.charges, spending=True, refused=refused)
+            found.append((shard, verdicts))
+            refused = refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)
+            if refused:
+                mark_refunded(part.receipts)
+            else:
+                admitted.append(shard)
+        if counts:
+            self._sent_to.pop(counts.id, None)
+        if refused:
+            yield from self._withdrawing(parts, dict(found), admitted)
+        return _in_order(parts, found, len(charges))
+
+    def peeking(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
+        """What `checking` would find."""
+        parts, found = self._parts(charges, ()), []
+        for shard in sorted(parts):
+            reply = yield Call(shard, Mode.PEEK, parts[shard].charges, now_us=now_us)
+            found.append((shard, read(reply, parts[shard].charges, spending=False)))
+        return _in_order(parts, found, len(charges))
+
+    def refunding(self, receipts: Sequence[Verdict]) -> Calls[None]:
+        """Give back in every shard that can be reached; raises EngineUnavailable if one could not."""
+        parts, problem = self._parts((), receipts), None
+        for shard in sorted(parts):
+            try:
+                yield Call(shard, Mode.REFUND, receipts=parts[shard].receipts)
+            except EngineUnavailable as error:
+                problem = error
+            else:
+                mark_refunded(parts[shard].receipts)
+        if problem:
+            raise problem
+
+    def publishing(self, version: int | Version) -> Calls[None]:
+        """Put a version in force in every shard that can be reached; raises EngineUnavailable if one could not."""
+        down: set[Hashable] = set()
+        problem, missed = None, 0
+        for shard in range(self._planner.shards):
+            node = self._node_of(shard)
+            try:
+                if node not in down:
+                    yield Call(shard, Mode.PUBLISH, version=version)
+                    continue
+            except StaleRules:  # a later version is in force already
+                continue
+            except EngineUnavailable as error:
+                problem = error
+                down.add(node)
+            missed += 1
+        if problem:
+            raise EngineUnavailable(f"{missed} of {self._planner.shards} shards were not told: {problem}") from problem
+
+    def _parts(self, charges: Sequence[Charge], receipts: Iterable[Verdict]) -> dict[int, _Part]:
+        parts: dict[int, _Part] = {}
+        for place, charge in enumerate(charges):
+            part = parts.setdefault(self._planner.shard_of(charge), _Part())
+            part.places.append(place)
+            part.charges.append(charge)
+        for receipt in receipts:
+            parts.setdefault(self._planner.shard_of(receipt.charge), _Part()).receipts.append(receipt)
+        return parts
+
+    def _carrier(self, counts: usage.Held | None, first: int) -> int:
+        """The shard that held counts go to: if it is not known whether they arrived, the one they were sent to."""
+        if counts is None:
+            return first
+        while len(self._sent_to) >= MOST_REMEMBERED:
+            self._sent_to.popitem(last=False)
+        return self._sent_to.setdefault(counts.id, first)
+
+    def _undoing(self, found: Iterable[tuple[int, Sequence[Verdict]]]) -> Calls[None]:
+        """Take back what these shards have spent and counted. Where one is out of reach, it stays spent."""
+        for shard, verdicts in found:
+            if verdicts:
+                try:
+                    yield Call(shard, Mode.UNDO, packed=self._planner._undoing(verdicts, shard=shard))
+                except EngineUnavailable:
+                    continue
+
+    def _withdrawing(
+        self, parts: dict[int, _Part], found: dict[int, list[Verdict]], admitted: Sequence[int]
+    ) -> Calls[None]:
+        """The call was refused after some shards had admitted it: give back there, and what it brought to be given
+        back. Where a shard is out of reach, it stays spent.
+        """
+        for shard, part in sorted(parts.items()):
+            if shard in found and shard not in admitted:
+                continue
+            verdicts = found.get(shard, [])
+            receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
+            for verdict in verdicts:
+                verdict.soft_exceeded = False
+            if receipts:
+                try:
+                    yield Call(shard, Mode.REFUND, receipts=receipts)
+                except EngineUnavailable:
+                    continue
+                mark_refunded(receipts)
+
+
+def names_by_shard(planner: Planner, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
+    """The names of the charges' keys."""
+    names: dict[int, list[bytes]] = {}
+    for charge in charges:
+        names.setdefault(planner.shard_of(charge), []).append(planner._name(charge))
+    return names
+
+
+def _in_order(parts: dict[int, _Part], found: Iterable[tuple[int, list[Verdict]]], length: int) -> list[Verdict]:
+    """The verdicts as the charges stood in the call."""
+    placed = dict(_placed(parts, found))
+    return [placed[place] for place in range(length)]
+
+
+def _placed(parts: dict[int, _Part], found: Iterable[tuple[int, list[Verdict]]]) -> Iterator[tuple[int, Verdict]]:
+    for shard, verdicts in found:
+        yield from zip(parts[shard].places, verdicts, strict=True)

@@ -1,0 +1,221 @@
+"""Redis Clusters and Sentinels of a test's own: real servers on free ports, which may be killed and started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from example_project.redis_server import HOST, RedisServer, free_port
+
+#: Milliseconds of silence after which a master counts as failed: short, so that a failover takes about two seconds.
+NODE_TIMEOUT_MS: Final = 500
+SLOTS: Final = 16_384
+WAIT_SECONDS: Final = 20.0
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    """Wait until something is true, and return it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if found := true():
+                return found
+        except (redis.RedisError, OSError):
+            pass
+        time.sleep(0.02)
+    raise AssertionError(f"Not within {WAIT_SECONDS:.0f} s: {what}.")
+
+
+class ServerWith(RedisServer):
+    """A server with options of its own, by name. further_port: the option that takes a port beside the first."""
+
+    def __init__(self, further_port: str | None = None, **options: str) -> None:
+        super().__init__()
+        self._options = {name.replace("_", "-"): value for name, value in options.items()}
+        self._further_port = further_port
+        self.ports = (0, 0)
+
+    def _command(self, folder: str) -> list[str]:
+        assert self._port
+        if self.ports[0] != self._port:  # the first attempt, or the next after one that failed
+            self.ports = self._port, free_port()
+        if self._further_port:
+            self._options[self._further_port] = str(self.ports[1])
+        options = (part for name, value in self._options.items() for part in (f"--{name}", value))
+        return [*super()._command(folder), *options]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped or killed since."""
+        return self._watched is not None
+
+    def client(self) -> redis.Redis:
+        """A client of this server alone, which tries everything once."""
+        return redis.Redis(host=HOST, port=self.port, protocol=2, retry=Retry(NoBackoff(), 0))
+
+    def ask(self, *command: Any) -> Any:
+        """One command to this server alone, and its bare reply."""
+        with self.client() as client:
+            connection = client.connection_pool.get_connection()
+            connection.send_command(*command)
+            return connection.read_response()
+
+
+class Cluster:
+    """So many masters, each with so many replicas, that share all slots evenly.
+
+    full_coverage: whether all of them stop while the slots of one are not served, as servers do by default.
+    """
+
+    def __init__(self, masters: int = 3, replicas: int = 1, *, full_coverage: bool = True) -> None:
+        options = {
+            "cluster_enabled": "yes",
+            "cluster_node_timeout": str(NODE_TIMEOUT_MS),
+            "cluster_require_full_coverage": "yes" if full_coverage else "no",
+            "cluster_replica_validity_factor": "0",
+            "cluster_allow_replica_migration": "no",
+            "repl_diskless_sync_delay": "0",
+        }
+        self._stack = ExitStack()
+        self._masters = masters
+        self.servers = [ServerWith("cluster-port", **options) for _ in range(masters * (1 + replicas))]
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses of all servers."""
+        return [server.url for server in self.servers]
+
+    def owner(self, key: str | bytes, by: ServerWith | None = None) -> ServerWith:
+        """The server that has the slot of a key, by the word of another one."""
+        slot = key_slot(key if isinstance(key, bytes) else key.encode())
+        for start, end, (_, port, *_), *_ in (by or self.running[0]).ask("CLUSTER", "SLOTS"):
+            if start <= slot <= end:
+                return next(each for each in self.servers if each.port == port)
+        raise AssertionError(f"Nobody has slot {slot}.")
+
+    @property
+    def masters(self) -> list[ServerWith]:
+        """The running servers that take writes."""
+        return [server for server in self.running if server.ask("ROLE")[0] == b"master"]
+
+    @property
+    def running(self) -> list[ServerWith]:
+        """The servers that have not been killed."""
+        return [server for server in self.servers if server.is_running]
+
+    def until_it_works(self) -> None:
+        """Wait until every running server finds the cluster in order, with all slots served by a running master."""
+        until(lambda: all(self._in_order(server) for server in self.running), "the cluster is in order")
+
+    def flush(self) -> None:
+        """Forget all keys."""
+        for server in self.masters:
+            server.ask("FLUSHALL")
+
+    def __enter__(self) -> Cluster:
+        with ExitStack() as stack:
+            for server in self.servers:
+                stack.enter_context(server)
+            self._form()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _form(self) -> None:
+        first = self.servers[0]
+        bounds = [SLOTS * number // self._masters for number in range(self._masters + 1)]
+        for number, server in enumerate(self.servers):
+            server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number < self._masters:
+                server.ask("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+            first.ask("CLUSTER", "MEET", HOST, *server.ports)
+        until(lambda: all(self._knows_all(server) for server in self.servers), "all servers know each other")
+        for number, server in enumerate(self.servers[self._masters :]):
+            server.ask("CLUSTER", "REPLICATE", self.servers[number % self._masters].ask("CLUSTER", "MYID"))
+        self.until_it_works()
+
+    def _knows_all(self, server: ServerWith) -> bool:
+        nodes = server.ask("CLUSTER", "NODES")
+        return len(nodes.splitlines()) == len(self.servers) and b"handshake" not in nodes
+
+    def _in_order(self, server: ServerWith) -> bool:
+        info = server.ask("CLUSTER", "INFO")
+        role = server.ask("ROLE")
+        live = {each.port for each in self.running}
+        ranges = server.ask("CLUSTER", "SLOTS")
+        covered = sum(end - start + 1 for start, end, (_, port, *_), *_ in ranges if port in live)
+        linked = role[0] == b"master" or role[3] == b"connected"
+        return b"cluster_state:ok" in info and covered == SLOTS and linked and len(ranges) >= self._masters
+
+
+class Watched:
+    """A master with a replica under three Sentinels, which call it `name`."""
+
+    name: Final = "mymaster"
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.servers = [ServerWith(repl_diskless_sync_delay="0") for _ in range(2)]
+        self.sentinels: list[Sentinel] = []
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the Sentinels are."""
+        return [(HOST, sentinel.port) for sentinel in self.sentinels]
+
+    @property
+    def master(self) -> ServerWith:
+        """The running server that takes writes."""
+        return next(each for each in self.servers if each.is_running and each.ask("ROLE")[0] == b"master")
+
+    def __enter__(self) -> Watched:
+        with ExitStack() as stack:
+            for server in self.servers:
+                stack.enter_context(server)
+            master, replica = self.servers
+            replica.ask("REPLICAOF", HOST, master.port)
+            until(lambda: replica.ask("ROLE")[3] == b"connected", "the replica follows its master")
+            self.sentinels = [stack.enter_context(Sentinel(self.name, master.port)) for _ in range(3)]
+            until(lambda: all(map(self._sees_all, self.sentinels)), "the Sentinels know each other and the replica")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _sees_all(self, sentinel: Sentinel) -> bool:
+        with sentinel.client() as client:
+            seen = client.sentinel_master(self.name)
+            return bool(seen["num-slaves"] == 1 and seen["num-other-sentinels"] == 2)
+
+
+class Sentinel(ServerWith):
+    """One Sentinel. Its master counts as failed after half a second of silence, if another one agrees."""
+
+    def __init__(self, name: str, master_port: int) -> None:
+        super().__init__()
+        self._configuration = (
+            f"sentinel monitor {name} {HOST} {master_port} 2\n"
+            f"sentinel down-after-milliseconds {name} {NODE_TIMEOUT_MS}\n"
+            f"sentinel failover-timeout {name} 3000\n"
+        )
+
+    def _command(self, folder: str) -> list[str]:
+        file = Path(folder, "sentinel.conf")
+        file.write_text(f"bind {HOST}\nport {self._port}\ndir {folder}\n{self._configuration}")
+        return [str(self.binary), str(file), "--sentinel"]

@@ -1,0 +1,378 @@
+"""The engine on a cluster: shards, all or nothing over several of them, and nodes that change hands."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules
+from django_ratelimiter.engine.redis import AsyncRedisEngine, ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.usage import Held
+from example_project.redis_server import HOST
+from tests.clusters import Cluster, ServerWith, until
+from tests.engine.conftest import Blocking
+from tests.engine.trio import HOUR
+
+FIVE = Limit(5, 86_400, "token_bucket")
+
+
+def charge(shard: int, limit: Limit = FIVE, **options: Any) -> Charge:
+    """A charge that lies in a shard."""
+    planner = RedisEngine(ClusterOnDemand("redis://"))
+    options.setdefault("usage", f"rule{shard}|")
+    key = next(key for key in map(str, range(10_000)) if planner.shard_of(Charge(key, limit)) == shard)
+    return Charge(key, limit, **options)
+
+
+def answers(engine: Any) -> bool:
+    try:
+        engine.peek([charge(3)])
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def remaining(engine: Any, *charges: Charge) -> list[int]:
+    return [verdict.remaining for verdict in engine.peek(charges)]
+
+
+def counted(engine: RedisEngine) -> dict[str, tuple[int, int]]:
+    """Everything that was counted: allowed and denied by label."""
+    totals: dict[str, tuple[int, int]] = {}
+    for batch in engine.take_usage(now_us=int(time.time() * 1e6) + HOUR):
+        for count in engine.read_usage(batch):
+            allowed, denied = totals.get(count.label, (0, 0))
+            totals[count.label] = allowed + count.allowed, denied + count.denied
+        engine.drop_usage(batch)
+    return totals
+
+
+@pytest.fixture
+def cluster(running_cluster: Cluster) -> Cluster:
+    """The cluster that tests share, with no keys in it."""
+    running_cluster.flush()
+    return running_cluster
+
+
+@pytest.fixture
+def sync_engine(cluster: Cluster) -> Iterator[RedisEngine]:
+    client = ClusterOnDemand(cluster.urls[0])
+    yield RedisEngine(client)
+    client.close()
+
+
+@pytest.fixture(params=["threads", "event loops"])
+def engine(request: pytest.FixtureRequest, sync_engine: RedisEngine) -> Iterator[Any]:
+    """The engine of either kind, to be asked alike."""
+    if request.param == "threads":
+        yield sync_engine
+        return
+    loop = asyncio.new_event_loop()
+    twin = sync_engine.for_event_loops()
+    assert twin
+    blocking = Blocking(twin, loop)
+    yield blocking
+    blocking.aclose()
+    loop.close()
+
+
+# All or nothing
+
+
+def test_a_call_spends_in_every_shard_or_in_none(engine: Any, sync_engine: RedisEngine) -> None:
+    charges = [charge(9), charge(3, Limit(2, 86_400, "token_bucket")), charge(40)]
+    assert [verdict.remaining for verdict in engine.check(charges)] == [4, 1, 4]
+    engine.check(charges)
+    verdicts = engine.check(charges)
+    assert [(verdict.allowed, verdict.remaining, verdict.spent) for verdict in verdicts] == [
+        (True, 3, 0),
+        (False, 0, 0),
+        (True, 3, 0),
+    ]
+    assert remaining(engine, *charges) == [3, 0, 3]
+    assert counted(sync_engine) == {"rule9|": (3, 0), "rule3|": (2, 1), "rule40|": (3, 0)}
+
+
+def test_what_an_earlier_shard_spent_is_given_back(engine: Any) -> None:
+    first, last = charge(3), charge(40, Limit(1, 86_400, "token_bucket"))
+    engine.check([first, last])
+    verdicts = engine.check([first, last])
+    assert [(verdict.remaining, verdict.spent) for verdict in verdicts] == [(4, 0), (0, 0)]
+    assert remaining(engine, first, last) == [4, 0]
+
+
+@pytest.mark.parametrize("places", [(3, 40, 50), (40, 3, 50), (50, 3, 40)])
+def test_receipts_are_given_back_wherever_they_lie_if_the_call_is_refused(engine: Any, places: tuple[int, ...]) -> None:
+    brought, passing, refusing = (charge(place) for place in places)
+    receipts = engine.check([brought])
+    none = refusing._replace(cost=6)
+    engine.check([passing, none], refund_if_denied=receipts)
+    assert [receipts[0].spent, *remaining(engine, brought, passing)] == [0, 5, 5]
+    receipts = engine.check([brought])
+    engine.check([passing, refusing], refund_if_denied=receipts)
+    assert [receipts[0].spent, *remaining(engine, brought, passing, refusing)] == [1, 4, 4, 4]
+
+
+def test_a_call_that_was_refused_elsewhere_spends_in_no_shard(engine: Any, sync_engine: RedisEngine) -> None:
+    charges = [charge(3), charge(40)]
+    receipts = engine.check([charge(50)])
+    assert [verdict.spent for verdict in engine.check(charges, refused=True, refund_if_denied=receipts)] == [0, 0]
+    assert remaining(engine, *charges, charge(50)) == [5, 5, 5]
+    assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (1, 0), "rule50|": (1, 0)}
+
+
+def test_stale_rules_in_a_later_shard_leave_nothing_spent_or_counted(engine: Any, sync_engine: RedisEngine) -> None:
+    charges = [charge(3), charge(40)]
+    engine.publish(1)
+    engine.check(charges, version=1)
+    engine.check([charges[1]], version=2)  # whoever has newer rules raises the version, in this shard only
+    with pytest.raises(StaleRules) as caught:
+        engine.check(charges, version=1)
+    assert caught.value.number == 2
+    assert remaining(engine, *charges) == [4, 3]
+    assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (2, 0)}
+
+
+def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
+    cluster: Cluster, engine: Any, sync_engine: RedisEngine
+) -> None:
+    charges = [charge(3), charge(40)]
+    engine.check(charges)
+    owner = cluster.owner("{rl:40}")
+    owner.ask("CONFIG", "SET", "maxmemory", "1")  # which refuses scripts that might write
+    try:
+        with pytest.raises(EngineUnavailable):
+            engine.check(charges)
+    finally:
+        owner.ask("CONFIG", "SET", "maxmemory", "0")
+    assert remaining(engine, *charges) == [4, 4]
+    assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (1, 0)}
+
+
+def test_an_impossible_charge_leaves_nothing_spent(engine: Any) -> None:
+    with pytest.raises(ValueError, match="cost"):
+        engine.check([charge(3), charge(40, cost=-1)])
+    assert remaining(engine, charge(3)) == [5]
+
+
+def test_what_is_refunded_released_or_reset_lies_anywhere(engine: Any) -> None:
+    leases = [charge(3, Limit(2, 60, "concurrency")), charge(40, Limit(2, 60, "concurrency"))]
+    verdicts = engine.check([*leases, charge(50)])
+    engine.release(verdicts)
+    assert remaining(engine, *leases, charge(50)) == [2, 2, 4]
+    engine.refund(verdicts)
+    assert remaining(engine, charge(50)) == [5]
+    engine.check([*leases, charge(50)])
+    engine.reset([*leases, charge(50)])
+    assert remaining(engine, *leases, charge(50)) == [2, 2, 5]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed: int) -> None:
+    """`reset_after` aside, which a refused call tells as if an earlier shard had spent."""
+    chance = random.Random(seed)
+    algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
+    charges = [
+        Charge(f"{seed}-{number}", Limit(chance.randint(2, 9), 60, chance.choice(algorithms)), usage=f"rule{number}|")
+        for number in range(6)
+    ]
+    memory, now, receipts = MemoryEngine(), HOUR, ([], [])  # type: ignore[var-annotated]
+    for _ in range(150):
+        now += chance.choice([0, 1, 1_000_000, 20_000_000])
+        asked = [
+            each._replace(cost=chance.randint(0, 3), gating=chance.random() < 0.8, count_refusals=chance.random() < 0.2)
+            for each in chance.sample(charges, chance.randint(1, 4))
+        ]
+        found = [
+            engine.check(asked, now_us=now, refund_if_denied=given, refused=len(asked) == 3 and now % 3 == 0)
+            for engine, given in zip((memory, sync_engine), receipts, strict=True)
+        ]
+        told = [[(each.allowed, each.remaining, each.retry_after, each.spent) for each in some] for some in found]
+        assert told[0] == told[1]
+        receipts = (found[0], found[1]) if chance.random() < 0.3 else ([], [])
+    batches = [engine.take_usage(now_us=now + HOUR) for engine in (memory, sync_engine)]
+    memory_counts, counts = (
+        sorted(count for batch in some for count in engine.read_usage(batch))
+        for engine, some in zip((memory, sync_engine), batches, strict=True)
+    )
+    assert memory_counts == counts
+
+
+# Versions, usage, and the number of shards
+
+
+def test_a_version_is_published_in_every_shard(engine: Any) -> None:
+    engine.publish(7)
+    engine.publish(6)
+    for shard in (0, 21, 42, 63):
+        with pytest.raises(StaleRules) as caught:
+            engine.check([charge(shard)], version=6)
+        assert caught.value.number == 7
+    for _ in range(70):  # calls without charges go round
+        with pytest.raises(StaleRules):
+            engine.check([], version=6)
+
+
+def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
+    engine: Any, sync_engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
+    engine.publish(2)
+    with pytest.raises(StaleRules):
+        engine.check([charge(3)], version=1, counts=held)
+    engine.check([charge(40)], version=2, counts=held)
+    assert counted(sync_engine)["held|"] == (3, 0)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_two_numbers_of_shards_cannot_be_used_at_once(
+    cluster: Cluster, sync_engine: RedisEngine, flushed: bool
+) -> None:
+    """Half of their counters would be two. After a flush, who first publishes the rules again has it."""
+    sync_engine.check([charge(3)])
+    other = RedisEngine(ClusterOnDemand(cluster.urls[1]), shards=32)
+    if flushed:
+        cluster.flush()
+        other.publish(1)
+        with pytest.raises(EngineUnavailable, match=r"SHARDS is 64, but .* over 32; another number"):
+            sync_engine.publish(1)
+        other = sync_engine
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="another number of shards needs another namespace"):
+            other.check([charge(3)])
+    assert RedisEngine(ClusterOnDemand(cluster.urls[1]), "other", shards=32).check([charge(3)])[0].allowed
+
+
+# Nodes
+
+
+def test_every_key_of_a_shard_has_its_tag(cluster: Cluster, sync_engine: RedisEngine) -> None:
+    sync_engine.publish(1)
+    sync_engine.check([charge(3)], version=1)
+    names = [
+        name for server in cluster.servers for name in server.ask("KEYS", "*") if server.ask("ROLE")[0] == b"master"
+    ]
+    assert {name.partition(b"}")[0] for name in names} == {b"{rl:%d" % shard for shard in range(64)}
+
+
+def test_replicas_are_never_asked(cluster: Cluster, engine: Any) -> None:
+    replicas = [server for server in cluster.servers if server not in cluster.masters]
+    for server in replicas:
+        server.ask("CONFIG", "RESETSTAT")
+    for shard in range(0, 64, 7):
+        engine.check([charge(shard)])
+        engine.peek([charge(shard)])
+    assert len(replicas) == 3
+    for server in replicas:
+        assert b"evalsha" not in server.ask("INFO", "commandstats")
+
+
+def test_lost_scripts_are_loaded_again(cluster: Cluster, engine: Any) -> None:
+    engine.check([charge(3), charge(40)])
+    for server in cluster.servers:
+        server.ask("SCRIPT", "FLUSH")
+    assert [verdict.remaining for verdict in engine.check([charge(3), charge(40)])] == [3, 3]
+
+
+@pytest.fixture
+def moving(cluster: Cluster) -> Iterator[Callable[[int, str], None]]:
+    """Moves the slot of a shard to another master and in the end back."""
+    begun = []
+
+    def begin(slot: int, source: ServerWith, target: ServerWith) -> None:
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.ask("CLUSTER", "MYID"))
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.ask("CLUSTER", "MYID"))
+
+    def end(slot: int, source: ServerWith, target: ServerWith) -> None:
+        for server in (target, source):
+            server.ask("CLUSTER", "SETSLOT", slot, "NODE", target.ask("CLUSTER", "MYID"))
+
+    def move(shard: int, state: str) -> None:
+        slot, source = key_slot(b"rl:%d" % shard), cluster.owner(f"{{rl:{shard}}}")
+        target = next(server for server in cluster.masters if server is not source)
+        begun.append((slot, source, target, state))
+        begin(slot, source, target)
+        if state != "beginning":
+            keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100)
+            source.ask("MIGRATE", HOST, target.port, "", 0, 1000, "KEYS", *keys)
+        if state == "moved":
+            end(slot, source, target)
+
+    yield move
+    for slot, source, target, state in begun:
+        cluster.flush()
+        if state == "moved":
+            begin(slot, target, source)
+            end(slot, target, source)
+        for server in (source, target):
+            server.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+        until(lambda: all(cluster.owner(b"{rl:40}", by) is source for by in cluster.running), "all know it")  # noqa: B023
+
+
+@pytest.mark.parametrize("state", ["moving", "moved"])
+def test_a_shard_is_followed_to_its_new_node(engine: Any, moving: Callable[[int, str], None], state: str) -> None:
+    """While its slot is being moved, a call whose keys are there already is sent on, one by one."""
+    charges = [charge(3), charge(40)]
+    engine.publish(1)
+    engine.check(charges, version=1)
+    moving(40, state)
+    for left in (3, 2):
+        assert [verdict.remaining for verdict in engine.check(charges, version=1)] == [left, left]
+    if state == "moved":
+        engine.reset(charges)
+        assert remaining(engine, *charges) == [5, 5]
+
+
+def test_a_call_whose_keys_lie_on_both_sides_of_a_move_is_not_decided(
+    engine: Any, moving: Callable[[int, str], None]
+) -> None:
+    charges = [charge(3), charge(40)]
+    engine.publish(1)
+    moving(40, "beginning")
+    with pytest.raises(EngineUnavailable):  # there is a version on this side, and no counter on either
+        engine.check(charges, version=1)
+    assert remaining(engine, charge(3)) == [5]
+
+
+def test_a_cluster_that_comes_back_is_found_by_itself() -> None:
+    """Made while nothing answers, the engine says so at once, each time, and asks again by itself."""
+    with Cluster(masters=1, replicas=0) as cluster:
+        for server in cluster.servers:
+            server.kill()
+        engine = RedisEngine(ClusterOnDemand(cluster.urls[0]), deadline=0.05)
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(EngineUnavailable, match="No node of the cluster can say"):
+                engine.check([charge(3)])
+            assert time.monotonic() - began < 0.2
+        for server in cluster.servers:
+            server.start()
+        cluster.until_it_works()
+        until(lambda: answers(engine), "it is found")
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1/1", "unix:///tmp/a.sock"])
+def test_a_cluster_has_one_database_and_no_socket_file(url: str) -> None:
+    with pytest.raises(ValueError, match=r"database 0 only|host and port"):
+        ClusterOnDemand(url)
+
+
+def test_clients_that_connect_at_once_and_those_for_event_loops_will_do(cluster: Cluster) -> None:
+    with redis.RedisCluster.from_url(cluster.urls[0]) as client:
+        assert RedisEngine(client).check([charge(3)])[0].remaining == 4
+
+    async def check() -> int:
+        async with redis.asyncio.RedisCluster.from_url(cluster.urls[0]) as client:
+            engine = AsyncRedisEngine(client)
+            verdicts = await engine.check([charge(3)])
+            await engine.aclose()
+            return verdicts[0].remaining
+
+    assert asyncio.run(check()) == 3
