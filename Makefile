@@ -1,5 +1,6 @@
 # make demo [ARGS=--once]   the example project under real traffic
 # make test [ARGS=--strict] all checks; --strict fails if any had to be left out
+# make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 #
 # Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.
 
@@ -15,7 +16,7 @@ UV := .cache/uv/bin/uv
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
 
-.PHONY: demo test
+.PHONY: bench demo test
 .DEFAULT_GOAL := test
 
 demo: .venv/bin/python
@@ -25,6 +26,11 @@ demo: .venv/bin/python
 test: .venv/bin/python
 	$(UV) sync --quiet --frozen
 	exec .venv/bin/python .ci/checks.py --uv $(UV) $(ARGS)
+
+# An environment of its own: nobody else needs what we compare with.
+bench: | $(UV)
+	UV_PROJECT_ENVIRONMENT=.cache/bench $(UV) sync --frozen --no-default-groups --group bench --python "$(PYTHON)"
+	exec .cache/bench/bin/python -m benchmarks $(ARGS)
 
 .venv/bin/python: | $(UV)
 	$(UV) venv --quiet --allow-existing --python "$(PYTHON)" .venv

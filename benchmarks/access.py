@@ -19,7 +19,7 @@ NETWORKS, CALLS, ROUNDS = 10_000, 20_000, 15
 
 def networks(random: Random, bits: int) -> list[AccessRecord]:
     """Networks of all lengths, many of them inside others."""
-    made = set()
+    made: set[str] = set()
     address = IPv4Address if bits == 32 else IPv6Address
     while len(made) < NETWORKS:
         length = random.randint(8, bits)

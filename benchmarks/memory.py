@@ -27,7 +27,8 @@ LIMITS = {
 
 def used(client: redis.Redis) -> int:
     """The server's used_memory, in bytes."""
-    return client.info("memory")["used_memory"]
+    total: int = client.info("memory")["used_memory"]
+    return total
 
 
 def of_a_key(limit: Limit, spendings: int) -> tuple[int, float]:

@@ -3,7 +3,7 @@
 Three rules by user, API key and address, on a real Redis, with everything on: version, usage, tiers. Each request is a
 new one, the process is warm. Every round times each contestant in turn, on one processor that they share with the
 server, so that a busy machine is busy for all of them; the table tells the median round, and its ratio to the floor
-of `benchmarks.engine`.
+of `benchmarks.floor`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import redis
 from django.conf import settings  # noqa: TID251  this is a project of its own
 from django.core.handlers.base import BaseHandler
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 from django.urls import path, resolve
 from django.utils.functional import SimpleLazyObject
 
 from example_project.redis_server import redis_url
 
-from .engine import FLOOR
+from .floor import FLOOR
 
 ROUNDS, CALLS = 40, 200
 KEY = "a-key-that-is-known"
@@ -98,15 +99,15 @@ def request(name: str, address: str = "192.0.2.1", *, known: bool = False) -> Ht
     """A new request for the view of this name, as it is when its view has been found."""
     from django.contrib.auth.models import AnonymousUser, User
 
-    fields = {"HTTP_X_API_KEY": KEY} if known else {}
+    fields: dict[str, Any] = {"HTTP_X_API_KEY": KEY} if known else {}
     made = RequestFactory().get(f"/{name}/", REMOTE_ADDR=address, HTTP_USER_AGENT="benchmark", **fields)
     who = User(pk=42, username="someone") if known else AnonymousUser()
-    made.user = SimpleLazyObject(lambda: who)
+    made.user = SimpleLazyObject(lambda: who)  # type: ignore[assignment]
     made.resolver_match = resolve(made.path)
     return made
 
 
-def handler(*middleware: str) -> Callable[[HttpRequest], HttpResponse]:
+def handler(*middleware: str) -> Callable[[HttpRequest], HttpResponseBase]:
     """Django's own path of a request, with this middleware."""
     settings.MIDDLEWARE = list(middleware)
     made = BaseHandler()

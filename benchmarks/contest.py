@@ -1,0 +1,93 @@
+"""Who is measured: a limiter that decides whether one more request of a caller may pass.
+
+Callers are numbers. Every limiter gives a caller `QUOTA` requests in a window; one with three rules adds two that are
+never reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+QUOTA: Final = 100
+HOUR: Final = 3_600
+CALLERS_EACH: Final = 100_000
+#: A caller makes so many requests in a row, then the next one comes: logs are neither empty nor full.
+IN_A_ROW: Final = 25
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One limiter, ready to decide.
+
+    kind: "floor", "ours" or "peer". check: takes what `argument` made of a caller, and tells whether it was admitted.
+    awaited: whether `check` has to be awaited, on the event loop `loop`. first: the first of 100,000 callers that are
+    its own, for some count together.
+    """
+
+    name: str
+    kind: str
+    check: Callable[[Any], Any]
+    argument: Callable[[int], Any]
+    awaited: bool = False
+    first: int = 0
+
+    @property
+    def refused(self) -> int:
+        """The last of its callers, to be refused."""
+        return self.first + CALLERS_EACH - 1
+
+
+class Timing(NamedTuple):
+    """Microseconds of one call, the mean of several, and how many of these were admitted."""
+
+    us: float
+    admitted: int
+
+
+#: What is awaited is awaited here, so that connections last from round to round.
+loop = asyncio.new_event_loop()
+
+
+def address(caller: int) -> str:
+    """The IP address of this caller."""
+    return f"10.{caller >> 16 & 255}.{caller >> 8 & 255}.{caller & 255}"
+
+
+def timed(contestant: Contestant, callers: Sequence[int]) -> Timing:
+    """Decide one request of each of these callers; to make the requests takes no time."""
+    arguments = [contestant.argument(caller) for caller in callers]
+    if contestant.awaited:
+        return loop.run_until_complete(_awaited(contestant.check, arguments))
+    check, admitted = contestant.check, 0
+    began = perf_counter()
+    for argument in arguments:
+        if check(argument):
+            admitted += 1
+    return Timing((perf_counter() - began) / len(arguments) * 1e6, admitted)
+
+
+async def _awaited(check: Callable[[Any], Any], arguments: Sequence[Any]) -> Timing:
+    admitted = 0
+    began = perf_counter()
+    for argument in arguments:
+        if await check(argument):
+            admitted += 1
+    return Timing((perf_counter() - began) / len(arguments) * 1e6, admitted)
+
+
+def exhaust(contestant: Contestant) -> None:
+    """Make requests of its last caller until one is refused. RuntimeError if none ever is."""
+    for _ in range(4 * QUOTA):
+        if not timed(contestant, [contestant.refused]).admitted:
+            return
+    raise RuntimeError(f"{4 * QUOTA} requests were admitted, of {QUOTA}.")
+
+
+def new_callers(contestant: Contestant, skip: int = 1) -> Iterator[int]:
+    """Its callers but the first so many; none is refused, for each makes `IN_A_ROW` requests."""
+    return (caller for caller in count(contestant.first + skip) for _ in range(IN_A_ROW))

@@ -1,0 +1,83 @@
+"""The least that anybody's rate limiter does: a token bucket on one key, in one short script.
+
+It counts no usage, compares no version, is inexact, and tells nobody when to come back. Asked in three ways: through
+redis-py, as most would; through its client for event loops; and over a bare socket, with nothing but hiredis to read
+the reply.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import hiredis
+import redis
+
+from .contest import QUOTA, Contestant, address, loop
+
+FLOOR: Final = """
+local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local state = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local tokens = math.min(capacity, (tonumber(state[1]) or capacity) + (now - (tonumber(state[2]) or now)) * rate)
+local allowed = tokens >= cost
+if allowed then tokens = tokens - cost end
+redis.call('HSET', KEYS[1], 'tokens', tostring(tokens), 'at', string.format('%.6f', now))
+redis.call('PEXPIRE', KEYS[1], math.ceil(capacity / rate * 1000))
+return { allowed and 1 or 0, math.floor(tokens) }
+"""
+
+
+def through_client(url: str, seconds: int) -> Contestant:
+    """`client.evalsha`."""
+    client = redis.Redis.from_url(url)
+    sha, rate = client.script_load(FLOOR), QUOTA / seconds
+
+    def check(key: str) -> bool:
+        return bool(client.evalsha(sha, 1, key, QUOTA, rate, 1)[0])
+
+    return Contestant("", "floor", check, lambda caller: f"floor:{address(caller)}")
+
+
+def on_event_loop(url: str, seconds: int) -> Contestant:
+    """`await client.evalsha`."""
+    client = redis.asyncio.Redis.from_url(url)
+    sha, rate = loop.run_until_complete(client.script_load(FLOOR)), QUOTA / seconds
+
+    async def check(key: str) -> bool:
+        reply: Any = await client.evalsha(sha, 1, key, QUOTA, rate, 1)
+        return bool(reply[0])
+
+    return Contestant("", "floor", check, lambda caller: f"awaited-floor:{address(caller)}", awaited=True)
+
+
+def bare_socket(url: str, seconds: int) -> Contestant:
+    """A socket and hiredis."""
+    parts = urlsplit(url)
+    link = socket.create_connection((parts.hostname, parts.port))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reader = hiredis.Reader()
+    with redis.Redis.from_url(url) as client:
+        sha, rate = client.script_load(FLOOR), QUOTA / seconds
+    database = parts.path.strip("/") or "0"
+    link.sendall(f"SELECT {database}\r\n".encode())
+    assert link.recv(64) == b"+OK\r\n"
+
+    def packed(*words: object) -> bytes:
+        texts = [str(word) for word in words]
+        return "".join([f"*{len(texts)}\r\n", *(f"${len(text)}\r\n{text}\r\n" for text in texts)]).encode()
+
+    before, after = packed("EVALSHA", sha, 1), packed(QUOTA, rate, 1)
+    before, after = b"*7\r\n" + before.split(b"\r\n", 1)[1], after.split(b"\r\n", 1)[1]
+
+    def check(key: bytes) -> bool:
+        link.sendall(b"%b$%d\r\n%b\r\n%b" % (before, len(key), key, after))
+        reply: Any = False
+        while reply is False:
+            reader.feed(link.recv(4096))
+            reply = reader.gets()
+        return bool(reply[0])
+
+    return Contestant("", "floor", check, lambda caller: f"bare-floor:{address(caller)}".encode())

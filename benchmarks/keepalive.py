@@ -1,0 +1,51 @@
+"""The least HTTP client: GET over a connection that is kept, so that the load is the server's and not ours."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+
+
+class Connection:
+    """One connection to a server on this machine, kept from request to request."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection((HOST, port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def get(self, path: str, caller: str) -> int:
+        """Send a request, wait for its response, and return the status."""
+        self.send(path, caller)
+        return self.receive()
+
+    def send(self, path: str, caller: str) -> None:
+        """Send a request, whose response `receive` reads."""
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: bench\r\nX-Caller: {caller}\r\n\r\n".encode())
+
+    def receive(self) -> int:
+        """Read a whole response. ConnectionError if the server hangs up."""
+        got = b""
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            got += self._part()
+        head = got[:end].lower()
+        length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        missing = length - (len(got) - end - 4)
+        while missing > 0:
+            missing -= len(self._part())
+        return int(head.split(b" ", 2)[1])
+
+    def _part(self) -> bytes:
+        part = self._socket.recv(65_536)
+        if not part:
+            raise ConnectionError("The server has hung up.")
+        return part

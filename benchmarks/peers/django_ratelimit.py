@@ -1,0 +1,28 @@
+"""django-ratelimit, on a django-redis cache: the only Redis cache that its own check lists as supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django_ratelimit.core import is_ratelimited
+from django_ratelimit.decorators import ratelimit
+
+from ..contest import HOUR, QUOTA, Contestant
+from ..site.requests import anonymous
+
+
+def decision(url: str, seconds: int) -> Contestant:
+    """The call that its decorator makes."""
+    rate = f"{QUOTA}/{seconds}s"
+
+    def check(request: HttpRequest) -> bool:
+        return not is_ratelimited(request, group="benchmark", key="ip", rate=rate, increment=True)
+
+    return Contestant("", "peer", check, anonymous)
+
+
+def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Its decorator."""
+    wrapped: Callable[[HttpRequest], HttpResponse] = ratelimit(key="ip", rate=f"{QUOTA}/{HOUR}s")(view)
+    return wrapped

@@ -1,0 +1,59 @@
+"""Django REST framework's own throttles, on Django's cache framework with Django's own Redis cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.cache import caches
+from django.http import HttpRequest, HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import AnonRateThrottle
+from rest_framework.views import APIView
+
+from ..contest import HOUR, QUOTA, Contestant
+from ..site.requests import anonymous
+
+
+class Throttle(AnonRateThrottle):
+    """By address, as many as everybody else admits."""
+
+    cache = caches["builtin"]
+    rate = f"{QUOTA}/h"
+
+
+def decision(url: str, seconds: int) -> Contestant:
+    """A throttle made for each request, as the framework's views do."""
+    throttle = type("Throttle", (Throttle,), {"rate": f"{QUOTA}/{'h' if seconds == HOUR else 'm'}"})
+    view = APIView()
+
+    def check(request: Request) -> bool:
+        return bool(throttle().allow_request(request, view))
+
+    return Contestant("", "peer", check, lambda caller: Request(anonymous(caller)))
+
+
+class Unlimited(APIView):
+    """What a view of the framework costs by itself."""
+
+    authentication_classes = ()
+
+    def get(self, request: Any) -> Response:
+        return Response("ok")
+
+
+class Limited(Unlimited):
+    """The same with a throttle."""
+
+    throttle_classes = (Throttle,)
+
+
+def unlimited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view of the framework without a throttle."""
+    return Unlimited.as_view()
+
+
+def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view of the framework with one."""
+    return Limited.as_view()

@@ -1,0 +1,85 @@
+"""All contestants by name, and how each is made. One that cannot be made is named with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from typing import Final
+
+from .contest import CALLERS_EACH, HOUR, Contestant, timed
+
+FLOOR_NAME: Final = "floor: redis-py, EVALSHA"
+AWAITED_FLOOR: Final = "floor on an event loop: redis.asyncio, EVALSHA"
+
+#: Name: what makes it, of the address of a Redis and the seconds of a window.
+MAKERS: Final = {
+    FLOOR_NAME: "floor:through_client",
+    "floor: bare socket, EVALSHA": "floor:bare_socket",
+    "ours: engine.check, 1 rule": "ours.engines:one",
+    "ours: engine.check, 1 rule, sliding window": "ours.engines:one_window",
+    "ours: engine.check, 3 rules": "ours.engines:three",
+    "ours: engine.check, 1 rule, denial memory": "ours.engines:denial_memory",
+    "ours: engine.check, 1 rule, approximate": "ours.engines:approximate",
+    "ours: limiter.check(request), 1 rule": "ours.requests:one",
+    "ours: limiter.check(request), 3 rules": "ours.requests:three",
+    "ours: limiter.check(request), 3 rules, user and key": "ours.requests:known",
+    "django-ratelimit: is_ratelimited": "peers.django_ratelimit:decision",
+    "DRF: AnonRateThrottle": "peers.rest_framework:decision",
+    "django-smart-ratelimit: @ratelimit": "peers.smart_ratelimit:decision",
+    "django-smart-ratelimit: @ratelimit, token bucket": "peers.smart_ratelimit:bucket",
+    "limits: fixed window": "peers.limits:fixed",
+    "limits: sliding window counter": "peers.limits:sliding",
+    "throttled-py: token bucket": "peers.throttled:bucket",
+    "throttled-py: fixed window": "peers.throttled:fixed",
+    "pyrate-limiter: token bucket": "peers.pyrate:bucket",
+    "pyrate-limiter: sliding window log": "peers.pyrate:log",
+    AWAITED_FLOOR: "floor:on_event_loop",
+    "ours: AsyncRedisEngine.check, 1 rule": "ours.engines:awaited_one",
+    "ours: AsyncRedisEngine.check, 3 rules": "ours.engines:awaited_three",
+    "ours: limiter.acheck(request), 3 rules": "ours.requests:awaited_three",
+}
+#: These are compared with the floor of an event loop.
+AWAITED: Final = tuple(MAKERS)[tuple(MAKERS).index(AWAITED_FLOOR) :]
+#: These count on a node of a cluster.
+MAKERS_ON_CLUSTER: Final = {
+    "ours: engine.check, 1 rule, cluster node": "ours.engines:cluster_one",
+    "ours: engine.check, 3 rules, cluster node": "ours.engines:cluster_three",
+}
+ON_CLUSTER: Final = tuple(MAKERS_ON_CLUSTER)
+#: These decide by what they remember, and are told apart from those that ask Redis each time.
+REMEMBERING: Final = tuple(name for name in MAKERS if name.endswith(("denial memory", "approximate")))
+
+
+def made(
+    url: str, names: Iterable[str] = tuple(MAKERS), seconds: int = HOUR
+) -> tuple[list[Contestant], dict[str, str]]:
+    """The contestants that work, and of the others what went wrong.
+
+    url: the Redis they count on; those that use Django take that of its settings, which must be the same.
+    seconds: the window.
+    """
+    working: list[Contestant] = []
+    failed: dict[str, str] = {}
+    for name in names:
+        module, _, function = (MAKERS | MAKERS_ON_CLUSTER)[name].partition(":")
+        try:
+            maker = getattr(import_module(f"{__package__}.{module}"), function)
+            contestant: Contestant = replace(maker(url, seconds), name=name, first=first_caller(name))
+            if not timed(contestant, [contestant.first]).admitted:
+                raise RuntimeError("The first request was refused.")
+        except Exception as error:  # whatever it is, the others can be measured
+            failed[name] = reason(error)
+        else:
+            working.append(contestant)
+    return working, failed
+
+
+def first_caller(name: str) -> int:
+    """The first of a contestant's own callers."""
+    return (*MAKERS, *MAKERS_ON_CLUSTER).index(name) * CALLERS_EACH
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

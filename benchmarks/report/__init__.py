@@ -1,0 +1,1 @@
+"""Results as tables, and the tables in the pages."""

@@ -1,0 +1,134 @@
+"""Results as Markdown tables: pure functions of what the stages found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Results = Mapping[str, Any]
+
+#: What our names begin with.
+OURS = "ours"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first hold figures."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A figure, with a dash where there is none."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def named(name: str) -> str:
+    """A contestant in a table: ours stand out."""
+    return f"**{name}**" if name.startswith(OURS) else name
+
+
+def caption(results: Results) -> str:
+    """When, where and with what it was measured."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    brief = any(stage.get("brief") for stage in results.values() if isinstance(stage, Mapping))
+    kind = "A brief run: rough figures. " if brief else ""
+    return (
+        f"{kind}Measured on {machine['date']}: {machine['machine']}, load {machine['load']} at the beginning; "
+        f"{machine['server']}, Python {machine['python']}, {versions}."
+    )
+
+
+def failures(stage: Results) -> str:
+    """Who could not be measured, and why; empty if all could."""
+    if "broken" in stage:
+        return f"\n\nNot measured: {stage['broken']}"
+    failed: Mapping[str, str] = stage.get("failed", {})
+    return "".join(f"\n\nNot measured: {name}. {reason}" for name, reason in failed.items())
+
+
+def decisions(results: Results, way: str = "pinned") -> str:
+    """Microseconds of a decision and its ratio to the floor, client and server on one processor or not."""
+    stage = results["decisions"]
+    allowed, denied = (stage.get(way, {}).get(case, {}) for case in ("allowed", "denied"))
+    rows = []
+    for name in dict.fromkeys([*allowed, *denied]):
+        cells = [named(name)]
+        for found in (allowed.get(name, {}), denied.get(name, {})):
+            cells += [number(found.get("us"), 1), number(found.get("ratio"), 2)]
+        rows.append(cells)
+    head = ["", "allowed, µs", "to the floor", "denied, µs", "to the floor"]
+    return table(head, rows) + (failures(stage) if way == "pinned" else "")
+
+
+def trips(results: Results) -> str:
+    """Round trips and memory of a caller."""
+    stage, memory = results["trips"], results["keys"]
+    rows = []
+    for name in stage.get("allowed", {}):
+        stored = memory.get("bytes", {}).get(name, {})
+        cells = [number(stage[case][name], 2) for case in ("allowed", "denied")]
+        cells += [number(stored.get("keys")), number(stored.get("once")), number(stored.get("full"))]
+        rows.append([named(name), *cells])
+    head = ["", "trips, allowed", "trips, denied", "keys of a caller", "bytes after 1 request", "bytes after 100"]
+    return table(head, rows) + failures(stage) + failures(memory)
+
+
+def exactness(results: Results) -> str:
+    """How many are admitted by eight processes, and with a clock that is wrong."""
+    crowd, clocks = results["crowd"], results["clocks"]
+    rows = []
+    for name, counts in crowd.get("admitted", {}).items():
+        off = [way[name] for way in clocks.get("admitted", {}).values() if name in way]
+        most = max((each["most"] for each in off), default=None)
+        rows.append([named(name), number(max(counts)), number(most)])
+    head = ["Admitted of a quota of 100, at most", "by 8 processes at once", "with a clock 30 s off"]
+    return table(head, rows) + failures(crowd) + failures(clocks)
+
+
+def latency(results: Results) -> str:
+    """The wait with many clients."""
+    stage = results["latency"]
+    found = stage.get("us", {})
+    rows = []
+    for name in found.get("paced", {}):
+        figures = (found[case][name][at] / 1_000 for case in ("paced", "saturated") for at in ("p50", "p99"))
+        rows.append([named(name), *(number(figure, 2) for figure in figures)])
+    head = ["32 clients at once", "paced: p50, ms", "p99, ms", "without a pause: p50, ms", "p99, ms"]
+    return table(head, rows) + failures(stage)
+
+
+def web(results: Results) -> str:
+    """A view under gunicorn."""
+    stage = results["web"]
+    rows = [
+        [
+            named(name),
+            *(number(site[figure]) for figure in ("p50", "added_p50", "p99", "added_p99", "per_second")),
+        ]
+        for name, site in stage.get("sites", {}).items()
+    ]
+    head = ["", "p50, µs", "added", "p99, µs", "added", "requests a second"]
+    return table(head, rows) + failures(stage)
+
+
+def capacity(results: Results) -> str:
+    """Processor time on each side, and what follows from it."""
+    stage = results["capacity"]
+    rows = []
+    for name, cases in stage.get("loads", {}).items():
+        for case in ("allowed", "denied"):
+            load = cases[case]
+            asked = load["calls"] >= 0.005
+            cells = [number(load["server_us"], 1), number(1e6 / load["server_us"] if asked else None)]
+            cells += [number(load["client_us"], 1), number(1e6 / load["client_us"]), number(load["calls"], 2)]
+            rows.append([f"{named(name)}, {case}", *cells])
+    head = [
+        "8 clients at once",
+        "server, µs",
+        "decisions/s, server",
+        "client, µs",
+        "decisions/s, process",
+        "calls each",
+    ]
+    return table(head, rows) + failures(stage)

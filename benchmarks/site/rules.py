@@ -1,0 +1,61 @@
+"""Our rules, as an operator would make them in the admin: `python -m benchmarks.site.rules` makes the database."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import django
+
+from ..contest import HOUR, QUOTA
+
+KEY: Final = "a-key-that-is-known"
+#: What no caller reaches.
+PLENTY: Final = 100_000_000
+
+#: View: for each of its rules what it is counted by, the quota, the seconds of its window, and the algorithm.
+RULES: Final = {
+    "one": [(["ip"], QUOTA, HOUR, "sliding_window_counter")],
+    "minute": [(["ip"], QUOTA, 60, "sliding_window_counter")],
+    "three": [
+        (["ip"], QUOTA, HOUR, "sliding_window_counter"),
+        (["ip"], PLENTY, 86_400, "token_bucket"),
+        ([], PLENTY, HOUR, "fixed_window"),
+    ],
+    "known": [
+        (["user"], QUOTA, HOUR, "sliding_window_counter"),
+        (["api_key"], PLENTY, HOUR, "sliding_window_counter"),
+        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
+    ],
+}
+
+
+def make_rules() -> None:
+    """Fill the database."""
+    from django_ratelimiter.identity import hash_api_key
+    from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
+    from django_ratelimiter.rules.cache import editing
+
+    with editing(summary="The benchmark's rules"):
+        tier = Tier.objects.create(slug="pro", name="Pro", rank=1)
+        TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key(KEY))
+        for view, rules in RULES.items():
+            for number, (partition_by, quota, seconds, algorithm) in enumerate(rules):
+                slug = f"{view}-{number}"
+                rule = Rule.objects.create(
+                    slug=slug, name=slug, mode="enforce", view_name=view, partition_by=partition_by
+                )
+                RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=seconds, algorithm=algorithm)
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.site.settings")
+    django.setup()
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    make_rules()
+
+
+if __name__ == "__main__":
+    main()

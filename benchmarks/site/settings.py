@@ -1,0 +1,55 @@
+"""Django's settings for all that is measured with Django.
+
+Environment:
+  BENCH_REDIS_URL  what everybody counts on.
+  BENCH_FOLDER     where the SQLite file is kept.
+  BENCH_LIMITER    what stands before the view under gunicorn: a name of `urls.LIMITERS`; default: nothing.
+"""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+REDIS_URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
+FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
+LIMITER = os.environ.get("BENCH_LIMITER", "")
+
+SECRET_KEY = "only for the benchmark"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+ROOT_URLCONF = "benchmarks.site.urls"
+# What is logged is made, and written nowhere.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"nowhere": {"class": "logging.NullHandler"}},
+    "root": {"handlers": ["nowhere"], "level": "WARNING"},
+}
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.sessions",
+    "django_ratelimiter",
+]
+# All have what a site with users has anyway.
+MIDDLEWARE = [
+    "django.middleware.common.CommonMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+if LIMITER == "ours":
+    MIDDLEWARE.append("django_ratelimiter.middleware.RateLimitMiddleware")
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / "db.sqlite3"}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+CACHES = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL},
+    "builtin": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL},
+}
+
+RATELIMITER = {"CACHE_ALIAS": "default"}
+
+RATELIMIT_BACKEND = "redis"
+_redis = urlsplit(REDIS_URL)
+RATELIMIT_REDIS = {"host": _redis.hostname, "port": _redis.port, "db": int(_redis.path.strip("/") or 0)}
+
+REST_FRAMEWORK = {"DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None}

@@ -1,0 +1,86 @@
+"""What one server and one process carry: processor time of a decision on either side, with eight clients at work.
+
+The server's own account of its processor time does not depend on how many processors the clients had to share. So
+does that of the clients.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import redis
+
+from example_project.redis_server import RedisServer
+
+from ..contest import QUOTA
+from ..registry import FLOOR_NAME, ON_CLUSTER, first_caller
+from ..setting import Setting, cpu_of, pin, progress
+from ..workers import Workers
+
+CLIENTS, CALLS = 8, 4_000
+NAMES = (
+    FLOOR_NAME,
+    "ours: engine.check, 1 rule",
+    "ours: engine.check, 3 rules",
+    "ours: engine.check, 1 rule, denial memory",
+    "ours: engine.check, 1 rule, approximate",
+    "ours: limiter.check(request), 1 rule",
+    "ours: limiter.check(request), 3 rules",
+)
+
+
+class ClusterNode(RedisServer):
+    """One node that is a whole cluster: all slots are its own."""
+
+    def _command(self, folder: str) -> list[str]:
+        return [*super()._command(folder), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]
+
+    def start(self) -> None:
+        super().start()
+        with redis.Redis.from_url(self.url) as client:
+            client.execute_command("CLUSTER ADDSLOTSRANGE 0 16383")
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """By name and case: decisions a second in this run, and microseconds of processor time on each side."""
+    found, failed = on(setting, NAMES)
+    with ClusterNode() as node:
+        os.environ["BENCH_REDIS_URL"] = node.url
+        progress("a node of a cluster")
+        on_node, failed_on_node = on(Setting(node.url, node.pid, setting.brief), ON_CLUSTER)
+    return {"clients": CLIENTS, "loads": found | on_node, "failed": failed | failed_on_node}
+
+
+def on(setting: Setting, names: tuple[str, ...]) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, str]]:
+    """The loads of these contestants on this server."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    pin((setting.server,), alone=False)
+    with setting.client() as client, Workers([0] * CLIENTS, names) as workers:
+        for name in workers.names:
+            first = first_caller(name) + 1
+            calls, each = setting.few_or(CALLS), setting.few_or(CALLS) // (QUOTA // 2)
+            admitted = [list(range(first + number * each, first + number * each + each)) for number in range(CLIENTS)]
+            refused = [[first - 1]] * CLIENTS
+            workers.all(name, QUOTA, refused)
+            found[name] = {
+                "allowed": load(client, workers, name, calls, admitted),
+                "denied": load(client, workers, name, calls, refused),
+            }
+    return found, dict(workers.failed)
+
+
+def load(client: redis.Redis, workers: Workers, name: str, calls: int, callers: list[list[int]]) -> dict[str, float]:
+    """One contestant under load. admitted: the part of the requests that were."""
+    before = cpu_of(client)
+    answers = workers.all(name, calls, callers)
+    after = cpu_of(client)
+    total = calls * len(callers)
+    return {
+        "per_second": total / max(answer["seconds"] for answer in answers),
+        "server_us": (after.seconds - before.seconds) / total * 1e6,
+        "script_us": (after.script_us - before.script_us) / total,
+        "calls": (after.calls - before.calls) / total,
+        "client_us": sum(answer["cpu"] for answer in answers) / total * 1e6,
+        "admitted": sum(answer["admitted"] for answer in answers) / total,
+    }

@@ -1,0 +1,70 @@
+"""Bytes of Redis memory for each caller.
+
+After one request: by what used_memory grows, the tables of keys and of their times to live included. After all the
+requests that the quota admits: by MEMORY USAGE of each key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from ..contest import QUOTA, timed
+from ..registry import AWAITED, MAKERS, REMEMBERING, made, reason
+from ..setting import Setting
+
+CALLERS = 8_000
+#: So many callers use up their whole quota.
+BUSY_CALLERS = 50
+
+Gauge = Callable[[redis.Redis], int]
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """By name: bytes and keys of a caller after one request, and bytes after all that the quota admits."""
+    failed: dict[str, str] = {}
+    found: dict[str, dict[str, float]] = {}
+    with setting.client() as client:
+        for name in MAKERS:
+            if name in AWAITED or name in REMEMBERING:
+                continue
+            try:
+                once, keys = grown(client, setting, name, setting.few_or(CALLERS), 1, used)
+                full, _ = grown(client, setting, name, BUSY_CALLERS, QUOTA, of_keys)
+            except Exception as error:  # whatever it is, the others can be measured
+                failed[name] = reason(error)
+            else:
+                found[name] = {"once": once, "keys": keys, "full": full}
+    return {"bytes": found, "failed": failed}
+
+
+def grown(
+    client: redis.Redis, setting: Setting, name: str, number: int, requests: int, gauge: Gauge
+) -> tuple[float, float]:
+    """Bytes and keys for each of so many callers after so many requests of each. RuntimeError if it cannot be made."""
+    client.flushall()
+    contestants, failed = made(setting.url, [name])
+    if failed:
+        raise RuntimeError(failed[name])
+    [contestant] = contestants
+    callers = range(contestant.first + 1, contestant.first + 1 + number)
+    before, keys = gauge(client), client.dbsize()
+    for _ in range(requests):
+        timed(contestant, callers)
+    return (gauge(client) - before) / number, (client.dbsize() - keys) / number
+
+
+def used(client: redis.Redis) -> int:
+    """What the server uses for data in bytes, once it has moved its tables into their new size."""
+    time.sleep(0.15)
+    info = client.info("memory")
+    total: int = info["used_memory"] - info["mem_clients_normal"]
+    return total
+
+
+def of_keys(client: redis.Redis) -> int:
+    """The sum of all keys."""
+    return sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter(count=1_000))

@@ -1,0 +1,74 @@
+"""A process that makes decisions when told to: `python -m benchmarks.worker SHIFT SECONDS [NAME ...]`.
+
+SHIFT: seconds by which its clock is wrong. SECONDS: the window. NAME: the contestants; all of them if none is named.
+It says which it has. Then it reads orders from standard input, one JSON object to a line, and answers each with one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+
+def shift_clock(seconds: float) -> None:
+    """Let everybody in this process believe in a clock that is wrong."""
+    # Partials, for a class that keeps them would make methods of functions.
+    time.time = partial(_later, time.time, seconds)
+    time.time_ns = partial(_later, time.time_ns, int(seconds * 1e9))
+
+
+def _later(clock: Callable[[], Any], by: float) -> Any:
+    return clock() + by
+
+
+SHIFT: Final = float(sys.argv[1]) if __name__ == "__main__" else 0.0
+if SHIFT:
+    shift_clock(SHIFT)  # before anybody has imported `time.time` by name
+
+from .contest import Contestant, timed  # noqa: E402
+from .registry import MAKERS, made  # noqa: E402
+
+
+def obey(contestant: Contestant, order: dict[str, Any]) -> dict[str, Any]:
+    """Make the calls of one order.
+
+    at: `time.monotonic` of the beginning. calls: how many. callers: one for each call in turn, over and over.
+    pause: seconds between two calls; without it the mean is all that is told.
+    """
+    callers = [order["callers"][number % len(order["callers"])] for number in range(order["calls"])]
+    while time.monotonic() < order["at"]:
+        time.sleep(0.0005)
+    spent = time.process_time()
+    if "pause" not in order:
+        began = time.monotonic()
+        admitted = timed(contestant, callers).admitted
+        took = time.monotonic() - began
+        return {"admitted": admitted, "seconds": took, "cpu": time.process_time() - spent}
+    latencies, admitted = [], 0
+    for caller in callers:
+        timing = timed(contestant, [caller])
+        latencies.append(round(timing.us, 1))
+        admitted += timing.admitted
+        if order["pause"]:
+            time.sleep(order["pause"])
+    return {"admitted": admitted, "latencies": latencies}
+
+
+def main() -> None:
+    from .setting import Setting
+
+    names = sys.argv[3:] or list(MAKERS)
+    working, failed = made(Setting.of_environment(brief=False).url, names, int(sys.argv[2]))
+    contestants = {each.name: each for each in working}
+    print(json.dumps({"names": list(contestants), "failed": failed}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps(obey(contestants[order["name"]], order)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

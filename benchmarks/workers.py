@@ -1,0 +1,94 @@
+"""Several processes that decide at the same time; see `worker`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from .contest import HOUR
+
+#: Seconds from an order to its beginning: long enough for all to have read it.
+NOTICE: Final = 0.03
+
+
+class Workers:
+    """So many processes, each with contestants of its own.
+
+    names: of these contestants; empty = of all. shifts: for each process by how many seconds its clock is wrong.
+    """
+
+    def __init__(self, shifts: Sequence[float], names: Sequence[str] = (), seconds: int = HOUR) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.worker", str(shift), str(seconds), *names],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for shift in shifts
+        ]
+        self.names: list[str] = []
+        self.failed: dict[str, str] = {}
+
+    def __enter__(self) -> Workers:
+        for process in self._processes:
+            told = self._answer(process)
+            self.names, self.failed = told["names"], told["failed"]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            assert process.stdin
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids."""
+        return [process.pid for process in self._processes]
+
+    def all(self, name: str, calls: int, callers: Sequence[Sequence[int]], **order: Any) -> list[dict[str, Any]]:
+        """Let all make so many calls at once, each for its own of these callers, and wait for their answers."""
+        begin = time.monotonic() + NOTICE
+        for process, mine in zip(self._processes, callers, strict=True):
+            self._order(process, name, calls, mine, begin, order)
+        return [self._answer(process) for process in self._processes]
+
+    def one(self, number: int, name: str, calls: int, callers: Sequence[int]) -> dict[str, Any]:
+        """Let one of them make so many calls."""
+        process = self._processes[number]
+        self._order(process, name, calls, callers, 0.0, {})
+        return self._answer(process)
+
+    def _order(
+        self,
+        process: subprocess.Popen[str],
+        name: str,
+        calls: int,
+        callers: Sequence[int],
+        at: float,
+        order: dict[str, Any],
+    ) -> None:
+        assert process.stdin
+        text = json.dumps({"name": name, "calls": calls, "callers": list(callers), "at": at} | order)
+        process.stdin.write(text + "\n")
+        process.stdin.flush()
+
+    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"A process that should decide has ended with code {process.wait()}.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
