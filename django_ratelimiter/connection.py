@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from django.core.cache import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
@@ -17,6 +17,10 @@ from .engine.awaited import awaited
 from .engine.base import Engine
 from .engine.memory import MemoryEngine
 from .engine.redis import RedisEngine
+from .engine.usage import Unsent
+
+#: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
+unsent: Final = Unsent()
 
 _engine: Engine | None = None
 _awaited: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from . import notices
 from .conf import settings
+from .connection import unsent
 from .decision import Decision, Result, decide
 from .engine.base import Charge, Verdict
 from .engine.resilience import LocalEngine
+from .engine.usage import field_of
 from .planning import Planning, Question
 from .rules import cache
 from .waiting import Lookup, Path
@@ -29,7 +32,24 @@ def deciding(question: Question, error: Exception) -> Path[Decision | None]:
         verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
         for index, verdict in zip(local, verdicts, strict=True):
             results[index] = planned[index].result(verdict)._replace(local=True)
+    _count(results, [each.charge for each in planned])
     return decide(results, rules.version, degraded=True)
+
+
+def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
+    """Count what was decided here; a later call takes it along."""
+    verdicts = [
+        Verdict(_admits(result), 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), 0, charge)
+        for result, charge in zip(results, charges, strict=True)
+    ]
+    field = field_of(verdicts, degraded=True)
+    if field:
+        unsent.add(int(time.time()) // 60, field)
+
+
+def _admits(result: Result) -> bool:
+    """Whether a rule would admit the request, were it alone and enforced."""
+    return result.rule.failure_policy != "closed" if result.verdict is None else result.verdict.allowed
 
 
 def spend(charges: Sequence[Charge]) -> list[Verdict]:

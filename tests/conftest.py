@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_ratelimiter import notices
+from django_ratelimiter.connection import unsent
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.rules import cache, entries, tiers, versions
@@ -48,6 +49,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
     monkeypatch.setattr(cache, "_kept", cache._Kept())
     monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
+    unsent._forget()
     monkeypatch.setattr(notices, "_told", notices.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
     tiers.forget()
