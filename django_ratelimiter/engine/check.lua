@@ -4,7 +4,8 @@
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"; every other key of this script stands under the same tag
 -- KEYS[2…] the counters of the charges, then those of the refunds
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
--- ARGV[2]  the usage labels of the charges, one a line; empty = do not count; to undo, the field that was counted
+-- ARGV[2]  the field of usage: the charges' labels, one a line, and a line with an `a` for each; empty = do not count;
+--          to undo, the field that was counted
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
@@ -16,7 +17,7 @@
 --          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
 --          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
 --          never, below -1 = passes and is held for what it is below); reset; lead of its clock}
-local call, format, match = redis.call, string.format, string.match
+local call, sub, match = redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local pack, unpack = struct.pack, struct.unpack
 
@@ -43,7 +44,8 @@ if ARGV[1] ~= '' then
   end
 end
 
-if now < 0 then
+local timed = now < 0 -- by the clock that keys expire by
+if timed then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
@@ -90,15 +92,18 @@ if elsewhere then
   return reply
 end
 
-local reply, outcomes = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ''
+local reply, field = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2]
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
   local level, steps = levels[i], loaded[id]
   local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
-  local spends, spent, state = decides and cost > 0, 0, level[8]
+  local spends, spent, state, expires = decides and cost > 0, 0, level[8], nil
   if passes then spends = spends and not denied else spends = spends and flags % 4 >= 2 end
   if spends then
     local before = x
+    if steps[8] and timed and at == now and not state then
+      expires = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, 0)
+    end
     x = steps[2](x, cost, period, rate, capacity)
     state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, cost, x - before)
     if passes then
@@ -120,16 +125,20 @@ for i = 1, charges do
     wait = -1 - delay
   end
   if reset > 0 then reset = reset + lead end
-  local lasts = ceil((reset + GRACE_US) / 1000)
-  if state then
-    call('SET', KEYS[i + 1], state, 'PX', lasts)
-  elseif wait > 0 and decides and call('PTTL', KEYS[i + 1]) < lasts - GRACE_US / 1000 then
+  if state and reset == expires then
+    call('SET', KEYS[i + 1], state, 'KEEPTTL') -- which costs half as much
+  elseif state then
+    call('SET', KEYS[i + 1], state, 'PX', ceil((reset + GRACE_US) / 1000))
+  elseif wait > 0 and decides and call('PTTL', KEYS[i + 1]) < ceil(reset / 1000) then
     -- Spent under a higher quota, it would be forgotten before it passes by this one.
-    call('PEXPIRE', KEYS[i + 1], lasts)
+    call('PEXPIRE', KEYS[i + 1], ceil((reset + GRACE_US) / 1000))
   end
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
-  outcomes = outcomes .. (not passes and 'd' or (not denied and remaining < soft_floor) and 's' or 'a')
+  if field ~= '' and (not passes or remaining < soft_floor and not denied) then
+    local letter = i - charges - 1 -- of this charge, counted from the end
+    field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
+  end
 end
 
 if mode == 2 or mode == 5 or (denied and decides) then
@@ -144,7 +153,7 @@ if mode == 2 or mode == 5 or (denied and decides) then
   end
 end
 
-local prefix = string.sub(KEYS[1], 1, -8)
+local prefix = sub(KEYS[1], 1, -8)
 
 local function count(minute, field, calls)
   local usage = prefix .. 'usage:' .. minute
@@ -157,10 +166,7 @@ local function count(minute, field, calls)
   end
 end
 
-if ARGV[2] ~= '' then
-  local minute = format('%.0f', floor(now / 60000000))
-  if mode == 5 then count(minute, ARGV[2], '-1') else count(minute, ARGV[2] .. '\n' .. outcomes, '1') end
-end
+if field ~= '' then count(floor(now / 60000000), field, mode == 5 and '-1' or '1') end
 
 if ARGV[4] and call('SET', prefix .. 'held:' .. ARGV[4], '', 'NX', 'EX', HELD_SECONDS) then
   for i = 5, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end

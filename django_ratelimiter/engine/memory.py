@@ -76,7 +76,7 @@ class MemoryEngine:
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
         charges = list(charges)
-        usage.labels_of(charges)  # a bad label is refused before anything is spent
+        usage.labels_of(usage.lines_of(charges))  # a bad label is refused before anything is spent
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import lru_cache, partial
+from itertools import compress
+from operator import attrgetter
 from struct import pack
 from typing import Final
 from zlib import crc32
@@ -20,7 +23,12 @@ ATTEMPTS: Final = 4
 OUT_OF_TIME: Final = f"The time of Redis left its calendar windows {ATTEMPTS} times during one call."
 
 _FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
-_COST_ONE: Final = {flags: pack("<dd", 1, flags) for flags in _FLAGS.values()}
+_COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
+
+_GATES: Final = attrgetter("gating")
+
+#: The bytes of a call's first doubles, and of those that each charge or receipt has.
+_OPENING, _RECORD = 4 * 8, 9 * 8
 
 
 class Mode(IntEnum):
@@ -34,6 +42,10 @@ class Mode(IntEnum):
     UNDO = 5
 
 
+#: The modes in which a decision is counted.
+_COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
+
+
 class Planner:
     """Names keys and packs calls for one namespace; an engine is a planner that can ask.
 
@@ -45,7 +57,9 @@ class Planner:
             raise ValueError(f"namespace: must be some text without braces, not {namespace!r}.")
         self.namespace = namespace
         self.shards = shards
+        self._prefixes = [f"{{{namespace}:{shard}}}:" for shard in range(shards)]
         self._heads: dict[tuple[int, int], bytes] = {}
+        self._compared: tuple[int | Version | None, bytes] = None, _word(b"")
         self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
     def shard_of(self, charge: Charge) -> int:
@@ -56,7 +70,7 @@ class Planner:
 
     def _prefix(self, shard: int) -> str:
         """What the keys of a shard begin with."""
-        return f"{{{self.namespace}:{shard}}}:"
+        return self._prefixes[shard]
 
     def _version_key(self, shard: int) -> str:
         return f"{self._prefix(shard)}version"
@@ -82,22 +96,30 @@ class Planner:
         """
         if now_us is not None:
             check_time(now_us)
-        names = [self._name(charge) for charge in charges]
+        prefix = self._prefixes[shard]
+        names: list[bytes] = []
+        records: list[bytes] = []
+        lines: list[str] = []
+        for charge in charges:  # taken apart at once: looked up one by one, its parts would cost more than the rest
+            key, limit, cost, gating, label, counts_refusals, _, _, _, carried = charge
+            names.append(f"{prefix}{key}{limit.tag}".encode())
+            records.append(limit.packed if limit.is_fixed else self._terms(charge, now_us, times, len(lines)))
+            if type(cost) is int and cost == 1 and type(carried) is int and carried == 0:
+                records.append(_COST_ONE[gating, counts_refusals])
+            else:
+                records.append(_cost(charge))
+            lines.append("" if label is None else label if gating else usage.SHADOW + label)
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        blob = [pack("<dddd", -1 if now_us is None else now_us, len(charges), len(receipts), mode)]
-        for index, charge in enumerate(charges):
-            limit = charge.limit
-            blob.append(
-                limit.packed if limit.is_fixed else self._terms(charge, now_us, times[index] if times else None)
-            )
-            blob.append(_cost(charge))
         for receipt in receipts:
-            names.append(self._name(receipt.charge))
-            blob.append(_receipt(receipt, receipt.spent))
-        compared = b"" if version is None else b"%d:%d" % as_version(version).order
-        labels = usage.labels_of(charges).encode() if mode in (Mode.CHECK, Mode.REFUSED) else b""
-        return self._call_of(shard, names, (compared, labels, b"".join(blob), *_held(counts)))
+            names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
+            records.append(_receipt(receipt, receipt.spent))
+        field = _field(*lines) if mode in _COUNTING else _NOTHING
+        if now_us is None:
+            opening = _opening_by_redis(mode, len(lines), len(receipts))
+        else:
+            opening = _opening(now_us, mode, len(lines), len(receipts))
+        return self._call_of(shard, names, (self._compared_with(version), field, opening, *records, b"\r\n"), counts)
 
     def _undoing(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
@@ -105,29 +127,38 @@ class Planner:
         What its refusals have spent stays spent. To be packed before the verdicts are marked as refunded.
         """
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
-        blob = [pack("<dddd", verdicts[0].at_us, 0, len(receipts), Mode.UNDO)]
-        blob += [_receipt(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
+        records = [_receipt(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
         names = [self._name(receipt.charge) for receipt in receipts]
-        return self._call_of(shard, names, (b"", usage.field_of(verdicts).encode(), b"".join(blob)))
+        field, opening = usage.field_of(verdicts), _opening(verdicts[0].at_us, Mode.UNDO, 0, len(receipts))
+        return self._call_of(shard, names, (_NOTHING, _word(field.encode()), opening, *records, b"\r\n"))
 
-    def _call_of(self, shard: int, names: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-        """The script's call with these counters and arguments."""
-        count = b"*%d\r\n" % (len(names) + len(words) + 4)
-        return b"".join((count, self._head(shard, len(names)), *map(_word, names), *map(_word, words)))
-
-    def _terms(self, charge: Charge, now_us: int | None, at_us: int | None) -> bytes:
-        """The packed terms of a limit whose terms differ from call to call."""
-        if at_us is None:
-            at_us = now() + self._ahead if now_us is None else now_us
-        return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
-
-    def _head(self, shard: int, counters: int) -> bytes:
-        """What a packed call with so many counters begins with, once its words are counted: up to the version key."""
-        head = self._heads.get((shard, counters))
+    def _call_of(
+        self, shard: int, names: Sequence[bytes], words: Iterable[bytes], counts: usage.Held | None = None
+    ) -> bytes:
+        """The script's call with these counters, and with three arguments that are packed already."""
+        head = self._heads.get((shard, len(names)))
         if head is None:
-            keys, key = b"%d" % (counters + 1), self._version_key(shard).encode()
-            head = self._heads[shard, counters] = b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
-        return head
+            keys, key = b"%d" % (len(names) + 1), self._version_key(shard).encode()
+            head = b"*%d\r\n" % (len(names) + 7) + b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
+            self._heads[shard, len(names)] = head
+        if not counts:
+            return b"".join((head, *map(_word, names), *words))
+        held = [_word(word) for word in _words_of(counts)]
+        head = head.replace(b"*%d" % (len(names) + 7), b"*%d" % (len(names) + 7 + len(held)), 1)
+        return b"".join((head, *map(_word, names), *words, *held))
+
+    def _compared_with(self, version: int | Version | None) -> bytes:
+        """The version as a packed word; it is the same in many calls."""
+        kept = self._compared
+        if kept[0] is not version:
+            text = b"" if version is None else b"%d:%d" % as_version(version).order
+            kept = self._compared = version, _word(text)
+        return kept[1]
+
+    def _terms(self, charge: Charge, now_us: int | None, times: Sequence[int] | None, index: int) -> bytes:
+        """The packed terms of a limit whose terms differ from call to call."""
+        at_us = times[index] if times else now() + self._ahead if now_us is None else now_us
+        return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
 
     def _times(self, reply: list[int], now_us: int | None) -> Sequence[int]:
         """What a reply says that begins with a negative number: raises StaleRules, or gives the charges' times."""
@@ -147,12 +178,30 @@ def _word(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+#: A word without a letter.
+_NOTHING: Final = _word(b"")
+
+
+@lru_cache(maxsize=1_000)
+def _field(*lines: str) -> bytes:
+    """The word of the field that charges of these labels are counted under, were all of them admitted."""
+    labels = usage.labels_of(lines)
+    return _word(f"{labels}\n{'a' * len(lines)}".encode()) if labels else _NOTHING
+
+
+def _opening(now_us: int, mode: Mode, charges: int, receipts: int) -> bytes:
+    """What the last argument begins with; its size is that of all the records that are to follow."""
+    size = _OPENING + _RECORD * (charges + receipts)
+    return b"$%d\r\n" % size + pack("<dddd", now_us, charges, receipts, mode)
+
+
+_opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(_opening, -1))
+
+
 def _cost(charge: Charge) -> bytes:
     check_units(charge)
-    cost, flags, carried = charge.cost, _FLAGS[charge.gating, charge.count_refusals], charge.carried
-    if carried:
-        flags += 4 * min(carried, MOST_UNITS)
-    return _COST_ONE[flags] if cost == 1 and not carried else pack("<dd", min(cost, EXACT), flags)
+    flags = _FLAGS[charge.gating, charge.count_refusals] + 4 * min(charge.carried, MOST_UNITS)
+    return pack("<dd", min(charge.cost, EXACT), flags)
 
 
 def _receipt(verdict: Verdict, units: int) -> bytes:
@@ -160,36 +209,42 @@ def _receipt(verdict: Verdict, units: int) -> bytes:
     return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
 
 
-def _held(counts: usage.Held | None) -> tuple[bytes, ...]:
-    """The words of counts that were held."""
-    if not counts:
-        return ()
+def _words_of(counts: usage.Held) -> list[bytes]:
     words = [counts.id.encode()]
     for minute, field, calls in counts.entries:
         words += b"%d" % minute, field.encode(), b"%d" % calls
-    return tuple(words)
+    return words
 
 
 def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """The reply of check.lua as verdicts, in the order of the charges. refused: asked in Mode.REFUSED."""
-    at = reply[0]
-    waits = reply[2::4]
-    denied = refused or any(
-        (wait > 0 or wait == -1) and charge.gating for wait, charge in zip(waits, charges, strict=True)
-    )
-    verdicts = []
-    for charge, remaining, wait, reset, lead in zip(charges, reply[1::4], waits, reply[3::4], reply[4::4], strict=True):
-        limit, allowed, delay = charge.limit, wait == 0, 0.0
+    at, waits = reply[0], reply[2::4]
+    denied = refused or (any(waits) and any(wait > 0 or wait == -1 for wait in compress(waits, map(_GATES, charges))))
+    verdicts, place = [], 1
+    for charge, wait in zip(charges, waits, strict=True):
+        remaining, reset, lead = reply[place], reply[place + 2], reply[place + 3]
+        place += 4
+        limit, cost, delay = charge.limit, charge.cost, 0.0
+        allowed = wait == 0
         if wait < -1:
             allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
-        spent = charge.cost if spending and allowed and not denied else 0
-        left = remaining if spending else remaining - charge.cost
-        soft = allowed and not denied and left < limit.terms.soft_floor
+        spends = allowed and not denied
+        soft = spends and (remaining if spending else remaining - cost) < limit.terms.soft_floor
         if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
             remaining = 0
-        retry_after = None if wait < 0 else wait / 1_000_000
         verdicts.append(
-            Verdict(allowed, remaining, retry_after, reset / 1_000_000, delay, soft, at, charge, spent, at + lead)
+            Verdict(
+                allowed,
+                remaining,
+                None if wait < 0 else wait / 1_000_000,
+                reset / 1_000_000,
+                delay,
+                soft,
+                at,
+                charge,
+                cost if spends and spending else 0,
+                at + lead,
+            )
         )
     return verdicts
 
@@ -201,7 +256,7 @@ def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 def settle(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
     """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
-    if refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
+    if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
         mark_refunded(receipts)
 
 

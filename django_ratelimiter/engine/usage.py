@@ -39,11 +39,15 @@ class Held(NamedTuple):
     entries: tuple[tuple[int, str, int], ...]
 
 
-def labels_of(charges: Sequence[Charge]) -> str:
-    """The lines of the charges' labels; empty if none is counted. ValueError for a label of several lines."""
-    lines = [
+def lines_of(charges: Iterable[Charge]) -> list[str]:
+    """A line for each charge: its label, or nothing if it is not counted."""
+    return [
         "" if charge.usage is None else charge.usage if charge.gating else SHADOW + charge.usage for charge in charges
     ]
+
+
+def labels_of(lines: Sequence[str]) -> str:
+    """The lines of the labels; empty if none is counted. ValueError for a label of several lines."""
     text = "\n".join(lines)
     if text.count("\n") != max(len(lines) - 1, 0):
         raise ValueError("usage: a label is one line of text.")
@@ -55,7 +59,7 @@ def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
 
     degraded: they were decided without the engine.
     """
-    labels = labels_of([verdict.charge for verdict in verdicts])
+    labels = labels_of(lines_of(verdict.charge for verdict in verdicts))
     outcomes = "".join("d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts)
     return f"{labels}\n{outcomes.upper() if degraded else outcomes}" if labels else ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -12,7 +13,7 @@ from threading import Barrier
 import pytest
 import redis
 
-from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, Verdict
 from django_ratelimiter.engine.calendars import Window
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer, free_port
@@ -68,6 +69,23 @@ def test_a_counter_lives_as_long_as_it_says_something(
         verdict = engine.check([Charge("key", limit, cost=2)])[0]
         left_ms = redis_client.pttl(f"{{test:0}}:key{limit.tag}")
         assert 0 <= verdict.reset_after * 1_000 + 10_001 - left_ms < 1_000
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_spending_lengthens_a_life_as_far_as_it_must(
+    engine: RedisEngine, redis_client: redis.Redis, case: str
+) -> None:
+    """In the window of the one before and in a later one; what is carried too."""
+    limit = limit_of(case, 60)
+    charge, key = Charge("key", limit, cost=2), f"{{test:0}}:key{limit.tag}"
+
+    def assert_that_life_is_right(verdict: Verdict) -> None:
+        assert 0 <= verdict.reset_after * 1_000 + 10_001 - redis_client.pttl(key) < 1_000
+
+    engine.check([charge], now_us=time.time_ns() // 1_000 - limit.window_us)
+    redis_client.pexpire(key, 5_000)
+    for again in (charge, charge, charge._replace(carried=3), charge._replace(cost=0, carried=3)):
+        assert_that_life_is_right(engine.check([again])[0])
 
 
 def test_a_refund_does_not_shorten_or_lengthen_a_life(engine: RedisEngine, redis_client: redis.Redis) -> None:

@@ -48,4 +48,7 @@ local function refund(raw, cost, spent_at, period, anchored, capacity, tick_us, 
   return pack('<i7I7', last, max(used - cost, 0)) .. string.sub(raw, 15)
 end
 
-return { look, spend, wait, reset, store, refund }
+-- The full quota is back at the end of a window: what is spent in one seldom changes that.
+local HOLDS, ENDS = false, true
+
+return { look, spend, wait, reset, store, refund, HOLDS, ENDS }

@@ -49,4 +49,7 @@ local function refund(raw, cost, spent_at, period, rate, capacity, tick_us)
   return pack('<i7I6I6', last, max(current - cost, 0), previous)
 end
 
-return { look, spend, wait, reset, store, refund }
+-- The full quota is back at the end of a window: what is spent in one seldom changes that.
+local HOLDS, ENDS = false, true
+
+return { look, spend, wait, reset, store, refund, HOLDS, ENDS }

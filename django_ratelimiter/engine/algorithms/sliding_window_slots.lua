@@ -71,4 +71,7 @@ local function refund(raw, cost, spent_at, period, slots)
   return sub(raw, 1, slot - 1) .. pack('<I6', max(unpack('<I6', raw, slot) - cost, 0)) .. sub(raw, slot + SLOT)
 end
 
-return { look, spend, wait, reset, store, refund }
+-- The full quota is back at the end of a window: what is spent in one seldom changes that.
+local HOLDS, ENDS = false, true
+
+return { look, spend, wait, reset, store, refund, HOLDS, ENDS }
