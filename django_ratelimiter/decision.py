@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
-from .engine.limits import Limit
+from .engine.limits import Algorithm, Limit
 from .rules.access import AccessRecord
 from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
 UNAVAILABLE_RETRY_SECONDS: Final = 1
+
+_CONCURRENCY: Final = Algorithm.CONCURRENCY  # looking it up takes longer than comparing
 
 
 class Result(NamedTuple):
@@ -81,7 +83,8 @@ class Decision:
     @property
     def leases(self) -> list[Verdict]:
         """What counts as in flight until the engine is told of its end."""
-        return leases(result.verdict for result in self.results if result.verdict)
+        held = [result for result in self.results if result.limit.algorithm == _CONCURRENCY]
+        return leases(result.verdict for result in held if result.verdict) if held else []
 
 
 #: For a request that met no rule, or met the limiter while it was off.

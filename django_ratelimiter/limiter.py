@@ -18,10 +18,11 @@ from . import charging, holding, notices, outage, planning, returning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from .planning import Extra, MaxDelay, Planned, Question
+from .planning import Extra, MaxDelay, Question
 from .returning import arefund, mark_failed, refund
 from .rules import cache
-from .waiting import Lookup, Path, ago, go, spending
+from .stencils import Planned
+from .waiting import Lookup, Path, Spending, ago, go
 
 __all__ = ["acheck", "apeek", "arefund", "charge", "check", "mark_failed", "peek", "refund", "slot"]
 
@@ -106,7 +107,7 @@ def _checking(
     decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
     if decision.allowed and settings.ENABLED:
         decision = replace(decision, delay=0.0) if decision.delay else decision
-        entries = yield Lookup(cache.access_list, together=True)
+        entries = yield planning.ENTRIES
         question = planning.request_question(http, scope, cost, max_delay, before, decision, extra, entries)
         try:
             latest = yield from _deciding(question)
@@ -128,15 +129,13 @@ def _deciding(question: Question) -> Path[Decision | None]:
     receipts = returning.receipts(question.earlier)
     try:
         for _ in range(ATTEMPTS):
-            rules = yield Lookup(cache.current_rules, together=True)
+            rules = yield planning.RULES
             try:
                 planned = yield from planning.planning(rules, question)
                 if not planned and not cache.is_time_to_ask():
                     return None
                 charges = [each.charge for each in planned]
-                verdicts = yield spending(
-                    charges, version=rules.version, refund_if_denied=receipts, now_us=question.now_us
-                )
+                verdicts = yield Spending(charges, rules.version, receipts, question.now_us)
             except StaleRules as stale:
                 yield Lookup(cache.reload, stale, rules, together=True)
             else:

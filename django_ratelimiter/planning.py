@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -11,23 +11,25 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 
 from .conf import settings
-from .decision import NOTHING_TO_DECIDE, Decision, Result, decide
-from .engine.base import Charge, Verdict
-from .engine.limits import EXACT, Algorithm
+from .decision import NOTHING_TO_DECIDE, Decision, decide
+from .engine.limits import Algorithm
 from .exceptions import AccessDenied, EngineUnavailable
-from .identity import Identity, UserUnread, digest, identify, partition
+from .identity import Identity, UserUnread, identify, partition
 from .rules import cache
 from .rules.access import NOBODY, AccessList, AccessRecord
 from .rules.partitions import may_need_user
-from .rules.ruleset import Facts, RuleRecord, RuleSet, TierRecord
+from .rules.ruleset import Facts, RuleRecord, RuleSet
 from .rules.tiers import Standing
+from .stencils import Planned, filled_in, sheet_of
 from .waiting import Asking, Lookup, Path
 
 #: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
 MaxDelay = float | None | Literal["rule"]
 
-#: More than any limit holds: refused for good, and counted.
-NEVER: Final = EXACT
+
+#: What a path looks up first: who is let in or kept out, and the rules. By name, for `override_rules` replaces them.
+ENTRIES: Final = Lookup(lambda: cache.access_list(), together=True)
+RULES: Final = Lookup(lambda: cache.current_rules(), together=True)
 
 
 class Extra(NamedTuple):
@@ -65,19 +67,17 @@ class Question(NamedTuple):
     @property
     def now_us(self) -> int | None:
         """The moment to decide at; `None` = the engine's time."""
-        return next((extra.now_us for extra in self.extra if extra.now_us is not None), None)
+        for extra in self.extra:
+            if extra.now_us is not None:
+                return extra.now_us
+        return None
 
-
-class Planned(NamedTuple):
-    """A charge, and the rule and tier that it is for."""
-
-    rule: RuleRecord
-    tier: TierRecord | None
-    charge: Charge
-
-    def result(self, verdict: Verdict | None) -> Result:
-        """The result of this charge."""
-        return Result(self.rule, self.tier, self.charge.limit, verdict, self.rule.mode)
+    @property
+    def is_usual(self) -> bool:
+        """Whether the rules alone say what is charged: the first question of a request, with no wishes."""
+        return not (self.extra or self.earlier.results or self.before_authentication) and (
+            self.cost is None and (self.max_delay is None or self.max_delay == "rule")
+        )
 
 
 def request_question(
@@ -94,16 +94,8 @@ def request_question(
     match = request.resolver_match
     route, view_name = (match.route, match.view_name) if match else ("", "")
     facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
-    return Question(
-        facts,
-        identify(request),
-        cost,
-        max_delay,
-        before_authentication=before_authentication,
-        earlier=earlier,
-        extra=extra,
-        entries=entries,
-    )
+    identity = identify(request)
+    return Question(facts, identity, cost, max_delay, None, before_authentication, earlier, False, extra, entries)
 
 
 def slot_question(
@@ -114,17 +106,19 @@ def slot_question(
 
 
 class Planning(Lookup):
-    """The step that plans."""
+    """The step that plans. error: why it could not be done at once on an event loop, if that was tried."""
 
-    __slots__ = ("_identity",)
+    __slots__ = ("_error", "_identity")
 
-    def __init__(self, rules: RuleSet, question: Question) -> None:
+    def __init__(self, rules: RuleSet, question: Question, error: SynchronousOnlyOperation | None = None) -> None:
         super().__init__(plan, rules, question)
-        self._identity = question.identity
+        self._identity, self._error = question.identity, error
 
-    async def atake(self) -> list[Planned]:
+    async def atake(self) -> Sequence[Planned]:
         try:
-            return self.take()  # type: ignore[no-any-return]
+            if self._error is None:
+                return self.take()  # type: ignore[no-any-return]
+            raise self._error
         except UserUnread:
             await cast(Identity, self._identity).read_user()
         except SynchronousOnlyOperation:
@@ -132,13 +126,17 @@ class Planning(Lookup):
         return await super().atake()  # type: ignore[no-any-return]
 
 
-def planning(rules: RuleSet, question: Question) -> Path[list[Planned]]:
+def planning(rules: RuleSet, question: Question) -> Path[Sequence[Planned]]:
     """The charges, as `plan` makes them. Who is denied might be so by rules that are no longer in force.
 
     For a process whose every caller is denied would never ask, and not hear that enforcement was stopped.
     """
     try:
-        return (yield Planning(rules, question))  # type: ignore[no-any-return]
+        try:
+            return plan(rules, question)
+        except SynchronousOnlyOperation as error:
+            step = Planning(rules, question, error)
+        return (yield step)  # type: ignore[no-any-return]
     except AccessDenied:
         if cache.is_time_to_ask():
             yield Asking("check", [], version=rules.version)
@@ -153,9 +151,9 @@ def peeking(
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
     http: HttpRequest = getattr(request, "_request", request)
-    entries = yield Lookup(cache.access_list, together=True)
+    entries = yield ENTRIES
     question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra, entries)
-    rules = yield Lookup(cache.current_rules, together=True)
+    rules = yield RULES
     try:
         planned = yield Planning(rules, question)
     except AccessDenied as denied:
@@ -167,7 +165,7 @@ def peeking(
     return decide([*map(Planned.result, planned, verdicts)], rules.version)
 
 
-def plan(rules: RuleSet, question: Question) -> list[Planned]:
+def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
     """The charges: one for each limit of each rule that is met and was not met before.
 
     Whoever an access entry allows meets no rule. Raises AccessDenied for whom one denies. Nobody meets either while
@@ -185,14 +183,19 @@ def plan(rules: RuleSet, question: Question) -> list[Planned]:
         matched = _with_extra(matched, question.extra)
     if not matched:
         return []
-    standing = _standing(rules, question)
+    sheet, identity = sheet_of(rules, matched, _standing(rules, question)), question.identity
+    if identity is not None and question.is_usual:
+        values = [_value(rule, question) if name is None else identity.value(name) for rule, name in sheet.asked]
+        return filled_in(sheet, tuple(values), question.max_delay, settings.HASH_KEY)
     decided = {result.rule.slug for result in question.earlier.results}
-    return [
-        Planned(rule, standing.tier, charge)
-        for rule in matched
-        if rule.slug not in decided and _meets(rule, question)
-        for charge in _charges(rule, standing, question)
-    ]
+    planned: list[Planned] = []
+    for stencil in sheet.stencils:
+        rule = stencil.rule
+        if rule.slug not in decided and _meets(rule, question):
+            planned += stencil.charges(_value(rule, question), question.cost, question.max_delay)
+    if question.only_leases:
+        planned = [each for each in planned if each.charge.limit.algorithm == Algorithm.CONCURRENCY]
+    return planned
 
 
 def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[RuleRecord, ...]:
@@ -237,37 +240,17 @@ def _needs_user(rule: RuleRecord, question: Question) -> bool:
     return not coded and any(map(may_need_user, rule.partition_by))
 
 
-def _charges(rule: RuleRecord, standing: Standing, question: Question) -> Iterator[Charge]:
-    records = rule.limits_for(*standing)
-    if question.only_leases:
-        records = tuple(record for record in records if record.limit.algorithm == Algorithm.CONCURRENCY)
-    if not records:
-        return
-    value, cost = _value(rule, question), rule.cost if question.cost is None else question.cost
-    if value is None:
-        if rule.missing_partition != "deny":
-            return
-        value, cost = "missing", NEVER
-    key = f"{rule.slug}:{digest(value)}"
-    for limit, max_delay, generation in records:
-        yield Charge(
-            f"{key}:{generation}" if generation else key,
-            limit,
-            cost,
-            gating=rule.mode == "enforce",
-            usage=f"{rule.slug}|{standing.tier or ''}",
-            count_refusals=rule.count_refusals,
-            max_delay=max_delay if question.max_delay == "rule" else question.max_delay,
-        )
-
-
 def _value(rule: RuleRecord, question: Question) -> str | None:
     """What splits the counters of a rule; `None` if it is missing."""
     identity = question.identity
     if identity is None:
         return question.partition if rule.partition_by else ""
-    coded = [extra.value for extra in question.extra if extra.rule is rule]
-    value = coded[0] if coded else partition(identity, rule.partition_by)
+    for extra in question.extra:
+        if extra.rule is rule:
+            value = extra.value
+            break
+    else:
+        value = partition(identity, rule.partition_by)
     if value is None and rule.missing_partition == "ip":
         value = partition(identity, ("ip",))
     return value

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from .connection import get_async_engine, get_engine
-from .engine.base import Charge, Verdict, leases
+from .engine.base import Charge, Verdict, Version, leases
 from .engine.limits import Algorithm
 
 T = TypeVar("T")
@@ -110,24 +110,33 @@ class Asking:
         return await getattr(engine, self._method)(*self._arguments, **self._options)
 
 
-class Leasing(Asking):
-    """A call that may take leases: if our task is cancelled meanwhile, they end at once."""
+class Spending:
+    """The engine's `check` of these charges. Leases that it takes end at once if our task is cancelled meanwhile."""
 
-    __slots__ = ()
+    __slots__ = ("_charges", "_now_us", "_receipts", "_version")
+
+    def __init__(
+        self, charges: Sequence[Charge], version: Version, receipts: Sequence[Verdict], now_us: int | None
+    ) -> None:
+        self._charges, self._version, self._receipts, self._now_us = charges, version, receipts, now_us
+
+    def take(self) -> Any:
+        return get_engine().check(
+            self._charges, version=self._version, refund_if_denied=self._receipts, now_us=self._now_us
+        )
 
     async def atake(self) -> Any:
-        taking = asyncio.ensure_future(super().atake())
+        asking = Asking(
+            "check", self._charges, version=self._version, refund_if_denied=self._receipts, now_us=self._now_us
+        )
+        if not any(charge.limit.algorithm == Algorithm.CONCURRENCY for charge in self._charges):
+            return await asking.atake()
+        taking = asyncio.ensure_future(asking.atake())
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
             await finish(_end_leases(taking))
             raise
-
-
-def spending(charges: Sequence[Charge], **options: Any) -> Asking:
-    """The engine's `check` of these charges."""
-    holds = any(charge.limit.algorithm == Algorithm.CONCURRENCY for charge in charges)
-    return (Leasing if holds else Asking)("check", charges, **options)
 
 
 async def _end_leases(taking: asyncio.Future[list[Verdict]]) -> None:

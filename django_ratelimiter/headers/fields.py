@@ -17,7 +17,7 @@ from ..decision import Decision, Result
 from ..engine.base import Verdict
 from ..engine.limits import Limit
 from ..notices import soft_exceeded
-from ..planning import NEVER
+from ..stencils import NEVER
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.

@@ -1,0 +1,141 @@
+"""Charges made ready: what all who meet the same rules have in common is found once; a request fills in who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from .decision import Result
+from .engine.base import Charge, Verdict
+from .engine.limits import EXACT
+from .identity import digest
+from .rules.partitions import IDENTITIES, written
+from .rules.ruleset import NO_VERSION, RuleRecord, RuleSet, TierRecord
+from .rules.tiers import Standing
+
+#: More than any limit holds: refused for good, and counted.
+NEVER: Final = EXACT
+
+#: Of how many kinds of requests sheets are kept; beyond that all are made anew.
+MOST_SHEETS: Final = 1_000
+
+
+class Planned(NamedTuple):
+    """A charge, and the rule and tier that it is for."""
+
+    rule: RuleRecord
+    tier: TierRecord | None
+    charge: Charge
+
+    def result(self, verdict: Verdict | None) -> Result:
+        """The result of this charge."""
+        rule, tier, charge = self
+        return Result(rule, tier, charge.limit, verdict, rule.mode)
+
+
+class Stencil:
+    """What a rule charges those of one standing, who have some limit there.
+
+    name: the one that the rule is split by, of those whose values are short; `None` where it is split by another, by
+    several or by none.
+    """
+
+    __slots__ = ("label", "name", "records", "rule", "tier")
+
+    def __init__(self, rule: RuleRecord, standing: Standing) -> None:
+        self.rule, self.tier = rule, standing.tier
+        self.records = rule.limits_for(*standing)
+        self.label = f"{rule.slug}|{standing.tier or ''}"
+        alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
+        self.name = alone if alone in IDENTITIES else None
+
+    def charges(self, value: str | None, cost: int | None, max_delay: float | str | None) -> list[Planned]:
+        """One for each limit.
+
+        value: the partition; `None` = it is missing, so there are none unless the rule denies that. cost: units;
+        `None` = the rule's. max_delay: seconds that an admitted request may be held, `None` = any, "rule" = what the
+        rule grants synchronous workers.
+        """
+        rule = self.rule
+        if value is None:
+            if rule.missing_partition != "deny":
+                return []
+            value, cost = "missing", NEVER
+        partition = digest(value)
+        key = f"{rule.slug}:{partition}"
+        return [
+            Planned(
+                rule,
+                self.tier,
+                Charge(
+                    f"{key}:{record.generation}" if record.generation else key,
+                    record.limit,
+                    rule.cost if cost is None else cost,
+                    gating=rule.mode == "enforce",
+                    usage=self.label,
+                    count_refusals=rule.count_refusals,
+                    max_delay=record.max_delay if isinstance(max_delay, str) else max_delay,
+                    partition=partition,
+                ),
+            )
+            for record in self.records
+        ]
+
+
+class Sheet:
+    """The stencils of some rules for one standing, but for those that do not apply to it, or grant it everything.
+
+    Compared by identity, as a key of a cache on the hot path should be. asked: each stencil's rule and name. kept: the
+    rules and the tier, so that no others have their `id`.
+    """
+
+    __slots__ = ("asked", "kept", "stencils")
+
+    def __init__(self, rules: Sequence[RuleRecord], standing: Standing) -> None:
+        self.stencils = tuple([stencil for rule in rules if (stencil := Stencil(rule, standing)).records])
+        self.asked = tuple([(stencil.rule, stencil.name) for stencil in self.stencils])
+        self.kept = rules, standing
+
+
+class _Latest:
+    """The sheets of one rule set, by the `id` of the rules and the tier, and the multiplier."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.sheets: dict[tuple[object, ...], Sheet] = {}
+
+
+_latest = _Latest(RuleSet(NO_VERSION))
+
+
+def sheet_of(rules: RuleSet, met: Sequence[RuleRecord], standing: Standing) -> Sheet:
+    """The sheet of the rules that are met. Those of the latest rule set are kept."""
+    global _latest
+    latest = _latest
+    if latest.rules is not rules:
+        latest = _latest = _Latest(rules)
+    tier, multiplier = standing
+    key = (*map(id, met), id(tier), multiplier)
+    sheet = latest.sheets.get(key)
+    if sheet is None:
+        if len(latest.sheets) >= MOST_SHEETS:
+            latest.sheets.clear()
+        sheet = latest.sheets[key] = Sheet(met, standing)
+    return sheet
+
+
+@lru_cache(maxsize=2_048)
+def filled_in(
+    sheet: Sheet, values: tuple[str | None, ...], max_delay: str | None, _hash_key: bytes
+) -> tuple[Planned, ...]:
+    """The charges of the whole sheet, as the rules have it: one for each limit.
+
+    values: of each stencil, what the caller has under its name; without a name the partition. `None` = it is missing.
+    """
+    planned: list[Planned] = []
+    for stencil, value in zip(sheet.stencils, values, strict=True):
+        if value is not None and stencil.name is not None:
+            value = written([(stencil.name, value)])
+        planned += stencil.charges(value, None, max_delay)
+    return tuple(planned)
