@@ -85,3 +85,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(holding, "_asleep", clock.asleep)
     monkeypatch.setattr(holding, "_clock", clock.seconds)
     return clock
+
+
+class Remote:
+    """An engine as if it had to wait for something, so that event loops ask it in threads."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
