@@ -81,10 +81,10 @@ def _number(low: float, high: float, text: str, *, above: bool = False) -> Calla
     return read
 
 
-def _prefix(bits: int) -> Callable[[Any], int]:
+def _whole(least: int, most: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        if type(value) is not int or not 1 <= value <= bits:
-            raise ValueError(f"a whole number from 1 to {bits}")
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
         return value
 
     return read
@@ -170,6 +170,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "ENGINE": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True), True),
     "CACHE_ALIAS": Entry(None, _text(".+", "None, or the name of an entry of CACHES", optional=True), True),
     "NAMESPACE": Entry("rl", _text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
+    "SHARDS": Entry(64, _whole(1, 1024), True),
     "DEADLINE_MS": Entry(50.0, _number(1, 60_000, "milliseconds, from 1 to 60000")),
     "VERSION_CHECK_INTERVAL": Entry(1.0, _number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
     "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
@@ -179,8 +180,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "TIER_RESOLVER": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True)),
     "IDENTITIES": Entry({}, _own_identities),
     "TRUSTED_PROXIES": Entry((), _proxies, True),
-    "IPV4_PREFIX": Entry(32, _prefix(32)),
-    "IPV6_PREFIX": Entry(64, _prefix(128)),
+    "IPV4_PREFIX": Entry(32, _whole(1, 32)),
+    "IPV6_PREFIX": Entry(64, _whole(1, 128)),
     "LOCAL_SHARE": Entry(0.5, _number(0, 1, "a share, above 0 and at most 1", above=True)),
     "HASH_KEY": Entry(None, _hash_key, True),
     "EXEMPT_PATHS": Entry(None, _paths),
@@ -212,6 +213,8 @@ class Settings:
     CACHE_ALIAS: str | None
     #: What the names of all keys start with.
     NAMESPACE: str
+    #: Among how many shards the keys in a Redis Cluster are spread.
+    SHARDS: int
     #: Milliseconds that a decision waits for Redis at most; then each rule's failure policy decides.
     DEADLINE_MS: float
     #: Seconds after which a request that meets no rule asks for a newer rule set; 0 = each time.

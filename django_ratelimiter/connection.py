@@ -16,8 +16,9 @@ from .conf import settings
 from .engine.awaited import awaited
 from .engine.base import Engine
 from .engine.memory import MemoryEngine
-from .engine.redis import RedisEngine
+from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import Unsent
+from .exceptions import EngineUnavailable
 
 #: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
 unsent: Final = Unsent()
@@ -96,4 +97,9 @@ def _redis(alias: str) -> Engine:
             f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
             "its BACKEND must be django_redis.cache.RedisCache."
         ) from error
-    return RedisEngine(client, settings.NAMESPACE, deadline=settings.DEADLINE_MS / 1_000)
+    except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
+        raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
+    try:
+        return RedisEngine(client, settings.NAMESPACE, shards=settings.SHARDS, deadline=settings.DEADLINE_MS / 1_000)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error

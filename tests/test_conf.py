@@ -24,7 +24,7 @@ def ratelimiter(**entries: Any) -> Any:
 def test_defaults_need_no_entry() -> None:
     assert settings.ENABLED is True
     assert settings.CACHE_ALIAS is None
-    assert settings.NAMESPACE == "rl"
+    assert (settings.NAMESPACE, settings.SHARDS) == ("rl", 64)
     assert (settings.VERSION_CHECK_INTERVAL, settings.RULES_MAX_AGE, settings.TIER_CACHE_SECONDS) == (1.0, 10.0, 5.0)
     assert (settings.IPV4_PREFIX, settings.IPV6_PREFIX, settings.LOCAL_SHARE) == (32, 64, 0.5)
     assert settings.EXEMPT_PATHS is None
@@ -75,6 +75,7 @@ RIGHT = [
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("ENABLED", False, False),
     ("VERSION_CHECK_INTERVAL", 0, 0.0),
+    ("SHARDS", 1024, 1024),
     ("DEADLINE_MS", 250, 250.0),
     ("RULES_MAX_AGE", 60, 60.0),
     ("LOCAL_SHARE", 1, 1.0),
@@ -172,6 +173,9 @@ RAISED = [
     ("TRUSTED_PROXIES", [1, "10.0.0.0/8"]),
     ("TRUSTED_PROXIES", ["10.0.0.0/8", "forwarded", "x-forwarded-for"]),
     ("TRUSTED_PROXIES", True),
+    ("SHARDS", 0),
+    ("SHARDS", 1025),
+    ("SHARDS", "64"),
 ]
 
 
@@ -184,8 +188,8 @@ def test_what_no_default_can_stand_in_for_is_raised(name: str, written: object) 
 
 
 def test_an_unknown_entry_is_a_problem() -> None:
-    with ratelimiter(NAMSPACE="rl", SHARDS=64):
-        assert [problem.entry for problem in problems()] == ["NAMSPACE", "SHARDS"]
+    with ratelimiter(NAMSPACE="rl", SHARD=64):
+        assert [problem.entry for problem in problems()] == ["NAMSPACE", "SHARD"]
         assert "NAMESPACE" in problems()[0].right
 
 

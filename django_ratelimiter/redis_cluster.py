@@ -1,0 +1,45 @@
+"""Lets a django-redis cache stand for a Redis Cluster, which django-redis itself cannot.
+
+"OPTIONS": {"CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory"}
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any, ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django_redis import pool
+
+from .engine.redis import ClusterOnDemand
+
+
+class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
+    """Makes one client for each process, address and set of options; it connects when it is first used.
+
+    LOCATION names one node; OPTIONS["STARTUP_NODES"], a list of (host, port), further ones to begin with. The other
+    OPTIONS are django-redis's own: timeouts, user, password, and CONNECTION_POOL_KWARGS for anything else.
+    """
+
+    _clients: ClassVar[dict[str, ClusterOnDemand]] = {}
+    _making: ClassVar[Lock] = Lock()
+
+    def connect(self, url: str) -> ClusterOnDemand:
+        """The client of a cluster. Raises ImproperlyConfigured for an address that cannot be a cluster's."""
+        options = self.make_connection_params(url) | self.pool_cls_kwargs | self.redis_client_cls_kwargs
+        options.pop("parser_class")  # redis-py picks it
+        nodes = self.options.get("STARTUP_NODES", ())
+        key = repr((sorted(options.items()), nodes))
+        with self._making:
+            client = self._clients.get(key)
+            if client is None:
+                try:
+                    client = ClusterOnDemand(options.pop("url"), nodes, **options)
+                except (TypeError, ValueError) as error:
+                    raise ImproperlyConfigured(f"LOCATION or STARTUP_NODES of a cluster: {error}") from error
+                self._clients[key] = client
+            return client
+
+    def disconnect(self, connection: Any) -> None:
+        """Close what it has opened."""
+        connection.close()
