@@ -38,6 +38,7 @@ class AsyncLinks:
         self._deadline, self._most, self._probe = deadline, most, probe
         self._breaker = Breaker()
         self._probing: asyncio.Task[None] | None = None
+        self._attempted: asyncio.Future[None]
         self._pid, self._cut_off = getpid(), False
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
 
@@ -87,38 +88,43 @@ class AsyncLinks:
 
     async def _is_closed_now(self, kept: _OfLoop, at: float | None) -> bool:
         """See to it that the server is probed. Where event loops end too soon for that, wait for it in this call."""
-        probing = self._see_to_probe(kept)
-        if self._cut_off and at is not None:
-            await asyncio.wait([probing], timeout=max(at - kept.loop.time(), 0))
+        attempted = self._see_to_probe(kept)
+        if self._cut_off and at is not None and not self._breaker.next_probe_in():
+            await asyncio.wait([attempted], timeout=max(at - kept.loop.time(), 0))
         return not self._breaker.is_open
 
-    def _see_to_probe(self, kept: _OfLoop) -> asyncio.Task[None]:
+    def _see_to_probe(self, kept: _OfLoop) -> asyncio.Future[None]:
+        """What is done when the server has been probed the next time."""
         probing, ours = self._probing, self._pid == getpid()
         if probing is None or probing.done() or probing.get_loop().is_closed() or not ours:
             # One that ended while it was needed was cut off by the end of its event loop.
             self._cut_off, self._pid = probing is not None and ours, getpid()
-            probing = self._probing = kept.begin(self._probe_until_closed(kept))
-        return probing
+            self._attempted = kept.loop.create_future()
+            self._probing = kept.begin(self._probe_until_closed(kept))
+        return self._attempted
 
     async def _probe_until_closed(self, kept: _OfLoop) -> None:
-        while True:
+        while self._breaker.is_open:
             await asyncio.sleep(self._breaker.next_probe_in())
+            attempted, self._attempted = self._attempted, kept.loop.create_future()
             try:
-                wire = kept.take() or await kept.connect()
-                try:
-                    reply = await wire.ask(self._probe, kept.loop.time() + (self._patience or CONNECT_SECONDS))
-                    if isinstance(reply, Exception) and is_outage(reply):
-                        raise reply
-                except BaseException:
-                    kept.drop(wire)
-                    raise
+                await self._probe_once(kept)
             except Exception as error:  # see `connect`
                 self._breaker.fail_probe(error)
-                continue
-            self._probing = None
-            self._breaker.close()
-            kept.give_back(wire)
-            return
+            attempted.set_result(None)
+        self._probing = None
+
+    async def _probe_once(self, kept: _OfLoop) -> None:
+        wire = kept.take() or await kept.connect()
+        try:
+            reply = await wire.ask(self._probe, kept.loop.time() + (self._patience or CONNECT_SECONDS))
+            if isinstance(reply, Exception) and is_outage(reply):
+                raise reply
+        except BaseException:
+            kept.drop(wire)
+            raise
+        self._breaker.close()
+        kept.give_back(wire)
 
 
 class _OfLoop:

@@ -1,0 +1,128 @@
+"""Connections that take longer to make than a decision may wait are made all the same, for later decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from asgiref.sync import async_to_sync
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from example_project.redis_server import RedisServer, free_port
+from tests.engine.slow import SlowProxy
+
+DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
+#: A round trip, a deadline that it fits, and a busy machine besides; greeting the server takes several.
+ROUND_TRIP, DEADLINE = 0.1, 0.19
+SECONDS = 20.0
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[SlowProxy]:
+    with SlowProxy(server.port, ROUND_TRIP / 2) as proxy:
+        yield proxy
+
+
+def spent(server: RedisServer) -> int:
+    with redis.Redis.from_url(server.url) as client:
+        return 1_000 - RedisEngine(client).peek([DAY])[0].remaining
+
+
+def until(admits: Callable[[], bool]) -> int:
+    """How often it took to be admitted."""
+    deadline = time.monotonic() + SECONDS
+    for attempt in range(1, 100_000):
+        if admits():
+            return attempt
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    raise AssertionError
+
+
+def test_in_threads(proxy: SlowProxy, server: RedisServer) -> None:
+    with redis.Redis.from_url(proxy.url) as client:
+        engine = RedisEngine(client, deadline=DEADLINE)
+        assert until(lambda: admits(engine)) > 1, "the first came too early"
+        assert spent(server) == 1, "and nothing was sent for it"
+        assert sum(admits(engine) for _ in range(5)) >= 4
+
+
+def test_on_an_event_loop(proxy: SlowProxy, server: RedisServer) -> None:
+    async def main() -> None:
+        async with redis.asyncio.Redis.from_url(proxy.url) as client:
+            engine = AsyncRedisEngine(client, deadline=DEADLINE)
+            attempts = 1
+            async with asyncio.timeout(SECONDS):
+                while not await aadmits(engine):
+                    attempts += 1
+                    await asyncio.sleep(0.005)
+            assert attempts > 1
+            assert spent(server) == 1
+            assert sum([await aadmits(engine) for _ in range(5)]) >= 4
+            await engine.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_gets_a_connection_too_late_leaves_it_to_others(proxy: SlowProxy, server: RedisServer) -> None:
+    """It would be charged, and the connection lost, for a reply that nobody waits for."""
+    with redis.Redis.from_url(proxy.url) as client:
+        engine = RedisEngine(client, deadline=DEADLINE)
+        until(lambda: admits(engine))
+        stock, before = engine._links._stock, spent(server)
+        wire = stock.take()
+        assert wire is not None
+        began = time.monotonic()
+        stock.give_back(wire)
+        with pytest.raises(redis.TimeoutError):
+            stock.wait(began + ROUND_TRIP * 0.9)
+        assert stock.take() is wire
+        assert spent(server) == before
+
+
+def test_event_loops_that_end_with_each_request_probe_within_them(server: RedisServer) -> None:
+    """As under WSGI with asynchronous views: no task outlives the request that has begun it."""
+    client = redis.asyncio.Redis.from_url(server.url)
+    engine = AsyncRedisEngine(client, "test", deadline=5.0)
+    server.kill()
+    assert not any(async_to_sync(aadmits)(engine) for _ in range(10))
+    server.start()
+    until(lambda: async_to_sync(aadmits)(engine))
+    assert async_to_sync(aadmits)(engine)
+
+
+def test_who_is_refused_a_connection_does_not_wait() -> None:
+    """All that wait for the same one are told at once."""
+    with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0") as client:
+        engine, began = RedisEngine(client, deadline=30.0), time.monotonic()
+        for _ in range(10):
+            assert not admits(engine)
+        assert time.monotonic() - began < 10
+
+    async def main(engine: AsyncRedisEngine) -> list[Any]:
+        return await asyncio.gather(*(aadmits(engine) for _ in range(200)))
+
+    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0"), deadline=30.0)
+    began = time.monotonic()
+    assert not any(asyncio.run(main(engine)))
+    assert time.monotonic() - began < 10
+
+
+def admits(engine: RedisEngine) -> bool:
+    try:
+        return engine.check([DAY])[0].allowed
+    except EngineUnavailable:
+        return False
+
+
+async def aadmits(engine: AsyncRedisEngine) -> bool:
+    try:
+        return bool((await engine.check([DAY]))[0].allowed)
+    except EngineUnavailable:
+        return False
