@@ -63,7 +63,8 @@ class LimitedResponses:
         throttled = any(getattr(throttle, "decides_rules", False) for throttle in self.view.throttle_classes)
         handler = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         return throttled or any(
-            hasattr(decorated, "ratelimits") for decorated in (handler, self.view.check_throttles, self.view.dispatch)
+            hasattr(decorated, "ratelimits")
+            for decorated in (self.view, handler, self.view.check_throttles, self.view.dispatch, *_wrapped_by(handler))
         )
 
     def refusal(self) -> dict[str, Any]:
@@ -76,6 +77,11 @@ class LimitedResponses:
         content = {media_type: {"schema": _DETAIL} for media_type in media_types}
         content["application/problem+json"] = {"schema": _PROBLEM}
         return {"description": "Too many requests.", "headers": headers, "content": content}
+
+
+def _wrapped_by(handler: Any) -> list[Any]:
+    """What a handler calls that `@api_view` has made: the function that it was put on."""
+    return [cell.cell_contents for cell in getattr(handler, "__closure__", None) or ()]
 
 
 class AutoSchema(LimitedResponses, FrameworksSchema):

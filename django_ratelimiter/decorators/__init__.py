@@ -89,6 +89,9 @@ def ratelimit(
         limited.announce(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, limited)
         wrapper.ratelimits = number
+        made: Any = getattr(view, "cls", None)
+        if getattr(made, "__qualname__", "") == "WrappedAPIView":  # by @api_view for this function alone
+            made.ratelimits = number  # for the OpenAPI schema, which sees nothing but the class
         return wrapper
 
     return decorate

@@ -8,6 +8,7 @@ import pytest
 from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
+from rest_framework.decorators import api_view, schema
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -59,6 +60,26 @@ class Decorated(Plain):
     pass
 
 
+@ratelimit(key="ip", rate="5/h")
+@api_view(["GET"])
+@schema(AutoSchema())
+def around(request: Request) -> Response:
+    return Response("ok")
+
+
+@api_view(["GET"])
+@ratelimit(key="ip", rate="5/h")
+@schema(AutoSchema())
+def within(request: Request) -> Response:
+    return Response("ok")
+
+
+@api_view(["GET"])
+@schema(AutoSchema())
+def beside(request: Request) -> Response:
+    return Response("ok")
+
+
 class Told(Throttled):
     schema = OwnSchema()
 
@@ -69,13 +90,16 @@ urlpatterns = [
     path("dropped-in/", DroppedIn.as_view()),
     path("decorated/", Decorated.as_view()),
     path("told/", Told.as_view()),
+    path("around/", around),
+    path("within/", within),
+    path("beside/", beside),
 ]
 
 
 def responses(url: str, method: str = "get") -> dict[str, Any]:
-    schema = SchemaGenerator(patterns=urlpatterns).get_schema(request=None, public=True)
-    validate_schema(schema)
-    answers: dict[str, Any] = schema["paths"][url][method]["responses"]
+    found = SchemaGenerator(patterns=urlpatterns).get_schema(request=None, public=True)
+    validate_schema(found)
+    answers: dict[str, Any] = found["paths"][url][method]["responses"]
     return answers
 
 
@@ -87,6 +111,9 @@ def responses(url: str, method: str = "get") -> dict[str, Any]:
         ("/throttled/", "get", True),
         ("/dropped-in/", "get", True),
         ("/decorated/", "get", True),
+        ("/around/", "get", True),
+        ("/within/", "get", True),
+        ("/beside/", "get", False),
     ],
 )
 def test_limited_views_tell_so(url: str, method: str, limited: bool) -> None:
