@@ -34,8 +34,9 @@ logger = logging.getLogger("django_ratelimiter")
 #: Longer keys are nobody's, and are not worth hashing.
 MAX_API_KEY: Final = 256
 
-#: Characters of a value whose digest is remembered. Those that code counts by may be as long as a body.
-_MOST_REMEMBERED: Final = 1_000
+#: Characters of a value whose digest is remembered, and of a field that is brought into a normal form, which takes long
+#: for long texts. What code counts by may be as long as a body; no name of anybody's is longer than this.
+_LONGEST: Final = 1_000
 
 #: What of a path or a custom identity counts as a value. Others might read differently with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
@@ -148,7 +149,7 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
 
 def digest(value: str) -> str:
     """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
-    remembered = len(value) <= _MOST_REMEMBERED
+    remembered = len(value) <= _LONGEST
     return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
 
 
@@ -247,7 +248,10 @@ def _field(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return normalize("NFKC", str(value)).strip() if isinstance(value, str | int | float) else None
+    if not isinstance(value, str | int | float):
+        return None
+    text = str(value).strip()
+    return normalize("NFKC", text).strip() if len(text) <= _LONGEST else text
 
 
 def _custom(request: HttpRequest, name: str) -> str | None:
