@@ -63,7 +63,8 @@ class Topology:
         address = self.served_by(shard)
         if address is None:
             self.doubt()
-            raise EngineUnavailable(self._problem or "No node of the cluster is known to serve this shard.")
+            unknown = "No node serves this shard." if self.is_known else "The cluster is being asked who serves it."
+            raise EngineUnavailable(self._problem or unknown)
         return address
 
     def served_by(self, shard: int) -> Address | None:
