@@ -1,8 +1,9 @@
 """The site for ASGI servers with an event loop that complains: of queries, of blocking calls, of long callbacks.
 
 What it prints with COMPLAINT in front is a complaint. A callback that asyncio's debug mode calls slow is complained of
-if the time was its own: on a busy machine it may also have waited for a processor, or for a thread to let go of Python.
-What it could wait for itself is complained of as such, however long it took.
+if the time was its own: on a busy machine it may also have waited for a processor, or for a thread to let go of Python,
+and the garbage collector runs in whatever callback comes its way. What a callback could wait for itself is complained
+of as such, however long it took.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import gc
 import logging
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -46,23 +48,29 @@ def _is_on_event_loop() -> bool:
 
 
 class _SlowCallbacks(logging.Handler):
-    """Complains of callbacks that asyncio calls slow, if they took as much of the processor."""
+    """Complains of callbacks that asyncio calls slow, if they took as much of the processor themselves."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._took = 0.0
+        self._took = self._collecting = 0.0
         run = asyncio.Handle._run  # type: ignore[attr-defined]
+        loop = threading.get_ident()
 
         def timed(handle: asyncio.Handle) -> None:
-            began = time.thread_time()
+            self._collecting, began = 0.0, time.thread_time()
             run(handle)
-            self._took = time.thread_time() - began
+            self._took = time.thread_time() - began - self._collecting
+
+        def collects(phase: str, _info: dict[str, int]) -> None:
+            if threading.get_ident() == loop:  # a start takes its time away again with the stop
+                self._collecting += time.thread_time() * (1 if phase == "stop" else -1)
 
         asyncio.Handle._run = timed  # type: ignore[attr-defined]
+        gc.callbacks.append(collects)
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.getMessage().startswith("Executing") or self._took > SLOW_SECONDS:
-            print(COMPLAINT, record.getMessage(), flush=True)
+            print(COMPLAINT, f"{self._took:.3f} s", record.getMessage(), flush=True)
 
 
 def _watch_this_loop() -> None:

@@ -109,10 +109,7 @@ def test_the_event_loop_is_never_held_up(tmp_path: Path) -> None:
         output = (tmp_path / "output.log").read_text()
         print(output[-5_000:])
     assert statuses == {200: REQUESTS}
-    complaints = [line for line in output.splitlines() if line.startswith(COMPLAINT)]
-    slow = [line for line in complaints if "Executing" in line]
-    assert complaints == slow, "nothing blocks, however short"
-    assert len(slow) <= REQUESTS // 500, "what is slow once is the garbage collector; what we do, we do each time"
+    assert [line for line in output.splitlines() if line.startswith(COMPLAINT)] == []
     assert not re.search(r"Traceback|ERROR|never awaited", output)
 
 
