@@ -48,14 +48,17 @@ class Stock:
 
     def take(self) -> Wire | None:
         """An idle connection that is sound."""
-        with suppress(IndexError):
-            while True:
+        while True:
+            try:
                 wire = self.idle.pop()
-                with suppress(RedisError, OSError):
-                    if wire.is_sound():
-                        return wire
-                wire.hang_up()  # closed by the server, or with something unread on it
-        return None
+            except IndexError:
+                return None
+            try:
+                if wire.is_sound():
+                    return wire
+            except (RedisError, OSError):
+                pass
+            wire.hang_up()  # closed by the server, or with something unread on it
 
     def wait(self, until: float | None) -> Wire:
         """A connection, as soon as there is one. Raises what connecting has raised, or TimeoutError at `until`."""
