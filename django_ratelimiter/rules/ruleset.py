@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
+from .index import Index
 from .partitions import IDENTITIES, NAMED, is_identity
 from .scaling import multiplied
 
@@ -142,7 +143,7 @@ class RuleRecord:
 
 
 class RuleSet:
-    """All rules in force at one version, indexed so that a request's cost does not grow with those it never meets.
+    """All rules in force at one version.
 
     enforced: False = an operator has stopped all enforcement; no request meets any rule, then, or an access entry.
     """
@@ -162,12 +163,7 @@ class RuleSet:
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
-        self._order = {rule.slug: position for position, rule in enumerate(self.rules)}
-        self._index: dict[tuple[str, str], list[RuleRecord]] = {}
-        for rule in self.rules:
-            if rule.mode != "off":
-                self._index.setdefault(_index_key(rule), []).append(rule)
-        self._prefix_lengths = sorted({len(value) for kind, value in self._index if kind == "prefix"})
+        self._index = Index(self.rules)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, version: Version = NO_VERSION) -> RuleSet:
@@ -187,17 +183,7 @@ class RuleSet:
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
         """The rules that a request meets, in ascending priority, then slug."""
-        index, path = self._index, facts.path
-        keys = [("any", ""), ("exact", path), ("route", facts.route), ("view", facts.view_name), ("scope", facts.scope)]
-        for length in self._prefix_lengths:
-            if length > len(path):
-                break
-            keys.append(("prefix", path[:length]))
-        found = [rule for key in keys if key in index for rule in index[key] if rule.matches(facts)]
-        if len(found) > 1:
-            order = self._order
-            found.sort(key=lambda rule: order[rule.slug])
-        return tuple(found)
+        return self._index.match(facts)
 
     def default_tier(self, kind: str) -> TierRecord | None:
         """The tier that `anonymous` or `authenticated` requests have without an assignment."""
@@ -276,17 +262,6 @@ def _count(entry: Mapping[str, Any], name: str) -> int:
     if type(count) is not int or count < 0:
         raise ValueError(f"{name}: must be a whole number from 0, not {count!r}.")
     return count
-
-
-def _index_key(rule: RuleRecord) -> tuple[str, str]:
-    """The one condition of a rule under which it is looked up: the one that fewest requests meet."""
-    if rule.path_kind in ("exact", "route"):
-        return rule.path_kind, rule.path
-    if rule.view_name:
-        return "view", rule.view_name
-    if rule.scope:
-        return "scope", rule.scope
-    return ("prefix", rule.path) if rule.path_kind == "prefix" else ("any", "")
 
 
 def _choice(data: Mapping[str, Any], name: str, choices: Sequence[str]) -> None:

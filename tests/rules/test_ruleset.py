@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Limit
+from django_ratelimiter.rules import index
 from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
 
 from .build import limit_data, rule_data, snapshot
@@ -69,8 +70,12 @@ words = st.sampled_from(["", "/", "/a", "/a/", "/a/b", "/b/"])
 
 
 @given(
-    facts=st.builds(
-        Facts, st.sampled_from(["GET", "POST", "HEAD"]), words, words, words, st.sampled_from(["", "s", "t"])
+    several=st.lists(
+        st.builds(
+            Facts, st.sampled_from(["GET", "POST", "HEAD"]), words, words, words, st.sampled_from(["", "s", "t"])
+        ),
+        min_size=1,
+        max_size=8,
     ),
     conditions=st.lists(
         st.fixed_dictionaries(
@@ -86,9 +91,31 @@ words = st.sampled_from(["", "/", "/a", "/a/", "/a/b", "/b/"])
         max_size=12,
     ),
 )
-def test_the_index_finds_what_a_look_at_every_rule_finds(facts: Facts, conditions: list[dict[str, Any]]) -> None:
+def test_the_index_finds_what_a_look_at_every_rule_finds(
+    several: list[Facts], conditions: list[dict[str, Any]]
+) -> None:
     rules = RuleSet.from_snapshot(snapshot(*(rule_data(f"r{i}", **fields) for i, fields in enumerate(conditions))))
-    assert rules.match(facts) == tuple(rule for rule in rules.rules if rule.matches(facts))
+    for facts in several:  # what one of them meets is remembered while the next is looked up
+        assert rules.match(facts) == tuple(rule for rule in rules.rules if rule.matches(facts))
+
+
+def test_a_path_is_not_taken_for_the_beginning_of_another() -> None:
+    rules = RuleSet.from_snapshot(
+        snapshot(rule_data("exact", path_kind="exact", path="/a/"), rule_data("prefix", path_kind="prefix", path="/b/"))
+    )
+    for path, met in (("/a/x/", []), ("/a/", ["exact"]), ("/a/y/", []), ("/b/", ["prefix"]), ("/b/x", ["prefix"])):
+        assert [rule.slug for rule in rules.match(Facts("GET", path))] == met
+
+
+def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MOST_REMEMBERED", 3)
+    rules = RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/")))
+    for number in range(10):
+        rules.match(Facts("GET", f"/api/items/{number}/"))
+    assert len(rules._index._remembered) == 1, "their paths begin alike"
+    for number in range(10):
+        rules.match(Facts("GET", f"/{number}/items/"))
+        assert len(rules._index._remembered) <= 3
 
 
 def test_a_tier_has_its_own_limits_else_those_of_every_other_tier() -> None:

@@ -1,0 +1,65 @@
+"""Which rules a request meets, found without asking each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .ruleset import Facts, RuleRecord
+
+#: Of how many kinds of requests it is remembered what they meet; beyond that all are looked up anew.
+MOST_REMEMBERED: Final = 2_000
+
+
+class Index:
+    """Rules by the one condition that fewest requests meet, so that a lookup does not grow with those it never meets.
+
+    Requests of one kind meet the same rules. rules: in the order in which they are met; those that are off are left
+    out.
+    """
+
+    def __init__(self, rules: Sequence[RuleRecord]) -> None:
+        rules = [rule for rule in rules if rule.mode != "off"]
+        self._order = {rule.slug: position for position, rule in enumerate(rules)}
+        self._rules: dict[tuple[str, str], list[RuleRecord]] = {}
+        for rule in rules:
+            self._rules.setdefault(_key_of(rule), []).append(rule)
+        self._prefix_lengths = sorted({len(value) for kind, value in self._rules if kind == "prefix"})
+        self._paths = frozenset(rule.path for rule in rules if rule.path_kind == "exact")
+        self._longest_prefix = max((len(rule.path) for rule in rules if rule.path_kind == "prefix"), default=0)
+        self._remembered: dict[tuple[str | bool, ...], tuple[RuleRecord, ...]] = {}
+
+    def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
+        """The rules that a request of these facts meets, in their order."""
+        method, path, route, view_name, scope = facts
+        whole = path in self._paths
+        kind = method, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
+        met = self._remembered.get(kind)
+        if met is None:
+            met = self._look_up(facts)
+            if len(self._remembered) >= MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[kind] = met
+        return met
+
+    def _look_up(self, facts: Facts) -> tuple[RuleRecord, ...]:
+        rules, path = self._rules, facts.path
+        keys = [("any", ""), ("exact", path), ("route", facts.route), ("view", facts.view_name), ("scope", facts.scope)]
+        for length in self._prefix_lengths:
+            if length > len(path):
+                break
+            keys.append(("prefix", path[:length]))
+        found = [rule for key in keys if key in rules for rule in rules[key] if rule.matches(facts)]
+        return tuple(sorted(found, key=lambda rule: self._order[rule.slug]))
+
+
+def _key_of(rule: RuleRecord) -> tuple[str, str]:
+    """The one condition of a rule under which it is looked up: the one that fewest requests meet."""
+    if rule.path_kind in ("exact", "route"):
+        return rule.path_kind, rule.path
+    if rule.view_name:
+        return "view", rule.view_name
+    if rule.scope:
+        return "scope", rule.scope
+    return ("prefix", rule.path) if rule.path_kind == "prefix" else ("any", "")
