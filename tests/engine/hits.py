@@ -13,11 +13,13 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
+from redis.sentinel import Sentinel
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit
-from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
 
 QUOTA = 1_234
 DAY = 86_400
@@ -56,6 +58,19 @@ def far(longest: int) -> int:
     return max(range(longest * 2 // 3, longest + 1, longest // 50), key=lambda window: window - time.time() % window)
 
 
+def client_of(url: str) -> Any:
+    """A client of the server at a URL, of the cluster that the node there belongs to (cluster+redis://…), or of the
+    master that the Sentinel there names (sentinel+redis://…/NAME).
+    """
+    kind, _, address = url.rpartition("+")
+    if kind == "cluster":
+        return ClusterOnDemand(address)
+    if kind == "sentinel":
+        parts = urlsplit(address)
+        return Sentinel([(parts.hostname, parts.port)], socket_timeout=0.5).master_for(parts.path.strip("/"))
+    return redis.Redis.from_url(url)
+
+
 def set_clock(ahead: float) -> None:
     """Put the clock of this process ahead by so many seconds."""
     right, right_ns = time.time, time.time_ns
@@ -67,7 +82,7 @@ def hit(url: str, limit: Limit, hits: int, ahead: float) -> int:
     """What one process does; how many of its hits were admitted."""
     charge = Charge("key", limit, usage="rule|")
     set_clock(ahead)
-    with redis.Redis.from_url(url) as client:
+    with client_of(url) as client:
         engine = RedisEngine(client, "hits")
         together.wait()
         return sum(engine.check([charge])[0].allowed for _ in range(hits))
@@ -80,7 +95,7 @@ def main(url: str, limit: Limit, processes: int, hits: int, apart: float) -> Non
         admitted = sum(pool.starmap(hit, jobs, chunksize=1))
         pool.close()
         pool.join()
-    with redis.Redis.from_url(url) as client:
+    with client_of(url) as client:
         engine = RedisEngine(client, "hits")
         batches = engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000))
         counts = [count for batch in batches for count in engine.read_usage(batch)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Algorithm
+from tests.clusters import Cluster
 from tests.engine.hits import CASES, DAY, QUOTA, limit_of
 
 
@@ -30,6 +31,13 @@ def test_no_algorithm_is_left_out() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_eight_processes_admit_exactly_the_quota(redis_url: str, case: str) -> None:
     found = outcome("hits", redis_url, case, 366 * DAY, 8, 2_000, 0)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
+
+
+def test_eight_processes_admit_exactly_the_quota_on_a_cluster(running_cluster: Cluster) -> None:
+    running_cluster.flush()
+    url = f"cluster+{running_cluster.urls[0]}"
+    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, 2_000, 0)
     assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
 
 

@@ -116,6 +116,7 @@ class Topology:
         order = sorted(random.sample(sorted(known), len(known)), key=lambda address: address == failed)
         try:
             self._learn(order)
+            self._problem = ""
         except EngineUnavailable as error:
             self._problem = str(error)
         finally:
