@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.sessions.backends import cache as cached
 from django.contrib.sessions.backends import db, file, signed_cookies
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError
 from django.test import RequestFactory, override_settings
+from django.utils.functional import SimpleLazyObject
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -69,6 +71,20 @@ def test_a_session_that_cannot_be_read_is_missing_and_told(caplog: pytest.LogCap
         assert "session" in caplog.text
     with pytest.raises(SynchronousOnlyOperation):
         value("session", session=Broken(SynchronousOnlyOperation()))
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), PermissionError("expired"), ValueError("NUL")])
+def test_a_user_that_cannot_be_found_is_anonymous_and_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def find() -> Any:
+        raise error
+
+    assert value("user", user=SimpleLazyObject(find)) is None
+    assert "anonymous" in caplog.text
+    caplog.clear()
+    on_a_loop = identify(SimpleNamespace(META={}, user=SimpleLazyObject(find)))  # type: ignore[arg-type]
+    async_to_sync(on_a_loop.read_user)()
+    assert on_a_loop.user_id is None
+    assert "anonymous" in caplog.text
 
 
 def test_without_sessions_there_is_none() -> None:

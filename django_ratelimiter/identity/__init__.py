@@ -15,7 +15,6 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
@@ -64,8 +63,9 @@ class Identity:
         try:
             return self._values[name]
         except KeyError:
-            found = self._values[name] = self._find(name) or None
-            return found
+            pass  # asked for below, lest an error there is logged as one that came of this
+        found = self._values[name] = self._find(name) or None
+        return found
 
     @property
     def user_id(self) -> str | None:
@@ -79,7 +79,9 @@ class Identity:
                 self._values["user"] = _id_of(await self._request.auser())
             else:
                 await sync_to_async(lambda: self.user_id)()
-        except Error:
+        except SynchronousOnlyOperation:
+            raise
+        except Exception:  # users may be found by anything
             _tell_of_unread_user()
             self._values["user"] = None
 
@@ -168,7 +170,7 @@ def _user(request: HttpRequest) -> str | None:
         return _id_of(user)
     except SynchronousOnlyOperation as error:
         raise UserUnread(*error.args) from None
-    except Error:
+    except Exception:  # users may be found by anything
         _tell_of_unread_user()
         return None
 
