@@ -218,6 +218,8 @@ def _access(entries: AccessList, identity: Identity | None) -> AccessRecord | No
 
 def _standing(rules: RuleSet, question: Question) -> Standing:
     identity = question.identity
+    if not rules.tiers:  # nobody has one, so that nobody's session need be read, nor responses vary by cookie
+        return Standing(None)
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (question.before_authentication and identity.awaits_authentication):
         return Standing(None)
