@@ -119,12 +119,16 @@ def _is_exempt(request: HttpRequest) -> bool:
     """Whether no rule shall touch this request: an exempt path, or a browser's question before a CORS request."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return "Origin" in request.headers
+    if settings.EXEMPT_PATHS is None and request.path_info.removesuffix("/") in HEALTH_PATHS:
+        return request.resolver_match is not None
+    return request.path.startswith(exempt_paths(getattr(request, "urlconf", None)))  # as Django itself asks for it
+
+
+def exempt_paths(urlconf: Any) -> tuple[str, ...]:
+    """How paths begin that no rule touches. urlconf: `None` = the project's."""
     if settings.EXEMPT_PATHS is not None:
-        return request.path.startswith(settings.EXEMPT_PATHS)
-    if request.path_info.removesuffix("/") in HEALTH_PATHS and request.resolver_match is not None:
-        return True
-    urlconf = getattr(request, "urlconf", None)  # as Django itself asks for it
-    return request.path.startswith(_usually_exempt(urlconf, get_script_prefix(), get_language()))
+        return settings.EXEMPT_PATHS
+    return _usually_exempt(urlconf, get_script_prefix(), get_language())
 
 
 @lru_cache(maxsize=100)

@@ -48,6 +48,30 @@ def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
             assert checks.check_template() == []
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "exempt", "fires"),
+    [
+        ({"path_kind": "exact", "path": "/admin/login/"}, None, True),
+        ({"path_kind": "prefix", "path": "/static/"}, None, True),
+        ({"path_kind": "route", "path": "admin/login/"}, None, True),
+        ({"path_kind": "exact", "path": "/admin/login/", "scope": "mail"}, None, False),
+        ({"path_kind": "exact", "path": "/admin/login/"}, ["/static/"], False),
+        ({"path_kind": "prefix", "path": "/hello/"}, ["/hello/"], True),
+        ({"path_kind": "prefix", "path": "/administrators/"}, None, False),
+        ({"path_kind": "prefix", "path": "/"}, None, False),
+        ({"path_kind": "route", "path": ""}, None, False),
+        ({}, None, False),
+    ],
+)
+def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exempt: Any, fires: bool) -> None:
+    make_rule("left-alone", **fields)
+    with ratelimiter(EXEMPT_PATHS=exempt):
+        messages = checks.check_exempt()
+    assert ids(messages) == ["W012"] * fires
+    assert not fires or "left-alone" in messages[0].msg
+
+
 CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-Device"], ["ip", "field:email"]]
 
 
