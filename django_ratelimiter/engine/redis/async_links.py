@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from os import getpid
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from redis.asyncio import Redis
@@ -22,7 +22,11 @@ from .stock import CONNECT_SECONDS
 from .wires import LOAD, PING, is_outage
 
 #: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
-DEFAULT_SECONDS = 5.0
+DEFAULT_SECONDS: Final = 5.0
+
+
+#: Connections that one event loop makes at the same time; with TLS each takes a while of computing.
+MOST_AT_ONCE: Final = 4
 
 
 class AsyncLinks:
@@ -138,9 +142,9 @@ class _OfLoop:
         self.loop, self.until_shutdown = loop, self._closing_at_the_end()
         self._pool, self._most, self._deadline = pool, most, deadline
         self._idle: deque[AsyncWire] = deque()
-        self._waiting: deque[asyncio.Future[AsyncWire]] = deque()
+        self._waiting: dict[asyncio.Future[AsyncWire], None] = {}  # in the order of their coming
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wanted = self._connecting = self._out = 0
+        self._connecting = self._out = 0
         self._round_trip = 0.0
 
     def take(self) -> AsyncWire | None:
@@ -156,8 +160,7 @@ class _OfLoop:
     async def wait(self, at: float | None) -> AsyncWire:
         """A connection, as soon as there is one. Raises what connecting has raised, or TimeoutError."""
         waiting = self.loop.create_future()
-        self._waiting.append(waiting)
-        self._wanted += 1
+        self._waiting[waiting] = None
         self._connect_if_needed()
         try:
             wire: AsyncWire = await within(self.loop, waiting, at)
@@ -166,7 +169,7 @@ class _OfLoop:
                 self.give_back(waiting.result())
             raise
         finally:
-            self._wanted -= 1
+            self._waiting.pop(waiting, None)
         if at is not None and at - self.loop.time() < self._round_trip:
             self.give_back(wire)  # too late for a reply: it is better kept for others
             raise TooLate("No connection within the deadline.")
@@ -186,7 +189,8 @@ class _OfLoop:
     def offer(self, wire: AsyncWire) -> None:
         """Give a connection to the call that has waited longest, or keep it."""
         while self._waiting:
-            waiting = self._waiting.popleft()
+            waiting = next(iter(self._waiting))
+            del self._waiting[waiting]
             if not waiting.done():
                 self._out += 1
                 waiting.set_result(wire)
@@ -221,25 +225,31 @@ class _OfLoop:
         self._round_trip = min(self.loop.time() - began, self._deadline / 2)
 
     def _connect_if_needed(self) -> None:
-        if self._wanted > self._connecting and self._out + self._connecting < self._most:
+        while self._connecting < min(len(self._waiting), MOST_AT_ONCE, self._most - self._out):
             self._connecting += 1
             self.begin(self._connect_for_others())
 
     async def _connect_for_others(self) -> None:
-        """However long the call that wanted it still waits; what goes wrong is told to all that wait."""
+        """However long the call that wanted it still waits."""
         try:
             wire = await self.connect()
         except Exception as error:
-            waiting, self._waiting = self._waiting, deque()
-            for each in waiting:
-                if not each.done():
-                    lost = LostError(str(error))
-                    lost.__cause__ = error
-                    each.set_exception(lost)
-        else:
-            self.give_back(wire)
-        finally:
+            if self._connecting == 1 and not self._out:
+                self._tell_all_that_wait(error)
             self._connecting -= 1
+        else:
+            self._connecting -= 1
+            self.give_back(wire)
+            self._connect_if_needed()
+
+    def _tell_all_that_wait(self, error: Exception) -> None:
+        """That there is no connection to be had, nor one at work that could come back."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
+            if not each.done():
+                lost = LostError(str(error))
+                lost.__cause__ = error
+                each.set_exception(lost)
 
     async def _closing_at_the_end(self) -> AsyncGenerator[None]:
         try:

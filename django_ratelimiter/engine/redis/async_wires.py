@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
@@ -13,6 +14,9 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TooLate
 
 from .wires import LOAD, is_incomplete, options_of, reader_for
+
+#: How connections of a pool are encrypted.
+_contexts: Final[WeakKeyDictionary[ConnectionPool, Any]] = WeakKeyDictionary()
 
 #: A connection whose end the server does not confirm is let go after so many seconds.
 GOODBYE_SECONDS: Final = 1.0
@@ -126,6 +130,15 @@ def _give_up(future: asyncio.Future[Any]) -> None:
         future.set_exception(TooLate("Redis did not answer within the deadline."))
 
 
+async def _share_context(pool: ConnectionPool, link: Any) -> None:
+    """Read the certificates once and not in the event loop: redis-py does so for each connection, 70 ms long."""
+    shared = _contexts.get(pool)
+    if shared is None:
+        await asyncio.to_thread(link.ssl_context.get)
+        shared = _contexts.setdefault(pool, link.ssl_context)
+    link.ssl_context = shared
+
+
 async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncWire:
     """A new connection like those of this pool, on this event loop. seconds: see `options_of`.
 
@@ -134,6 +147,8 @@ async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncWire:
     link: Any = pool.connection_class(**options_of(pool, seconds))
     link.retry = Retry(NoBackoff(), 0)
     try:
+        if hasattr(link, "ssl_context"):
+            await _share_context(pool, link)
         await link.connect()
         return AsyncWire(link)
     except BaseException:  # a task may be cancelled half-way
