@@ -17,6 +17,9 @@
 --          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
 --          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
 --          never, below -1 = passes and is held for what it is below); reset; lead of its clock}
+--
+-- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py.
+
 local call, sub, match = redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local pack, unpack = struct.pack, struct.unpack
@@ -50,12 +53,7 @@ if timed then
   now = time[1] * 1000000 + time[2]
 end
 
-local function algorithm(id) -- makes the steps of one that a call uses
-  --@ALGORITHMS@
-end
-
 local decides = mode == 0 or mode == 4
-local loaded = {}
 -- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
 local levels, denied, elsewhere = { 0 }, mode == 4, false
 for i = 1, charges do
@@ -65,25 +63,29 @@ for i = 1, charges do
     last = unpack('<i7', raw)
     at = max(now, last) -- time that runs backwards stands still
   end
-  local steps, delay, passes, state = loaded[id] or algorithm(id), 0, nil, nil
-  loaded[id] = steps
-  local remaining, x, y = steps[1](raw, last, at, period, rate, capacity, tick_us, extra)
+  local remaining, x, y, state
+  --@look
   if remaining < 0 then
     elsewhere = true
   elseif flags >= 4 and decides then
-    local before, carried = x, floor(flags / 4)
-    x = steps[2](x, carried, period, rate, capacity)
-    state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, carried, x - before)
-    raw = state
-    remaining, x, y = steps[1](raw, at, at, period, rate, capacity, tick_us, extra)
+    local cost = floor(flags / 4)
+    --@spend
+    raw, last = state, at
+    --@look
   end
-  passes = cost <= remaining
-  if steps[7] then
-    delay = steps[4](x, y, at, period, rate, capacity, tick_us)
-    passes = passes and (delay <= extra or cost == 0)
+  local passes, delay, expires, holds, ends = cost <= remaining, 0, nil, false, false
+  --@traits
+  if holds or ends then
+    local spent, reset = 0, nil
+    --@reset
+    if holds then
+      delay, passes = reset, passes and (reset <= extra or cost == 0)
+    elseif timed and at == now and not state then
+      expires = reset
+    end
   end
   if not passes and flags % 2 == 1 then denied = true end
-  levels[i] = { remaining, x, y, at, raw, delay, passes, state }
+  levels[i] = { remaining, x, y, at, raw, state, passes, delay, expires }
 end
 
 if elsewhere then
@@ -95,38 +97,37 @@ end
 local reply, field = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2]
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
-  local level, steps = levels[i], loaded[id]
-  local remaining, x, y, at, raw, delay, passes = level[1], level[2], level[3], level[4], level[5], level[6], level[7]
-  local spends, spent, state, expires = decides and cost > 0, 0, level[8], nil
+  local level = levels[i]
+  local remaining, x, y, at, raw, state = level[1], level[2], level[3], level[4], level[5], level[6]
+  local passes, delay, expires = level[7], level[8], level[9]
+  local spends, spent = decides and cost > 0, 0
   if passes then spends = spends and not denied else spends = spends and flags % 4 >= 2 end
   if spends then
-    local before = x
-    if steps[8] and timed and at == now and not state then
-      expires = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, 0)
-    end
-    x = steps[2](x, cost, period, rate, capacity)
-    state = steps[5](x, y, at, period, rate, capacity, tick_us, extra, raw, cost, x - before)
+    --@spend
     if passes then
       remaining, spent = remaining - cost, cost
     else -- what did not fit may have pushed out what was there
+      local last = at
       raw = state
-      remaining, x, y = steps[1](raw, at, at, period, rate, capacity, tick_us, extra)
+      --@look
     end
   end
-  local reset = steps[4](x, y, at, period, rate, capacity, tick_us, extra, raw, spent)
-  local lead, wait = at - now, 0
+  local lead, wait, reset = at - now, 0, nil
+  --@reset
   if cost > capacity then
     wait = -1
   elseif not passes then
-    if cost > remaining then wait = steps[3](x, y, at, cost, period, rate, capacity, tick_us, extra, raw) end
-    if steps[7] then wait = max(wait, reset - extra) end
+    if cost > remaining then
+      --@wait
+    end
+    if delay > 0 then wait = max(wait, reset - extra) end
     wait = wait + lead
   elseif delay > 0 then
     wait = -1 - delay
   end
   if reset > 0 then reset = reset + lead end
   if state and reset == expires then
-    call('SET', KEYS[i + 1], state, 'KEEPTTL') -- which costs half as much
+    call('SET', KEYS[i + 1], state, 'KEEPTTL') -- it expires when it would anyway, and this costs less
   elseif state then
     call('SET', KEYS[i + 1], state, 'PX', ceil((reset + GRACE_US) / 1000))
   elseif wait > 0 and decides and call('PTTL', KEYS[i + 1]) < ceil(reset / 1000) then
@@ -143,12 +144,11 @@ end
 
 if mode == 2 or mode == 5 or (denied and decides) then
   for i = charges + 1, charges + refunds do
-    local raw = call('GET', KEYS[i + 1])
+    local raw, state = call('GET', KEYS[i + 1]), nil
     if raw then
       local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 39)
-      local steps = loaded[id] or algorithm(id)
-      raw = steps[6](raw, cost, spent_at, period, rate, capacity, tick_us, extra)
-      if raw then call('SET', KEYS[i + 1], raw, 'KEEPTTL') end
+      --@refund
+      if state then call('SET', KEYS[i + 1], state, 'KEEPTTL') end
     end
   end
 end

@@ -1,9 +1,16 @@
 """The algorithms: for each a pure Python step, NAME.py, beside its Lua twin, NAME.lua.
 
-Both sides of a twin hold the same six functions over the same integers. Time is in microseconds since the Unix
-epoch and never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the
-algorithm's own, of which spending changes only `x`. An algorithm that differs from another in little takes
-the rest from it. Adding one takes its two files and its line in `registry.Algorithm`.
+Both sides of a twin take the same steps over the same integers. Time is in microseconds since the Unix epoch and
+never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the algorithm's own, of
+which spending changes only `x`. An algorithm that differs from another in little takes the rest from it. Adding one
+takes its two files and its line in `registry.Algorithm`.
+
+In Python a step is a function. In Lua it is the lines under its name, `--@look`, which are put where the frame,
+`engine/check.lua`, asks for them: Lua would make a function anew in each call, and that costs more than to run it.
+There `spend` also stores, terms and state are the frame's variables (`period`, `rate`, `capacity`, `tick_us`, `extra`;
+`raw`, which begins with `last`), and answers are left in `remaining`, `x`, `y`, `state`, `wait` and `reset`. A step of
+Lua only, `traits`, sets `holds` where an admitted request is held for the `reset` that it found, and `ends` where what
+is spent seldom changes when the full quota is back.
 """
 
 from __future__ import annotations

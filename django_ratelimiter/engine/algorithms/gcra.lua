@@ -1,2 +1,2 @@
 -- GCRA. State: as of token_bucket. See gcra.py, the twin of this file.
-return algorithm('token_bucket')
+--@from token_bucket

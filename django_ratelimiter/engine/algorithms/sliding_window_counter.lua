@@ -1,55 +1,44 @@
--- Sliding window counter. State: last, current, previous. See sliding_window_counter.py, the twin of this file.
--- previous may exceed the capacity after a limit was lowered; its product may then pass 2^53 and be rounded,
--- but only where the other side of the comparison is far below it.
-local function look(raw, last, at, period, rate, capacity, tick_us)
-  local tick = floor(at / tick_us)
-  local current, previous = 0, 0
-  if raw then
-    local windows = floor(tick / period) - floor(floor(last / tick_us) / period)
-    if windows == 0 then
-      current, previous = unpack('<I6I6', raw, 8)
-    elseif windows == 1 then
-      previous = unpack('<I6', raw, 8)
-    end
+-- Sliding window counter. State: last, current, previous. x: current; y: previous. See sliding_window_counter.py, the
+-- twin of this file.
+
+--@traits
+ends = true
+
+--@look
+-- y may exceed the capacity after a limit was lowered; its product may then pass 2^53 and be rounded, but only where
+-- the other side of the comparison is far below it.
+local tick = floor(at / tick_us)
+x, y = 0, 0
+if raw then
+  local windows = floor(tick / period) - floor(floor(last / tick_us) / period)
+  if windows == 0 then
+    x, y = unpack('<I6I6', raw, 8)
+  elseif windows == 1 then
+    y = unpack('<I6', raw, 8)
   end
-  local left = (capacity - current) * period - previous * (period - tick % period)
-  return max(floor(left / period), 0), current, previous
+end
+remaining = max(floor(((capacity - x) * period - y * (period - tick % period)) / period), 0)
+
+--@spend
+x = max(x, min(x + cost, capacity))
+state = pack('<i7I6I6', at, x, y)
+
+--@wait
+local start = floor(floor(at / tick_us) / period) * period
+local room = capacity - x - cost
+if room >= 0 then
+  wait = (start + period - floor(room * period / y)) * tick_us - at
+else
+  wait = (start + 2 * period - floor((capacity - cost) * period / x)) * tick_us - at
 end
 
-local function spend(current, cost, period, rate, capacity)
-  return max(current, min(current + cost, capacity))
+--@reset
+local windows = x > 0 and 2 or y > 0 and 1 or 0
+reset = windows > 0 and (floor(floor(at / tick_us) / period) + windows) * period * tick_us - at or 0
+
+--@refund
+local last, current, previous = unpack('<i7I6I6', raw)
+local window = period * tick_us
+if floor(last / window) == floor(spent_at / window) then
+  state = pack('<i7I6I6', last, max(current - cost, 0), previous)
 end
-
-local function wait(current, previous, at, cost, period, rate, capacity, tick_us)
-  local start = floor(floor(at / tick_us) / period) * period
-  local room = capacity - current - cost
-  local tick
-  if room >= 0 then
-    tick = start + period - floor(room * period / previous)
-  else
-    tick = start + 2 * period - floor((capacity - cost) * period / current)
-  end
-  return tick * tick_us - at
-end
-
-local function reset(current, previous, at, period, rate, capacity, tick_us)
-  local windows = current > 0 and 2 or previous > 0 and 1 or 0
-  if windows == 0 then return 0 end
-  return (floor(floor(at / tick_us) / period) * period + windows * period) * tick_us - at
-end
-
-local function store(current, previous, at)
-  return pack('<i7I6I6', at, current, previous)
-end
-
-local function refund(raw, cost, spent_at, period, rate, capacity, tick_us)
-  local last, current, previous = unpack('<i7I6I6', raw)
-  local window = period * tick_us
-  if floor(last / window) ~= floor(spent_at / window) then return nil end
-  return pack('<i7I6I6', last, max(current - cost, 0), previous)
-end
-
--- The full quota is back at the end of a window: what is spent in one seldom changes that.
-local HOLDS, ENDS = false, true
-
-return { look, spend, wait, reset, store, refund, HOLDS, ENDS }
