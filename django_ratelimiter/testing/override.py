@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from django.test.utils import TestContextDecorator, override_settings
@@ -19,6 +19,9 @@ from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.tiers import Standing
 from .clock import FrozenClock
 from .written import WrittenRule, record_of
+
+#: Where no tier is made, nobody is asked which one a caller has.
+_SOME_TIER: Final = TierRecord("some", "some", 0, "none")
 
 
 class RulesInForce:
@@ -37,7 +40,7 @@ class RulesInForce:
     def __call__(self, *rules: WrittenRule) -> None:
         """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
         records = [record_of(rule) for rule in rules]
-        self._rules = RuleSet(NO_VERSION, rules=records)
+        self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
         cache._kept = cache._Kept()  # loaded anew when next asked for
 
     def rule_set(self) -> RuleSet:
