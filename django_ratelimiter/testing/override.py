@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -17,6 +17,7 @@ from ..rules import cache, versions
 from ..rules.access import NOBODY
 from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.tiers import Standing
+from ..signals import rules_committed
 from .clock import FrozenClock
 from .written import WrittenRule, record_of
 
@@ -86,6 +87,7 @@ class override_rules(TestContextDecorator):
     def enable(self) -> RulesInForce:
         in_force = RulesInForce(self._clock or FrozenClock(), self._tier)
         with ExitStack() as stack:
+            stack.enter_context(_noting_what_is_saved())
             written = {**django_setting("RATELIMITER", {}), "ENABLED": True, "API_KEY_RESOLVER": None}
             stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
             for owner, name, stand_in in (
@@ -108,6 +110,23 @@ class override_rules(TestContextDecorator):
 
     def disable(self) -> None:
         self._undo.pop().close()
+
+
+@contextmanager
+def _noting_what_is_saved() -> Iterator[None]:
+    """Have the rules of the database read anew at the end, if they were changed meanwhile: the engine was not told."""
+    saved: list[Any] = []
+
+    def note(version: Any, **_signal: Any) -> None:
+        saved.append(version)
+
+    rules_committed.connect(note)
+    try:
+        yield
+    finally:
+        rules_committed.disconnect(note)
+        if saved:
+            cache._mark_outdated()
 
 
 class _EngineWithoutVersions(MemoryEngine):
