@@ -52,6 +52,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     unsent._forget()
     monkeypatch.setattr(notices, "_told", notices.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
+    monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     tiers.forget()
     entries.forget()
 

@@ -31,6 +31,8 @@ from .ruleset import NO_VERSION, RuleSet
 logger = logging.getLogger("django_ratelimiter")
 
 PUBLISH_ATTEMPTS: Final = 3
+#: Seconds between them: a connection may take longer to make than a decision may wait, and is ready then.
+PUBLISH_PAUSES: Final = (0.1, 0.4)
 
 _editing: ContextVar[bool] = ContextVar("django_ratelimiter_editing", default=False)
 _published = threading.local()
@@ -152,6 +154,8 @@ def publish(version: Version) -> bool:
             get_engine().publish(version)
         except EngineUnavailable as error:
             logger.warning("Publishing %s, attempt %d of %d: %s", version, attempt, PUBLISH_ATTEMPTS, error)
+            if attempt < PUBLISH_ATTEMPTS:
+                time.sleep(PUBLISH_PAUSES[attempt - 1])
         else:
             _published.failed = False
             return True

@@ -9,10 +9,13 @@ import pytest
 from django.test import Client
 
 from django_ratelimiter import connection
-from django_ratelimiter.engine import StaleRules
+from django_ratelimiter.engine import StaleRules, Version
 from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
+from django_ratelimiter.rules import cache, versions
 from example_project.redis_server import RedisServer
+from tests.engine.slow import SlowProxy
+
+PAUSES = versions.PUBLISH_PAUSES  # tests do without
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,3 +56,16 @@ def quota() -> int | None:
     """What the response says, by whose rules it was decided."""
     limit = Client().get("/items/1/").headers.get("X-RateLimit-Limit")
     return limit and int(limit)
+
+
+def test_a_process_that_has_just_begun_publishes_over_a_slow_network(
+    redis_server: Callable[..., RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a management command does: its first connection takes longer to make than a decision may wait."""
+    monkeypatch.setattr(versions, "PUBLISH_PAUSES", PAUSES)
+    server = redis_server()
+    with SlowProxy(server.port, 0.015) as proxy:
+        at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url}
+        settings.CACHES = {"default": at, "ratelimit": at}
+        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit"}
+        assert versions.publish(Version(7))

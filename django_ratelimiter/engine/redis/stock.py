@@ -109,7 +109,7 @@ class Stock:
                 self.idle.pop().hang_up()
 
     def _see_to_thread(self) -> None:
-        if self._thread is None and not self._stopped:
+        if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
             thread = Thread(target=self._run, name="ratelimiter-redis", daemon=True)
             try:
                 thread.start()
