@@ -64,8 +64,8 @@ def test_a_process_that_has_just_begun_publishes_over_a_slow_network(
     """As a management command does: its first connection takes longer to make than a decision may wait."""
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", PAUSES)
     server = redis_server()
-    with SlowProxy(server.port, 0.015) as proxy:
-        at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url}
+    with SlowProxy(server.port, 0.1) as proxy:
+        at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url.replace("/0", "/1")}
         settings.CACHES = {"default": at, "ratelimit": at}
-        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit"}
+        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 250}  # to connect takes four round trips
         assert versions.publish(Version(7))
