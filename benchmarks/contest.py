@@ -26,7 +26,7 @@ class Contestant:
 
     kind: "floor", "ours" or "peer". check: takes what `argument` made of a caller, and tells whether it was admitted.
     awaited: whether `check` has to be awaited, on the event loop `loop`. first: the first of 100,000 callers that are
-    its own, for some count together.
+    its own, for some count together. in_a_row: how many requests each of them makes before the next one comes.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Contestant:
     argument: Callable[[int], Any]
     awaited: bool = False
     first: int = 0
+    in_a_row: int = IN_A_ROW
 
     @property
     def refused(self) -> int:
@@ -89,5 +90,5 @@ def exhaust(contestant: Contestant) -> None:
 
 
 def new_callers(contestant: Contestant, skip: int = 1) -> Iterator[int]:
-    """Its callers but the first so many; none is refused, for each makes `IN_A_ROW` requests."""
-    return (caller for caller in count(contestant.first + skip) for _ in range(IN_A_ROW))
+    """Its callers but the first so many; none of them makes as many requests as would be refused."""
+    return (caller for caller in count(contestant.first + skip) for _ in range(contestant.in_a_row))

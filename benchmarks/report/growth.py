@@ -14,7 +14,7 @@ BUSY: Final = 0.5
 #: Web processes that share the million.
 PROCESSES: Final = 2_000
 #: Seconds between two syncs of a key in each process, and for which each remembers a refusal.
-SYNC: Final = 0.1
+SYNC: Final = 1.0
 MEMORY: Final = 1.0
 #: A flood: so many callers send this part of all requests, and are refused.
 FLOODERS, FLOOD = 20, 0.2

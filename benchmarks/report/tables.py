@@ -7,6 +7,8 @@ from typing import Any
 
 Results = Mapping[str, Any]
 
+#: Up to which load a machine is quiet.
+QUIET = 1.0
 #: What our names begin with.
 OURS = "ours"
 
@@ -32,9 +34,11 @@ def caption(results: Results) -> str:
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     brief = any(stage.get("brief") for stage in results.values() if isinstance(stage, Mapping))
-    kind = "A brief run: rough figures. " if brief else ""
+    warnings = "**Preliminary: a brief run, rough figures.** " if brief else ""
+    if machine["load"] > QUIET:
+        warnings += "**The machine was busy with other work: compare ratios only.** "
     return (
-        f"{kind}Measured on {machine['date']}: {machine['machine']}, load {machine['load']} at the beginning; "
+        f"{warnings}Measured on {machine['date']}: {machine['machine']}, load {machine['load']} at the beginning; "
         f"{machine['server']}, Python {machine['python']}, {versions}."
     )
 
@@ -126,7 +130,7 @@ def capacity(results: Results) -> str:
     head = [
         "8 clients at once",
         "server, µs",
-        "decisions/s, server",
+        "calls/s, server",
         "client, µs",
         "decisions/s, process",
         "calls each",

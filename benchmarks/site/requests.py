@@ -12,26 +12,32 @@ from django.utils.functional import SimpleLazyObject
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.site.settings")
 django.setup()
 
-from django.contrib.auth.models import AnonymousUser, User  # noqa: E402
+from django.contrib.auth.middleware import AuthenticationMiddleware  # noqa: E402
+from django.contrib.auth.models import User  # noqa: E402
+from django.contrib.sessions.backends.db import SessionStore  # noqa: E402
+from django.http import HttpResponse  # noqa: E402
 from django.test import RequestFactory  # noqa: E402
 
 from ..contest import address  # noqa: E402
 from .rules import KEY  # noqa: E402
 
 _factory = RequestFactory()
+_authentication = AuthenticationMiddleware(lambda request: HttpResponse())
 
 
 def anonymous(caller: int, name: str = "free") -> HttpRequest:
     """A request of somebody of whom only the address is known, for the view of this name."""
     made: HttpRequest = _factory.get(f"/{name}/", REMOTE_ADDR=address(caller))
-    made.user = SimpleLazyObject(AnonymousUser)  # type: ignore[assignment]
+    made.session = SessionStore()
+    _authentication.process_request(made)
     made.resolver_match = resolve(made.path)
     return made
 
 
 def known(caller: int, name: str = "known") -> HttpRequest:
-    """A request of a signed-in user with an API key."""
+    """A request of a signed-in user, who has been read already, with an API key."""
     made: HttpRequest = _factory.get(f"/{name}/", REMOTE_ADDR=address(caller), HTTP_X_API_KEY=KEY)
-    made.user = SimpleLazyObject(lambda: User(pk=caller, username="someone"))  # type: ignore[assignment]
+    who = User(pk=caller, username="someone")
+    made.user = SimpleLazyObject(lambda: who)  # type: ignore[assignment]
     made.resolver_match = resolve(made.path)
     return made

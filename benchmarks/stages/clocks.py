@@ -12,7 +12,7 @@ from ..registry import REMEMBERING, first_caller, reason
 from ..setting import Setting
 from ..workers import Workers
 
-CALLS, CALLERS, OFF = 120, 8, 30
+CALLS, CALLERS, OFF = 120, 4, 30
 #: Their rules have one window only, an hour.
 BY_THE_HOUR = ("3 rules, user and key", "request), 3 rules")
 

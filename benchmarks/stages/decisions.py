@@ -15,8 +15,8 @@ from ..contest import CALLERS_EACH, Contestant, exhaust, new_callers, timed
 from ..registry import AWAITED, AWAITED_FLOOR, FLOOR_NAME, made, reason
 from ..setting import CAN_PIN, Setting, pin, progress
 
-ROUNDS, CALLS = 48, 200
-WARMING = 2
+ROUNDS, CALLS = 160, 50
+WARMING = 4
 
 Rounds = dict[str, list[float]]
 

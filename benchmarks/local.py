@@ -1,0 +1,47 @@
+"""What a decision costs that the process makes by itself: `python -m benchmarks.local`.
+
+Beside the floor, and read as `benchmarks.engine` is: approximate mode between two calls to Redis, a refusal that is
+remembered, and what the wrapper adds to a call that is exact.
+"""
+
+from __future__ import annotations
+
+import redis
+
+from benchmarks import engine as engines
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.approximate import Approximate
+from django_ratelimiter.engine.ledger import Ledger
+from django_ratelimiter.engine.redis import RedisEngine
+
+#: Nothing is asked anew while a round lasts.
+LONG = 3_600.0
+
+WIDE = Limit(1_000_000_000, 60)
+NEAR = [Charge(f"near-{number}", WIDE, usage=f"near-{number}|pro", sync_interval=LONG) for number in range(3)]
+OWN = Charge("own", Limit(1_000_000_000, 86_400), usage="own|pro", sync_interval=-1.0)
+TIGHT = Charge("tight", Limit(1, 86_400, "token_bucket"), usage="tight|pro")
+
+
+def contestants(client: redis.Redis) -> engines.Calls:
+    """What is timed, the floor first."""
+    exact = RedisEngine(client, "local")
+    exact.publish(1)
+    ours = Approximate(exact, Ledger(LONG, LONG))
+    plain = Approximate(exact, Ledger())
+    floor, call = next(iter(engines.contestants(client).items()))
+    return {
+        floor: call,
+        "1 charge, exact": lambda: exact.check(engines.CHARGES[:1], version=1),
+        "  by way of the ledger": lambda: plain.check(engines.CHARGES[:1], version=1),
+        "  where refusals are remembered": lambda: ours.check(engines.CHARGES[:1], version=1),
+        "approximate": lambda: ours.check(NEAR[:1], version=1),
+        "approximate, 3 charges": lambda: ours.check(NEAR, version=1),
+        "purely local": lambda: ours.check([OWN], version=1),
+        "refusal remembered": lambda: ours.check([TIGHT], version=1),
+        "refusal remembered, 3 charges": lambda: ours.check([TIGHT, *engines.CHARGES[1:]], version=1),
+    }
+
+
+if __name__ == "__main__":
+    engines.main(contestants)

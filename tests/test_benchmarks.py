@@ -1,0 +1,117 @@
+"""The benchmark's tables and names, without measuring anything and without what it compares with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import registry
+from benchmarks.report import growth, pages, tables, verdict
+from benchmarks.site.urls import LIMITERS
+from benchmarks.stages import capacity, latency, web
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs" / "explanation"
+FLOOR, ONE, PEER = registry.FLOOR_NAME, "ours: engine.check, 1 rule", "limits: fixed window"
+
+LOAD = {"per_second": 9_000.0, "server_us": 20.0, "script_us": 9.0, "calls": 1.0, "client_us": 50.0, "admitted": 1.0}
+SITE = {"p50": 500.0, "p99": 900.0, "added_p50": 100.0, "added_p99": 200.0, "per_second": 2_000.0}
+RESULTS: dict[str, Any] = {
+    "machine": {
+        "date": "2026-11-21",
+        "machine": "one",
+        "server": "Valkey 9",
+        "python": "3.11",
+        "load": 0.1,
+        "versions": {},
+    },
+    "decisions": {
+        "pinned": {
+            "allowed": {
+                FLOOR: {"us": 30.0, "ratio": 1.0},
+                ONE: {"us": 27.0, "ratio": 0.9},
+                PEER: {"us": 20, "ratio": 0.7},
+            },
+            "denied": {FLOOR: {"us": 30.0, "ratio": 1.0}},
+        },
+        "failed": {"DRF: AnonRateThrottle": "ImportError: No module named 'rest_framework'"},
+    },
+    "trips": {"allowed": {ONE: 1.0}, "denied": {ONE: 1.0}},
+    "keys": {
+        "bytes": {ONE: {"keys": 1.0, "once": 120.0, "full": 116.0}, PEER: {"keys": 1.0, "once": 90.0, "full": 1.0}}
+    },
+    "crowd": {"admitted": {ONE: [100, 100], PEER: [100, 320]}},
+    "clocks": {"admitted": {"+30": {PEER: {"most": 100}}, "-30": {PEER: {"most": 200}}}},
+    "latency": {"broken": "It ended with code 1."},
+    "web": {"sites": {"no limiter": SITE, "ours, 3 rules": SITE, "limits, fixed window": SITE | {"added_p50": 50.0}}},
+    "capacity": {
+        "loads": {growth.ONE: {"allowed": LOAD, "denied": LOAD}, growth.THREE: {"allowed": LOAD, "denied": LOAD}}
+    },
+}
+
+
+def test_a_table_has_every_contestant_and_says_who_could_not_be_measured() -> None:
+    text = tables.decisions(RESULTS)
+    assert f"| **{ONE}** | 27.0 | 0.90 | - | - |" in text
+    assert text.endswith("Not measured: DRF: AnonRateThrottle. ImportError: No module named 'rest_framework'")
+    assert tables.latency(RESULTS).endswith("Not measured: It ended with code 1.")
+
+
+def test_a_run_on_a_busy_machine_says_so() -> None:
+    assert "busy" not in tables.caption(RESULTS)
+    busy = RESULTS | {"machine": RESULTS["machine"] | {"load": 3.0}}
+    assert tables.caption(busy).startswith("**The machine was busy with other work")
+
+
+def test_the_most_that_were_admitted_is_told() -> None:
+    assert f"| {PEER} | 320 | 200 |" in tables.exactness(RESULTS)
+    assert f"| **{ONE}** | 100 | - |" in tables.exactness(RESULTS)
+
+
+def test_the_aims_are_compared_with_what_was_measured() -> None:
+    text = verdict.aims(RESULTS)
+    assert "| engine.check, 1 rule, to the floor | 0.95 | 0.90 | yes |" in text
+    assert "| engine.check, 3 rules, to the floor | 1.35 | - |  |" in text
+    assert "| 1.00 | 2.00 | **no** |" in text  # the view
+
+
+def test_who_is_ahead_is_named() -> None:
+    decision, view, key = verdict.ahead(RESULTS).splitlines()
+    assert decision.startswith(f"- {PEER}: 20.0 µs for a decision (allowed)")
+    assert view.startswith("- limits, fixed window, one limit: adds 50 µs to a view at p50; ours with 3 rules: 100 µs")
+    assert key == f"- {PEER}: 90 bytes for a caller; ours: 120."
+
+
+def test_the_plan_counts_servers_at_half_of_their_processor() -> None:
+    text = growth.plan(RESULTS)
+    assert "| 1 rule, exact | 1,000,000 | 20.0 | 40 |" in text
+    assert "| 3 rules in three shards, exact | 3,000,000 | 20.0 | 120 |" in text
+    assert "| 1 rule for everybody, approximate | 2,000 | 20.0 | 1 |" in text
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_page_is_filled_again_and_again_and_its_prose_left_alone(name: str) -> None:
+    page = (DOCS / name).read_text("utf-8")
+    named = [block for _, block, _ in pages.BLOCK.findall(page)]
+    assert page.count("<!-- bench:") == page.count("<!-- end -->") == len(named)
+    assert set(named) <= set(pages.BLOCKS)
+    filled = pages.filled(page, RESULTS)
+    assert pages.filled(filled, RESULTS) == filled
+    assert pages.BLOCK.sub("", filled) == pages.BLOCK.sub("", page)
+    assert pages.filled(page, {}).count("there are no results of") == len(named)
+
+
+def test_every_contestant_has_a_module_and_every_name_is_one() -> None:
+    makers = registry.MAKERS | registry.MAKERS_ON_CLUSTER
+    for maker in makers.values():
+        module, _, function = maker.partition(":")
+        source = (ROOT / "benchmarks" / f"{module.replace('.', '/')}.py").read_text("utf-8")
+        assert f"def {function}(" in source
+    assert set(latency.NAMES) | set(capacity.NAMES) <= set(makers)
+    assert set(capacity.NAMES) >= {growth.ONE, growth.THREE, growth.PATH}
+    assert {name + growth.NODE for name in (growth.ONE, growth.THREE)} == set(registry.ON_CLUSTER)
+    for limiter, _, baseline in web.SITES.values():
+        assert limiter in LIMITERS
+        assert baseline in web.SITES
