@@ -83,8 +83,11 @@ class Decision:
     @property
     def leases(self) -> list[Verdict]:
         """What counts as in flight until the engine is told of its end."""
-        held = [result for result in self.results if result.limit.algorithm == _CONCURRENCY]
-        return leases(result.verdict for result in held if result.verdict) if held else []
+        held = []
+        for result in self.results:
+            if result.limit.algorithm == _CONCURRENCY and result.verdict is not None:
+                held.append(result.verdict)
+        return leases(held) if held else held
 
 
 #: For a request that met no rule, or met the limiter while it was off.
@@ -98,7 +101,11 @@ def decide(results: Sequence[Result], version: Version, *, degraded: bool = Fals
     for result in results:
         if result.mode != "enforce":
             continue
-        tightness, verdict = _tightness(result), result.verdict
+        verdict = result.verdict
+        if verdict is not None and verdict.allowed:  # as nearly always
+            tightness = 2, verdict.remaining / result.limit.capacity
+        else:
+            tightness = _tightness(result)
         if tightness < least:
             binding, least = result, tightness
         if tightness < _REFUSING:
@@ -129,10 +136,8 @@ _LOOSEST: Final = (4, 0.0)
 
 
 def _tightness(result: Result) -> tuple[int, float]:
-    """Sorts the binding result first: what never passes, then the longest wait, then the smallest share left."""
+    """Sorts the binding result first: what never passes, then the longest wait, then (2) the smallest share left."""
     verdict = result.verdict
     if verdict is None:
         return (0 if result.refuses else 3), 0.0
-    if not verdict.allowed:
-        return (0, 0.0) if verdict.retry_after is None else (1, -verdict.retry_after)
-    return 2, verdict.remaining / result.limit.capacity
+    return (0, 0.0) if verdict.retry_after is None else (1, -verdict.retry_after)

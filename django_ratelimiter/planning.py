@@ -173,7 +173,8 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
     """
     if not rules.enforced:
         return []
-    access = _access(question.entries, question.identity)
+    entries = question.entries
+    access = None if entries is NOBODY else _access(entries, question.identity)
     if access is not None:
         if access.action == "allow":
             return []

@@ -50,7 +50,7 @@ async def asettle(request: HttpRequest, response: HttpResponseBase) -> None:
 
 def receipts(earlier: Decision) -> list[Verdict]:
     """What earlier calls for a request spent at the engine; what they spent in this process's memory is none."""
-    return _verdicts(earlier.results, local=False)
+    return _verdicts(earlier.results, local=False) if earlier.results else []
 
 
 def releasing(latest: Decision) -> Path[None]:

@@ -160,13 +160,18 @@ def hash_api_key(raw: str) -> str:
     return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+_attribute = object.__getattribute__
+
+
 def _user(request: HttpRequest) -> str | None:
     user: Any = getattr(request, "user", None)
     try:
-        if isinstance(user, LazyObject):
-            if user._wrapped is empty:
+        if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
+            wrapped = _attribute(user, "_wrapped")
+            if wrapped is empty:
                 _read_user(user)
-            user = user._wrapped  # asking through the wrapper takes several times as long
+                wrapped = _attribute(user, "_wrapped")
+            user = wrapped
         return _id_of(user)
     except SynchronousOnlyOperation as error:
         raise UserUnread(*error.args) from None
