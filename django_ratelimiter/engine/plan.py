@@ -251,6 +251,8 @@ def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused
 
 def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Those that spent something, each once."""
+    if verdicts == ():
+        return []
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
