@@ -94,6 +94,7 @@ class override_rules(TestContextDecorator):
                 (connection, "_build", lambda: in_force.engine),
                 (cache, "_kept", cache._Kept()),
                 (cache, "access_list", lambda: NOBODY),
+                (cache, "enforcement_enabled", lambda: True),
                 (cache, "standing_for", in_force.standing),
                 (versions, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
