@@ -25,7 +25,7 @@ PACKAGE = Path(django_ratelimiter.__file__).parent
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"
 
 #: Where the texts stand that callers read.
-SOURCES = [*PACKAGE.glob("headers/*.py"), *PACKAGE.glob("throttling*"), *PACKAGE.glob("throttling/*.py")]
+SOURCES = [*PACKAGE.glob("headers/*.py"), *PACKAGE.glob("throttling*"), *PACKAGE.glob("decorators/*.py")]
 TEMPLATE = PACKAGE / "templates/django_ratelimiter/refused.html"
 
 

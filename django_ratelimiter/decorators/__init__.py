@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
 
 from .. import ALL, UNSAFE, holding, limiter
 from ..charging import Charge
@@ -45,7 +46,7 @@ class Ratelimited(PermissionDenied):
     """
 
     def __init__(self, decision: Decision = NOTHING_TO_DECIDE) -> None:
-        super().__init__("Too many requests.")
+        super().__init__(_("Too many requests"))  # which a project's page for 403 may show
         self.decision = decision
 
 

@@ -12,6 +12,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
+from django.utils import translation
 
 import django_ratelimiter
 from django_ratelimiter import core, exceptions
@@ -57,7 +58,7 @@ def test_each_call_of_a_view_counts() -> None:
 def test_blocking_raises_what_is_a_permission_denied() -> None:
     view = noting(block=True)
     view(*asked(1))
-    with pytest.raises(PermissionDenied) as raised:
+    with pytest.raises(PermissionDenied, match="Zu viele Anfragen") as raised, translation.override("de"):
         view(*asked(1))
     assert isinstance(raised.value, Ratelimited)
     assert raised.value.decision.retry_after == 86_400
