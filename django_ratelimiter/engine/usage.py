@@ -131,6 +131,10 @@ class Unsent:
         self._counts: dict[tuple[int, str], int] = {}
         self._taken: dict[str, tuple[Held, float]] = {}  # with the time from which on somebody else may take it
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._counts or self._taken)
+
     def add(self, minute: int, field: str, calls: int = 1) -> None:
         """Count so many calls. field: see `field_of`."""
         if self._pid != os.getpid():

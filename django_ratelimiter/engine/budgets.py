@@ -1,0 +1,148 @@
+"""What a process may spend of counters without asking: budgets between two calls.
+
+Times are monotonic seconds of this process. Nothing here waits, and nothing is locked: see `approximate`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .base import Charge, Verdict
+from .limits import Algorithm
+
+#: Windows after which what was spent in one can be of no account.
+_OUTLIVED: Final = {Algorithm.SLIDING_WINDOW_COUNTER: 2}
+
+
+class LocalVerdict(Verdict):
+    """A verdict of this process, and the budget that it was given from.
+
+    sent: how often the budget had been carried to the engine by then.
+    """
+
+    __slots__ = ("budget", "sent")
+
+    budget: Budget
+    sent: int
+
+
+class Budget:
+    """What one counter has left, as far as this process knows.
+
+    charge: the latest that asked the engine. used: units spent, by the engine's latest word and since then here.
+    unsent: those of them that the engine has not been told of. due_at: when the engine is to be asked again.
+    asked_by: the call that is asking it; `None` = none. at_most: the quota up to which `used` is exact.
+    refused_until, refused_cost: what the engine has refused, and until when it will.
+    """
+
+    __slots__ = (
+        "asked_by",
+        "at_most",
+        "charge",
+        "due_at",
+        "ends_early",
+        "ends_late",
+        "refused_cost",
+        "refused_until",
+        "reset_at",
+        "sent",
+        "spent_at",
+        "synced_at",
+        "synced_us",
+        "unsent",
+        "used",
+    )
+
+    def __init__(self, charge: Charge) -> None:
+        self.charge = charge
+        self.used = self.unsent = self.sent = self.synced_us = self.at_most = self.refused_cost = 0
+        self.due_at = self.spent_at = self.refused_until = self.ends_early = self.ends_late = float("-inf")
+        self.synced_at = self.reset_at = 0.0
+        self.asked_by: object = None
+
+    def left(self, charge: Charge) -> int:
+        """Units that this charge's limit has left."""
+        return charge.limit.quota - self.used
+
+    def knows(self, charge: Charge, now: float) -> bool:
+        """Whether this charge can be decided here."""
+        return now < self.due_at and charge.limit.quota <= self.at_most
+
+    def spend(self, charge: Charge, now: float) -> None:
+        """Spend the charge's cost here."""
+        if not charge.cost:
+            return
+        self.used += charge.cost
+        self.unsent += charge.cost
+        self.spent_at = now
+        if self.reset_at <= now:
+            self.reset_at = now + charge.limit.window_us / 1_000_000
+
+    def give_back(self, units: int) -> None:
+        """Take back what was spent here."""
+        self.used = max(self.used - units, 0)
+        self.unsent = max(self.unsent - units, 0)
+
+    def punish(self, charge: Charge, now: float) -> None:
+        """Spend up to the quota: a refusal that counts."""
+        quota = charge.limit.quota
+        self.used, self.unsent = min(self.used + charge.cost, quota), min(self.unsent + charge.cost, quota)
+        self.spent_at = now
+
+    def carried(self, now: float) -> int:
+        """Units to tell the engine of. Those whose window is over, for it and for us, count no more."""
+        algorithm = self.charge.limit.algorithm
+        over = now - self.spent_at > _OUTLIVED.get(Algorithm(algorithm), 1) * self.charge.limit.window_us / 1_000_000
+        if over or self.spent_at < self.ends_early <= self.ends_late <= now:
+            self.unsent = 0
+        return self.unsent
+
+    def learn(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
+        """Take the engine's word, given to a call that began then, has carried so much, and has returned now.
+
+        interval: seconds from its beginning for which that word is enough.
+        """
+        charge = verdict.charge
+        quota = charge.limit.quota
+        self.charge = charge
+        self.unsent = max(self.unsent - carried, 0)
+        self.sent += 1
+        self.used = quota - verdict.remaining + self.unsent
+        self.at_most = quota if not verdict.remaining else 1 << 62
+        self.due_at = began + interval
+        self.synced_at, self.synced_us, self.asked_by = now, verdict.at_us, None
+        self.reset_at = now + verdict.reset_after
+        if charge.limit.algorithm == Algorithm.FIXED_WINDOW and verdict.reset_after:
+            self.ends_early, self.ends_late = began + verdict.reset_after, now + verdict.reset_after
+        if not verdict.allowed and verdict.retry_after is not None:
+            self.refused_until, self.refused_cost = now + verdict.retry_after, charge.cost
+
+    def wait(self, charge: Charge, now: float) -> float | None:
+        """Seconds until a refused cost may pass: when the engine is asked again, or later if that is known."""
+        if charge.cost > charge.limit.quota:
+            return None
+        until = max(self.due_at, self.ends_late)
+        if charge.cost >= self.refused_cost > 0:
+            until = max(until, self.refused_until)
+        return until - now
+
+    def verdict(self, charge: Charge, now: float, *, allowed: bool, spent: int, denied: bool) -> LocalVerdict:
+        """The verdict of this process, once its cost was spent."""
+        limit = charge.limit
+        left = limit.quota - self.used
+        at_us = self.synced_us + int((now - self.synced_at) * 1_000_000)
+        verdict = LocalVerdict(
+            allowed,
+            left if left > 0 else 0,
+            0.0 if allowed else self.wait(charge, now),
+            self.reset_at - now if self.reset_at > now else 0.0,
+            0.0,
+            allowed and not denied and left < limit.terms.soft_floor,
+            at_us,
+            charge,
+            spent,
+            at_us,
+        )
+        verdict.budget = self
+        verdict.sent = self.sent
+        return verdict

@@ -1,0 +1,264 @@
+"""One call that cannot be decided in the process alone: what is decided here, what is asked, and what follows.
+
+Everything here is done under the ledger's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .base import Charge, Verdict, Version
+from .budgets import Budget, LocalVerdict
+from .refusals import SWEEP_SECONDS, refuses
+from .usage import Held
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+
+#: Counters that nobody uses are told of with the calls of others, so many at once.
+MOST_RIDERS: Final = 50
+
+
+class Question(NamedTuple):
+    """A call to make of the engine's `check`."""
+
+    charges: list[Charge]
+    version: int | Version | None
+    refund_if_denied: list[Verdict]
+    refused: bool
+    counts: Held | None
+
+    def put(self, engine: Any) -> Any:
+        """Make it; what the engine returns. An engine that is owed nothing need not know how to be told."""
+        options: dict[str, Any] = {"refused": True} if self.refused else {}
+        if self.counts:
+            options["counts"] = self.counts
+        return engine.check(self.charges, version=self.version, refund_if_denied=self.refund_if_denied, **options)
+
+
+class _Sent(NamedTuple):
+    """A charge on its way. budget: the one that it renews, `None` = none; carried: what it tells for that."""
+
+    charge: Charge
+    budget: Budget | None
+    carried: int = 0
+
+
+class Settlement:
+    """The charges of one call. now: when it began."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        charges: Sequence[Charge],
+        version: int | Version | None,
+        receipts: Sequence[Verdict],
+        now: float,
+    ) -> None:
+        self._ledger, self._charges, self._version, self._began = ledger, charges, version, now
+        self._receipts = [receipt for receipt in receipts if receipt.spent]
+        self._own: dict[int, Budget] = {}
+        self._sent: dict[int, _Sent] = {}
+        self._riders: list[tuple[str, _Sent]] = []
+        self._reserved: list[tuple[Budget, Charge]] = []
+        self._refused = self._asked = False
+
+    def plan(self) -> None:
+        """Find out what is decided here, and spend it, lest another thread does while the engine is asked."""
+        for index, charge in enumerate(self._charges):
+            if charge.sync_interval is None or charge.carried:
+                self._sent[index] = _Sent(charge, None)
+            else:
+                self._place(index, charge, charge.key + charge.limit.tag, charge.sync_interval)
+        if self._own:  # counted here as a whole, with what is asked of the same rules
+            for index, sent in self._sent.items():
+                if sent.charge.sync_interval is not None:
+                    self._sent[index] = sent._replace(charge=sent.charge._replace(usage=None))
+        passing = [(index, budget) for index, budget in self._own.items() if self._passes(index)]
+        self._refused = any(self._charges[index].gating and not self._passes(index) for index in self._own)
+        if not self._refused:
+            for index, budget in passing:
+                budget.spend(self._charges[index], self._began)
+                self._reserved.append((budget, self._charges[index]))
+
+    def _passes(self, index: int) -> bool:
+        return self._charges[index].cost <= self._own[index].left(self._charges[index])
+
+    def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
+        budget = self._ledger.budgets.get(name)
+        if budget is None:
+            budget = Budget(charge)
+            if self._has_room():
+                self._ledger.budgets[name] = budget
+            elif interval >= 0:
+                self._sent[index] = _Sent(charge, None)
+                return
+        if interval < 0:
+            if not budget.knows(charge, self._began) or charge.cost > budget.left(charge):
+                self._ledger.look(budget, charge, self._began)
+            self._own[index] = budget
+        elif budget.knows(charge, self._began) or self._can_wait(budget, charge):
+            self._own[index] = budget
+        elif budget.asked_by is not None:  # by another thread, which carries what there is
+            self._sent[index] = _Sent(charge, None)
+        else:
+            budget.asked_by, carried = self, budget.carried(self._began)
+            self._sent[index] = _Sent(charge._replace(carried=carried), budget, carried)
+
+    def _can_wait(self, budget: Budget, charge: Charge) -> bool:
+        """Whether another thread is asking, and what was left before it did is enough for this charge."""
+        return (
+            budget.asked_by is not None and charge.cost <= budget.left(charge) and charge.limit.quota <= budget.at_most
+        )
+
+    def _has_room(self) -> bool:
+        ledger, now = self._ledger, self._began
+        if len(ledger.budgets) < ledger.most:
+            return True
+        if now >= ledger.sweep_at:
+            ledger.sweep_at = now + SWEEP_SECONDS
+            for name, budget in list(ledger.budgets.items()):
+                if now >= budget.due_at and budget.asked_by is None:
+                    if (budget.charge.sync_interval or 0) < 0:
+                        ledger.look(budget, budget.charge._replace(cost=0), now)
+                    if not budget.carried(now):
+                        del ledger.budgets[name]
+            if len(ledger.budgets) >= ledger.most:
+                self.take_riders(due=True)
+        return len(ledger.budgets) < ledger.most
+
+    def take_riders(self, *, due: bool) -> None:
+        """Take along what counters owe that are due, or any: these are forgotten once they have told."""
+        for name, budget in self._ledger.budgets.items():
+            if len(self._riders) >= MOST_RIDERS:
+                break
+            if budget.asked_by is None and (self._began >= budget.due_at or not due) and budget.carried(self._began):
+                charge, carried = budget.charge, budget.unsent
+                if (charge.sync_interval or 0) > 0:
+                    budget.asked_by = self
+                    silent = charge._replace(cost=0, carried=carried, gating=False, usage=None, count_refusals=False)
+                    self._riders.append((name, _Sent(silent, budget, carried)))
+
+    def question(self, *, always: bool = True) -> Question | None:
+        """What to ask; `None` = nothing. always: also for the version alone, if that was not asked for a while."""
+        ledger, theirs = self._ledger, self._theirs()
+        anew = always and self._version is not None and not ledger.is_current(self._version, self._began)
+        counts = ledger.take_counts()
+        asks = self._sent or self._riders or (self._refused and theirs) or anew or (counts and not always)
+        if not asks:
+            ledger.counted(counts, done=False)
+            return None
+        if self._version is not None:
+            ledger.claim(self._version, self._began)
+        self._asked = True
+        charges = [sent.charge for sent in (*self._sent.values(), *(sent for _, sent in self._riders))]
+        return Question(charges, self._version, theirs, self._refused, counts)
+
+    def _theirs(self) -> list[Verdict]:
+        """Receipts that only the engine can give back."""
+        return [receipt for receipt in self._receipts if not is_unsent(receipt)]
+
+    def abandon(self) -> None:
+        """The engine has not answered: nothing is spent here. What was carried is kept: better told twice than not."""
+        for budget, charge in self._reserved:
+            budget.give_back(charge.cost)
+        for sent in (*self._sent.values(), *(sent for _, sent in self._riders)):
+            if sent.budget is not None and sent.budget.asked_by is self:
+                sent.budget.asked_by = None
+
+    def settle(self, replies: Sequence[Verdict], now: float) -> list[Verdict]:
+        """Take the engine's answers to the question: all verdicts, in the order of the charges."""
+        answers = dict(zip(self._sent, replies, strict=False))
+        if self._asked and self._version is not None:
+            self._ledger.confirm(self._version, self._began)
+        denied = self._refused or any(answer.charge.gating and not answer.allowed for answer in answers.values())
+        for index, answer in answers.items():
+            answer.charge = self._charges[index]
+            self._learn(self._sent[index], answer, now)
+        for name, sent in self._riders:
+            self._ledger.budgets.pop(name, None)
+            if sent.budget is not None:
+                sent.budget.asked_by = None
+        verdicts = {**answers, **{index: self._settled(index, now, denied) for index in self._own}}
+        if denied:
+            for receipt in self._receipts:
+                if is_unsent(receipt):
+                    receipt.budget.give_back(receipt.spent)  # type: ignore[attr-defined]
+                    receipt.mark_refunded()
+            self._remember(answers.values(), now)
+        return [verdicts[index] for index in range(len(self._charges))]
+
+    def _learn(self, sent: _Sent, answer: Verdict, now: float) -> None:
+        budget = sent.budget
+        if budget is None:
+            return
+        if budget.asked_by is self:
+            budget.learn(answer, sent.carried, self._began, now, answer.charge.sync_interval or 0.0)
+            if answer.retry_after:  # nobody here asks before
+                answer.retry_after = max(answer.retry_after, budget.due_at - now)
+
+    def _settled(self, index: int, now: float, denied: bool) -> Verdict:
+        charge, budget = self._charges[index], self._own[index]
+        reserved = any(mine is budget for mine, _ in self._reserved)
+        if reserved and denied:
+            budget.give_back(charge.cost)
+        passes = reserved or self._passes(index)
+        if not passes and charge.count_refusals:
+            budget.punish(charge, now)
+        spent = charge.cost if reserved and not denied else 0
+        verdict = budget.verdict(charge, now, allowed=passes, spent=spent, denied=denied)
+        if self._ledger.budgets.get(charge.key + charge.limit.tag) is not budget:  # there was no room to keep it
+            self._ledger.look(budget, charge._replace(cost=0), now)
+        return verdict
+
+    def _remember(self, answers: Any, now: float) -> None:
+        """Remember the refusal of what the engine was asked exactly, if it is one that holds for a while."""
+        exact = [answer for answer in answers if answer.charge.sync_interval is None]
+        if self._refused or any(map(refuses, exact)):
+            self._ledger.refusals.keep(exact, self._version, now)
+
+    def counted_here(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Those that the engine did not count."""
+        return [verdict for verdict in verdicts if verdict.charge.sync_interval is not None] if self._own else []
+
+
+def is_unsent(receipt: Verdict) -> bool:
+    """Whether what it spent is known here alone."""
+    if not isinstance(receipt, LocalVerdict):
+        return False
+    return receipt.sent == receipt.budget.sent and receipt.budget.asked_by is None
+
+
+def is_twice(charges: Sequence[Charge]) -> bool:
+    """Whether two of the charges are for one counter."""
+    return len({charge.key + charge.limit.tag for charge in charges}) != len(charges)
+
+
+def is_local(charge: Charge) -> bool:
+    """Whether it is purely local: the engine is never asked."""
+    return charge.sync_interval is not None and charge.sync_interval < 0
+
+
+def peeked(ledger: Ledger, charges: Sequence[Charge], replies: Sequence[Verdict], now: float) -> list[Verdict]:
+    """What the charges would be told. replies: the engine's verdicts on those that are not purely local."""
+    answers = iter(replies)
+    return [
+        _looked_at(ledger, charge, now) if is_local(charge) else _less_unsent(ledger, charge, next(answers), now)
+        for charge in charges
+    ]
+
+
+def _looked_at(ledger: Ledger, charge: Charge, now: float) -> Verdict:
+    budget = ledger.budgets.get(charge.key + charge.limit.tag) or Budget(charge)
+    ledger.look(budget, charge, now)
+    return budget.verdict(charge, now, allowed=charge.cost <= budget.left(charge), spent=0, denied=False)
+
+
+def _less_unsent(ledger: Ledger, charge: Charge, verdict: Verdict, now: float) -> Verdict:
+    budget = None if charge.sync_interval is None else ledger.budgets.get(charge.key + charge.limit.tag)
+    if budget is not None:
+        verdict.remaining = max(verdict.remaining - budget.carried(now), 0)
+        if verdict.allowed and charge.cost > verdict.remaining:
+            verdict.allowed, verdict.soft_exceeded, verdict.retry_after = False, False, budget.wait(charge, now)
+    return verdict

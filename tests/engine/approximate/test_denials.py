@@ -1,0 +1,216 @@
+"""Denial memory on a virtual clock: which refusals are repeated, for how long, and what is counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules
+
+from .world import Clock, Counted, Process, admitted, charge, counts, held
+
+MEMORY = 5.0
+
+
+def exact(quota: int = 1, key: str = "key", **fields: Any) -> Charge:
+    return charge(quota, key, **{"sync_interval": None, **fields})
+
+
+def test_a_refusal_is_repeated_and_the_engine_asked_once_in_so_long(
+    process: Process, engine: Counted, clock: Clock
+) -> None:
+    one, asked = process(denial_memory=MEMORY), exact()
+    engine.publish(1)
+    waits = []
+    for _ in range(101):
+        [found] = one.check([asked], version=1)
+        waits.append(found.retry_after)
+        clock.now += 0.1
+    assert waits[0] == 0.0
+    assert [before - after for before, after in pairwise(waits[1:])] == pytest.approx([0.1] * 99)
+    assert len(engine.calls) <= 2 + 10  # it is asked each second, for that tells of new rules as well
+
+
+def test_nothing_is_repeated_once_the_caller_may_come_back(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(denial_memory=60.0), exact(limit=Limit(1, 2, "token_bucket"))
+    one.check([asked])
+    assert one.check([asked])[0].retry_after == 2.0
+    clock.now += 1.99
+    assert not one.check([asked])[0].allowed
+    assert len(engine.calls) == 2
+    clock.now += 0.011
+    assert one.check([asked])[0].allowed
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra", "sliding_window_log", "leaky_bucket", "fixed_window"])
+def test_of_any_algorithm(process: Process, engine: Counted, algorithm: str) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(algorithm=algorithm, max_delay=0.0)
+    assert admitted(one, asked, 9) == 1
+    assert len(engine.calls) == 2
+
+
+def test_a_lease_that_was_refused_is_asked_for_each_time(process: Process, engine: Counted) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(algorithm="concurrency")
+    lease = one.check([asked])
+    assert not one.check([asked])[0].allowed
+    one.release(lease)
+    assert one.check([asked])[0].allowed
+
+
+def test_a_shadow_is_asked_for_each_time(process: Process, engine: Counted) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(gating=False)
+    admitted(one, asked, 5)
+    assert len(engine.calls) == 5
+
+
+def test_refusals_that_count_are_told_each_time(process: Process, engine: Counted) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(count_refusals=True)
+    admitted(one, asked, 5)
+    assert len(engine.calls) == 5
+
+
+def test_what_can_never_pass_is_asked_for_each_time(process: Process, engine: Counted) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(cost=2)
+    assert [one.check([asked])[0].retry_after for _ in range(3)] == [None] * 3
+    assert len(engine.calls) == 3
+
+
+class TestCosts:
+    def test_a_greater_cost_is_refused_as_well(self, process: Process, engine: Counted) -> None:
+        one, asked = process(denial_memory=MEMORY), exact(5)
+        one.check([asked._replace(cost=4)])
+        assert not one.check([asked._replace(cost=2)])[0].allowed
+        calls = len(engine.calls)
+        assert not one.check([asked._replace(cost=3)])[0].allowed
+        assert len(engine.calls) == calls
+
+    def test_a_smaller_one_is_asked_for(self, process: Process) -> None:
+        one, asked = process(denial_memory=MEMORY), exact(5)
+        one.check([asked._replace(cost=4)])
+        assert not one.check([asked._replace(cost=2)])[0].allowed
+        assert one.check([asked])[0].allowed
+
+    def test_looking_is_no_refusal(self, process: Process) -> None:
+        one, asked = process(denial_memory=MEMORY), exact()
+        admitted(one, asked, 2)
+        assert one.check([asked._replace(cost=0)])[0].allowed
+
+
+class TestSeveralCharges:
+    def test_all_of_a_call_have_to_be_known(self, process: Process, engine: Counted) -> None:
+        one, tight, wide, other = process(denial_memory=MEMORY), exact(), exact(9, "wide"), exact(9, "other")
+        admitted(one, tight, 1)
+        for _ in range(4):
+            found = one.check([tight, wide])
+            assert [(each.allowed, each.remaining, each.spent) for each in found] == [(False, 0, 0), (True, 9, 0)]
+        assert len(engine.calls) == 2
+        one.check([tight, wide, other])
+        assert len(engine.calls) == 3
+
+    def test_what_stood_beside_a_refusal_is_no_refusal(self, process: Process, engine: Counted) -> None:
+        one, tight, wide = process(denial_memory=MEMORY), exact(), exact(9, "wide")
+        one.check([tight, wide])
+        one.check([tight, wide])
+        assert admitted(one, wide, 3) == 3
+        assert held(engine, wide) == 4
+
+    def test_a_shadow_beside_a_refusal_repeats_what_it_was_told(self, process: Process, engine: Counted) -> None:
+        one, tight = process(denial_memory=MEMORY), exact(usage="tight|")
+        shadow = exact(1, "shadow", gating=False, usage="shadow|")
+        for _ in range(4):
+            found = one.check([tight, shadow])
+        assert [each.allowed for each in found] == [False, False]
+        assert len(engine.calls) == 2
+        one.flush()
+        assert counts(engine) == {"tight|": (1, 3, 0, 0), "shadow|": (1, 0, 3, 0)}
+
+    def test_one_that_is_counted_here_may_stand_beside_it(self, process: Process, engine: Counted) -> None:
+        one, tight, near = process(denial_memory=MEMORY), exact(), charge(2, "near")
+        one.check([tight, near])
+        for _ in range(4):
+            assert [each.allowed for each in one.check([tight, near])] == [False, True]
+        assert one.check([near])[0].remaining == 0
+        for _ in range(4):
+            assert [each.allowed for each in one.check([tight, near])] == [False, False]
+        assert len(engine.calls) == 2
+
+    def test_what_this_process_refuses_need_not_be_asked_of_the_engine_each_time(
+        self, process: Process, engine: Counted
+    ) -> None:
+        one, wide, near = process(denial_memory=MEMORY), exact(9, "wide"), charge(1, "near")
+        for _ in range(6):
+            found = one.check([wide, near])
+        assert [each.allowed for each in found] == [True, False]
+        assert (len(engine.calls), held(engine, wide)) == (2, 1)
+
+
+def test_usage_is_counted_with_the_next_call(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(usage="rule|free")
+    admitted(one, asked, 10)
+    assert counts(engine) == {"rule|free": (1, 1, 0, 0)}
+    clock.now += MEMORY
+    engine.lost = True
+    with pytest.raises(EngineUnavailable):
+        one.check([asked])
+    one.check([asked])
+    assert counts(engine) == {"rule|free": (0, 10, 0, 0)}
+
+
+def test_a_call_that_gives_something_back_is_made(process: Process, engine: Counted) -> None:
+    one, tight, wide = process(denial_memory=MEMORY), exact(), exact(9, "wide")
+    admitted(one, tight, 2)
+    earlier = one.check([wide])
+    assert not one.check([tight], refund_if_denied=earlier)[0].allowed
+    assert held(engine, wide) == 0
+
+
+def test_new_rules_are_heard_of(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(denial_memory=60.0, ask_interval=1.0), exact()
+    engine.publish(1)
+    admitted(one, asked, 3, version=1)
+    engine.publish(2)
+    clock.now += 1.0
+    with pytest.raises(StaleRules):
+        one.check([asked], version=1)
+    assert one.check([exact(5)], version=2)[0].allowed
+
+
+def test_a_limit_that_was_raised_for_a_caller_is_asked_for(process: Process) -> None:
+    one, asked = process(denial_memory=60.0), exact()
+    admitted(one, asked, 3)
+    assert one.check([exact(5)])[0].allowed
+
+
+def test_a_key_that_is_reset_is_forgotten(process: Process) -> None:
+    one, asked = process(denial_memory=60.0), exact()
+    admitted(one, asked, 3)
+    one.reset([asked])
+    assert one.check([asked])[0].allowed
+
+
+def test_so_many_are_kept_and_no_more(process: Process, engine: Counted, clock: Clock) -> None:
+    one = process(denial_memory=MEMORY, most=3)
+    for number in range(20):
+        assert admitted(one, exact(1, f"key-{number}"), 3) == 1
+    assert len(one.ledger.refusals) == 3
+    clock.now += MEMORY
+    admitted(one, exact(1, "later"), 3)
+    calls = len(engine.calls)
+    admitted(one, exact(1, "later"), 9)
+    assert len(engine.calls) == calls
+
+
+def test_where_rules_do_not_change_it_is_asked_once_in_so_long(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(denial_memory=MEMORY), exact()
+    for _ in range(201):
+        one.check([asked])
+        clock.now += 0.1
+    assert len(engine.calls) <= 2 + 4
+
+
+def test_without_it_every_refusal_is_asked_for(process: Process, engine: Counted) -> None:
+    one = process()
+    admitted(one, exact(), 5)
+    assert len(engine.calls) == 5
