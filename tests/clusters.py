@@ -178,8 +178,14 @@ class Watched:
 
     @property
     def master(self) -> ServerWith:
-        """The running server that takes writes."""
-        return next(each for each in self.servers if each.is_running and each.ask("ROLE")[0] == b"master")
+        """The one server that takes writes."""
+        (master,) = self.masters
+        return master
+
+    @property
+    def masters(self) -> list[ServerWith]:
+        """The running servers that take writes: none or two while another one takes over."""
+        return [each for each in self.servers if each.is_running and each.ask("ROLE")[0] == b"master"]
 
     def __enter__(self) -> Watched:
         with ExitStack() as stack:

@@ -1,0 +1,120 @@
+"""The engine behind Sentinel: as redis-py and as django-redis are told of it, in threads and on event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.sentinel import Sentinel
+
+from django_ratelimiter.connection import get_async_engine, get_engine
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from example_project.redis_server import HOST
+from tests.clusters import ServerWith, Watched, until
+
+CHARGE = Charge("key", Limit(5, 86_400, "token_bucket"))
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    with Watched() as watched:
+        yield watched
+
+
+@pytest.fixture
+def master(watched: Watched) -> ServerWith:
+    watched.master.ask("FLUSHALL")
+    return watched.master
+
+
+async def ask_both(engine: Any, server: ServerWith) -> list[int]:
+    """What remains after each of two calls, between which the connections and the script were lost."""
+    first = await engine.check([CHARGE])
+    server.ask("CLIENT", "KILL", "TYPE", "normal")
+    server.ask("SCRIPT", "FLUSH")
+    await asyncio.sleep(0.05)  # the event loop hears of the end
+    second = await engine.check([CHARGE])
+    await engine.aclose()
+    return [first[0].remaining, second[0].remaining]
+
+
+def test_the_master_is_asked_in_threads_and_on_several_event_loops(watched: Watched, master: ServerWith) -> None:
+    client = Sentinel(watched.addresses, socket_timeout=0.5).master_for(watched.name)
+    engine = RedisEngine(client)
+    assert engine.check([CHARGE])[0].remaining == 4
+    twin = engine.for_event_loops()
+    assert twin
+    for left in ([3, 2], [1, 0]):
+        assert asyncio.run(ask_both(twin, master)) == left
+    client.close()
+
+
+def test_a_client_for_event_loops_will_do(watched: Watched, master: ServerWith) -> None:
+    async def ask() -> list[int]:
+        sentinel = AsyncSentinel(watched.addresses, socket_timeout=0.5)
+        client = sentinel.master_for(watched.name)
+        try:
+            return await ask_both(AsyncRedisEngine(client), master)
+        finally:
+            await client.aclose()
+            for each in sentinel.sentinels:
+                await each.aclose()
+
+    assert asyncio.run(ask()) == [4, 3]
+
+
+@pytest.mark.parametrize("query", ["", "?is_master=0"])
+@pytest.mark.parametrize("client", ["SentinelClient", "DefaultClient"])
+def test_an_alias_of_django_redis_leads_to_the_master(
+    watched: Watched, master: ServerWith, client: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nowhere: replicas do not count."""
+    monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
+    options = {
+        "CLIENT_CLASS": f"django_redis.client.{client}",
+        "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+        "SENTINELS": watched.addresses,
+        "SOCKET_TIMEOUT": 0.5,
+        "SOCKET_CONNECT_TIMEOUT": 0.5,
+    }
+    location = f"redis://{watched.name}/0{query}"
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    limiter = {"CACHE_ALIAS": "watched", "DEADLINE_MS": 2_000}
+    with override_settings(CACHES={"watched": cache}, RATELIMITER=limiter):
+        if client == "DefaultClient" and query:
+            with pytest.raises(ImproperlyConfigured, match="asks the replicas that Sentinel names"):
+                get_engine()
+            return
+        assert get_engine().check([CHARGE])[0].remaining == 4
+        assert asyncio.run(asked_on_a_loop())[0].remaining == 3
+
+
+async def asked_on_a_loop() -> Any:
+    return await get_async_engine().check([CHARGE])
+
+
+def test_a_failover_on_purpose_is_followed(watched: Watched, master: ServerWith) -> None:
+    """The master becomes a replica and stays up: it would have read, and it would not have counted."""
+    client = Sentinel(watched.addresses, socket_timeout=0.5).master_for(watched.name)
+    engine = RedisEngine(client)
+    engine.check([CHARGE])
+    replica = next(server for server in watched.servers if server is not master)
+    until(lambda: replica.ask("EXISTS", "{rl:0}:key" + CHARGE.limit.tag), "the replica has what was counted")
+    watched.sentinels[0].ask("SENTINEL", "FAILOVER", watched.name)
+    until(lambda: replica.ask("ROLE")[0] == b"master", "the replica has taken over")
+    master.ask("REPLICAOF", HOST, replica.port)  # as Sentinel does after ten seconds
+
+    def decides() -> Any:
+        try:
+            return engine.check([CHARGE])
+        except EngineUnavailable:
+            return None
+
+    assert until(decides, "the new master is asked")[0].remaining == 3
+    client.close()
