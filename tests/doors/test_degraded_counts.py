@@ -9,7 +9,7 @@ import pytest
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
-from django_ratelimiter.connection import unsent
+from django_ratelimiter.connection import get_engine, unsent
 from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.engine.usage import counts_of
 from django_ratelimiter.rules import cache
@@ -86,3 +86,22 @@ def test_nothing_is_while_redis_decides(make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     ask(2)
     assert counted() == {}
+
+
+def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
+    make_rule("all", quota=100, failure_policy="local")
+    engine: Any = get_engine()
+    ask(1)
+    breaker = engine._links._stock.breaker
+    while not breaker.is_open:
+        breaker.fail(OSError("gone"))
+    ask(2)
+    breaker.close()
+    ask(3)
+    assert counted() == {}, "sent"
+    found = [
+        (count.allowed, count.degraded)
+        for batch in engine.take_usage(now_us=time.time_ns() // 1_000 + 120_000_000)
+        for count in engine.read_usage(batch)
+    ]
+    assert [sum(figures) for figures in zip(*found, strict=True)] == [6, 2]
