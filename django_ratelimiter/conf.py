@@ -183,6 +183,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "IPV4_PREFIX": Entry(32, _whole(1, 32)),
     "IPV6_PREFIX": Entry(64, _whole(1, 128)),
     "LOCAL_SHARE": Entry(0.5, _number(0, 1, "a share, above 0 and at most 1", above=True)),
+    "DENIAL_MEMORY": Entry(0.0, _number(0, 60, "seconds, from 0 (none) to 60")),
     "HASH_KEY": Entry(None, _hash_key, True),
     "EXEMPT_PATHS": Entry(None, _paths),
     "HEADERS": Entry(HEADER_FAMILIES, _families),
@@ -238,6 +239,8 @@ class Settings:
     IPV6_PREFIX: int
     #: The share of each quota that one process grants while Redis is out of reach.
     LOCAL_SHARE: float
+    #: Seconds for which a process repeats a refusal without asking, at most; 0 = it always asks.
+    DENIAL_MEMORY: float
     #: The key of the digests that stand for people in key names, 64 bytes; made from SECRET_KEY if None.
     HASH_KEY: bytes
     #: Path prefixes that no rule touches; None = the admin, health views, and what `asset_paths` says.

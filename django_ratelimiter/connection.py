@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from threading import Lock
 from typing import Any, Final
 
@@ -13,8 +14,10 @@ from django.utils.module_loading import import_string
 from django_redis import get_redis_connection
 
 from .conf import settings
+from .engine.approximate import Approximate
 from .engine.awaited import awaited
 from .engine.base import Engine
+from .engine.ledger import Ledger
 from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import Unsent
@@ -70,7 +73,23 @@ def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
 setting_changed.connect(forget_engine, dispatch_uid="django_ratelimiter.connection")
 
 
-def _build() -> Engine:
+@atexit.register
+def _tell_all() -> None:
+    """Tell the engine what this process has decided by itself, before it ends."""
+    engine: object = _engine
+    if isinstance(engine, Approximate):
+        engine.flush()
+
+
+def _build() -> Any:
+    """The engine; one on Redis by way of a ledger, which knows when it need not be asked."""
+    engine = _exact()
+    if not isinstance(engine, RedisEngine):
+        return engine
+    return Approximate(engine, Ledger(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, unsent=unsent))
+
+
+def _exact() -> Engine:
     if settings.ENGINE is not None:
         return _custom(settings.ENGINE)
     if settings.CACHE_ALIAS is None:

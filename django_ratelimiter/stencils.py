@@ -77,6 +77,7 @@ class Stencil:
                     count_refusals=rule.count_refusals,
                     max_delay=record.max_delay if isinstance(max_delay, str) else max_delay,
                     partition=partition,
+                    sync_interval=rule.sync_interval,
                 ),
             )
             for record in self.records

@@ -12,8 +12,10 @@ import redis
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from django_ratelimiter import connection as connections
 from django_ratelimiter import notices
 from django_ratelimiter.connection import unsent
+from django_ratelimiter.engine.approximate import Approximate
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.rules import cache, entries, tiers, versions
@@ -55,6 +57,8 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     tiers.forget()
     entries.forget()
+    if isinstance(connections._engine, Approximate):
+        connections._engine.ledger.forget()
 
 
 @pytest.fixture(autouse=True)

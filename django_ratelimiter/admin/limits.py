@@ -19,6 +19,7 @@ from ..engine.calendars import CALENDARS
 from ..engine.registry import Algorithm
 from ..models import Rule, RuleLimit
 from ..models.options import NOT_GIVEN, columns_used
+from ..rules.syncing import LOCAL_MS, LONGEST_MS
 from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
 from .identities import IdentitiesField
 from .sentences import sentences
@@ -78,6 +79,7 @@ class RuleFacts(forms.Form):
     partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
     charge_when = forms.CharField(required=False)
+    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=LONGEST_MS)
 
 
 def told(typed: QueryDict) -> dict[str, Any]:

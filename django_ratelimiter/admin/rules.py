@@ -77,7 +77,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
         ),
         (
             gettext_lazy("How they are counted"),
-            {"fields": ("partition_by", "missing_partition", "cost", "charge_when")},
+            {"fields": ("partition_by", "missing_partition", "cost", "charge_when", "sync_interval_ms")},
         ),
         (gettext_lazy("What then happens"), {"fields": ("message", "count_refusals", "failure_policy", "priority")}),
     )

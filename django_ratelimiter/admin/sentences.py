@@ -36,7 +36,22 @@ def sentences(row: RuleLimit) -> str:
         told.append(_("What a request spent is given back unless its response is a failure."))
     if rule.count_refusals is True:
         told.append(_("A refused request counts as well, so whoever keeps asking may wait longer."))
+    told += _counted_apart(rule)
     return " ".join(told)
+
+
+def _counted_apart(rule: Rule) -> list[str]:
+    """What becomes of it where processes count by themselves."""
+    interval = rule.sync_interval_ms
+    if not isinstance(interval, int) or not interval:
+        return []
+    if interval < 0:
+        return [_("Each process counts for itself, so that with four processes four times as much can pass.")]
+    text = _(
+        "Each process asks Redis once in %(interval)s and decides by its own count in between, so that each process "
+        "beyond the first can add what it admits in twice that time."
+    )
+    return [text % {"interval": duration(interval * 1_000)}]
 
 
 def _unlimited(row: RuleLimit) -> str:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine.limits import MOST_SLOTS, Limit
 from ..engine.registry import Algorithm
+from ..rules import syncing
 from .options import (
     COLUMNS,
     NOT_GIVEN,
@@ -266,12 +267,22 @@ class RuleLimit(models.Model):
             raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
         try:
             limit: Any = self.to_limit()
+            if self.rule_id or hasattr(self, "rule"):
+                self._check_interval(limit)
         except ValueError as error:
             raise ValidationError(_by_field(str(error))) from error
         cost = self.rule.cost if self.rule_id or hasattr(self, "rule") else 1
         if isinstance(cost, int) and limit.capacity < cost:
             text = gettext("Never lets a request pass: one costs %(cost)s.") % {"cost": cost}
             raise ValidationError({"burst" if self.burst else "quota": text})
+
+    def _check_interval(self, limit: Limit) -> None:
+        """Refuse what no process can count by itself, if the rule wants that."""
+        try:
+            interval = syncing.seconds_of(self.rule.sync_interval_ms)
+        except ValueError:  # the rule's own fault, and told there
+            return
+        syncing.check(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:

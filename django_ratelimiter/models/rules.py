@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..rules.syncing import LOCAL_MS, LONGEST_MS
 from .validation import METHODS, validate_identities, validate_path, validate_words
 
 
@@ -119,6 +120,16 @@ class Rule(models.Model):
         db_default=False,  # workers of the version before write rows without it
         help_text=_("A refused request counts as well. Callers who keep asking may then be kept out for longer."),
     )
+    sync_interval_ms = models.IntegerField(
+        _("count in each process for (ms)"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(LONGEST_MS)],
+        help_text=_(
+            "Empty = Redis decides each request. Milliseconds = each process decides by what it has counted, and asks "
+            "Redis once in so long. -1 = each process for itself, for good. Only for windows that are counted."
+        ),
+    )
     priority = models.IntegerField(
         _("priority"),
         default=100,
@@ -137,6 +148,10 @@ class Rule(models.Model):
         ordering = ("priority", "slug")
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimiter_rule_cost"),
+            models.CheckConstraint(
+                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, LONGEST_MS)),
+                name="ratelimiter_rule_sync_interval",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -12,6 +12,8 @@ from ..engine.limits import Limit
 from .index import Index
 from .partitions import IDENTITIES, NAMED, is_identity
 from .scaling import multiplied
+from .syncing import check as check_interval
+from .syncing import seconds_of
 
 Snapshot = Mapping[str, Any]
 
@@ -77,7 +79,8 @@ class RuleRecord:
 
     methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
     that one request spends. count_refusals: whether refused requests spend, too. charge_when: of which responses
-    what was spent is kept: any, success (a status below 400) or failure.
+    what was spent is kept: any, success (a status below 400) or failure. sync_interval: seconds for which a process
+    counts by itself; negative = for ever, `None` = never.
     """
 
     slug: str
@@ -97,6 +100,7 @@ class RuleRecord:
     count_refusals: bool
     limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
     charge_when: str = CHARGE_WHEN[0]
+    sync_interval: float | None = None
 
     def __str__(self) -> str:
         return self.slug
@@ -213,6 +217,9 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     for entry in data["limits"]:
         tier = entry["tier"]
         limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
+    sync_interval = seconds_of(data.get("sync_interval_ms"))  # versions before it was known lack it
+    for record in [record for several in limits.values() for record in several]:
+        check_interval(record.limit, sync_interval)
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
@@ -234,6 +241,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
         count_refusals=count_refusals,
         limits=limits,
         charge_when=data["charge_when"],
+        sync_interval=sync_interval,
     )
 
 

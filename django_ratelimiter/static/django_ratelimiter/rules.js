@@ -13,7 +13,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const numbers = JSON.parse(data.numbers);
     const asked = new WeakMap();
     const ROW = "#limits-group .inline-related:not(.empty-form)";
-    const OF_RULE = ["cost", "partition_by", "partition_by_others", "count_refusals", "charge_when"];
+    const OF_RULE = ["cost", "partition_by", "partition_by_others", "count_refusals", "charge_when", "sync_interval_ms"];
     const PAUSE_MS = 200;
 
     const input = (row, name) => row.querySelector(`[name^="limits-"][name$="-${name}"]`);

@@ -1,0 +1,42 @@
+"""Approximate mode: which rules let a process count by itself between two calls to the engine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..engine.limits import Algorithm, Limit
+
+#: Algorithms that add up units in windows, so that a number of them can be granted beforehand and told of later.
+WINDOW_COUNTERS: Final = (
+    Algorithm.FIXED_WINDOW,
+    Algorithm.SLIDING_WINDOW_COUNTER,
+    Algorithm.SLIDING_WINDOW_SLOTS,
+)
+
+#: Stands for "never": each process counts for itself alone.
+LOCAL_MS: Final = -1
+#: The longest interval, in milliseconds.
+LONGEST_MS: Final = 3_600_000
+
+
+def seconds_of(sync_interval_ms: object) -> float | None:
+    """The interval in seconds; negative = purely local, `None` = never, an exact rule. ValueError for what is none."""
+    if sync_interval_ms is None or sync_interval_ms == 0:
+        return None
+    if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= LONGEST_MS:
+        raise ValueError(
+            f"sync_interval_ms: must be a whole number of milliseconds up to {LONGEST_MS}, 0 or -1, "
+            f"not {sync_interval_ms!r}."
+        )
+    return -1.0 if sync_interval_ms == LOCAL_MS else sync_interval_ms / 1_000
+
+
+def check(limit: Limit, sync_interval: float | None) -> None:
+    """Raise ValueError, naming the limit's field, for a limit that no process can count by itself."""
+    if sync_interval is None:
+        return
+    if limit.algorithm not in WINDOW_COUNTERS:
+        names = ", ".join(WINDOW_COUNTERS)
+        raise ValueError(f"algorithm: {limit.algorithm} cannot be counted in each process; choose one of {names}.")
+    if sync_interval * 1_000_000 > limit.window_us:
+        raise ValueError("window: must not be shorter than the interval at which processes tell what they counted.")
