@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
@@ -13,10 +12,10 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TooLate
 
+from .certificates import Contexts
 from .wires import LOAD, is_incomplete, options_of, reader_for
 
-#: How connections of a pool are encrypted.
-_contexts: Final[WeakKeyDictionary[ConnectionPool, Any]] = WeakKeyDictionary()
+_contexts: Final = Contexts()
 
 #: A connection whose end the server does not confirm is let go after so many seconds.
 GOODBYE_SECONDS: Final = 1.0
@@ -131,12 +130,13 @@ def _give_up(future: asyncio.Future[Any]) -> None:
 
 
 async def _share_context(pool: ConnectionPool, link: Any) -> None:
-    """Read the certificates once and not in the event loop: redis-py does so for each connection, 70 ms long."""
-    shared = _contexts.get(pool)
-    if shared is None:
+    """Read the certificates seldom, and not in the event loop: redis-py does so for each connection, 70 ms long."""
+    context = _contexts.of(pool)
+    if context is None:
         await asyncio.to_thread(link.ssl_context.get)
-        shared = _contexts.setdefault(pool, link.ssl_context)
-    link.ssl_context = shared
+        _contexts.keep(pool, link.ssl_context)
+    else:
+        link.ssl_context = context
 
 
 async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncWire:
@@ -152,5 +152,6 @@ async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncWire:
         await link.connect()
         return AsyncWire(link)
     except BaseException:  # a task may be cancelled half-way
+        _contexts.forget(pool)
         await link.disconnect(nowait=True)
         raise

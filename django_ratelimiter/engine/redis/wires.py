@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as LostError
 from redis.retry import Retry
 
 from ..scripts import CHECK
+from .certificates import share
 
 #: Options of a pool that its own connections need, and ours must not have: what servers announce to clients that
 #: asked for it would lengthen our timeouts, and stand where a reply is expected.
@@ -169,6 +170,7 @@ def connect(pool: ConnectionPool, seconds: float | None, timeout: float | None) 
     """A new connection like those of this pool. The other arguments: see `options_of` and `Wire`."""
     link: Any = pool.connection_class(**options_of(pool, seconds))
     link.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
+    share(pool, link)
     try:
         link.connect()
         return Wire(link, timeout)
