@@ -20,8 +20,8 @@ pytestmark = pytest.mark.django_db
 REPORT = "/admin/django_ratelimiter/usagebucket/"
 Queries = Callable[[int], Any]
 
-#: Session, user, permissions (2), totals, series, freshness (2), rules, tiers.
-QUERIES = 10
+#: Session, user, permissions (2), totals, series, freshness (2), rules, tiers, whether rules are enforced.
+QUERIES = 11
 
 
 @pytest.fixture
