@@ -36,20 +36,19 @@ def until(true: Callable[[], Any], what: str) -> Any:
 
 
 class ServerWith(RedisServer):
-    """A server with options of its own, by name. further_port: the option that takes a port beside the first."""
+    """A server with options of its own, by name. further_ports: the options that take a port beside the first."""
 
-    def __init__(self, further_port: str | None = None, **options: str) -> None:
-        super().__init__()
+    def __init__(self, *further_ports: str, binary: str | Path | None = None, **options: str) -> None:
+        super().__init__(binary=binary)
         self._options = {name.replace("_", "-"): value for name, value in options.items()}
-        self._further_port = further_port
-        self.ports = (0, 0)
+        self._further_ports = further_ports
+        self.ports: tuple[int, ...] = (0,)
 
     def _command(self, folder: str) -> list[str]:
         assert self._port
         if self.ports[0] != self._port:  # the first attempt, or the next after one that failed
-            self.ports = self._port, free_port()
-        if self._further_port:
-            self._options[self._further_port] = str(self.ports[1])
+            self.ports = self._port, *(free_port() for _ in self._further_ports)
+            self._options |= dict(zip(self._further_ports, map(str, self.ports[1:]), strict=True))
         options = (part for name, value in self._options.items() for part in (f"--{name}", value))
         return [*super()._command(folder), *options]
 
@@ -74,10 +73,13 @@ class Cluster:
     """So many masters, each with so many replicas, that share all slots evenly.
 
     full_coverage: whether all of them stop while the slots of one are not served, as servers do by default.
+    further_ports, options: as for ServerWith.
     """
 
-    def __init__(self, masters: int = 3, replicas: int = 1, *, full_coverage: bool = True) -> None:
-        options = {
+    def __init__(
+        self, masters: int = 3, replicas: int = 1, *further_ports: str, full_coverage: bool = True, **options: Any
+    ) -> None:
+        options |= {
             "cluster_enabled": "yes",
             "cluster_node_timeout": str(NODE_TIMEOUT_MS),
             "cluster_require_full_coverage": "yes" if full_coverage else "no",
@@ -87,7 +89,7 @@ class Cluster:
         }
         self._stack = ExitStack()
         self._masters = masters
-        self.servers = [ServerWith("cluster-port", **options) for _ in range(masters * (1 + replicas))]
+        self.servers = [ServerWith("cluster-port", *further_ports, **options) for _ in range(masters * (1 + replicas))]
 
     @property
     def urls(self) -> list[str]:
@@ -141,7 +143,7 @@ class Cluster:
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number < self._masters:
                 server.ask("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
-            first.ask("CLUSTER", "MEET", HOST, *server.ports)
+            first.ask("CLUSTER", "MEET", HOST, *server.ports[:2])
         until(lambda: all(self._knows_all(server) for server in self.servers), "all servers know each other")
         for number, server in enumerate(self.servers[self._masters :]):
             server.ask("CLUSTER", "REPLICATE", self.servers[number % self._masters].ask("CLUSTER", "MYID"))
