@@ -131,15 +131,19 @@ class Unsent:
         self._counts: dict[tuple[int, str], int] = {}
         self._taken: dict[str, tuple[Held, float]] = {}  # with the time from which on somebody else may take it
 
+    def _locked(self) -> Lock:
+        """The lock, after a fork a new one: in the parent another thread may have held the old one."""
+        if self._pid != os.getpid():
+            self._forget()
+        return self._lock
+
     def __bool__(self) -> bool:
         """Whether there is anything to send."""
         return bool(self._counts or self._taken)
 
     def add(self, minute: int, field: str, calls: int = 1) -> None:
         """Count so many calls. field: see `field_of`."""
-        if self._pid != os.getpid():
-            self._forget()
-        with self._lock:
+        with self._locked():
             key = (minute, field)
             if key not in self._counts and len(self._counts) >= self._most:
                 alike = [kept for kept in self._counts if kept[1] == field]
@@ -152,10 +156,8 @@ class Unsent:
         """Some counts to travel with a call; `None` if none wait. Tell afterwards: `done` or `back`."""
         if not self._counts and not self._taken:
             return None
-        if self._pid != os.getpid():
-            self._forget()
         now = self._clock()
-        with self._lock:
+        with self._locked():
             held = next((held for held, free_at in self._taken.values() if free_at <= now), None)
             if held is None:
                 keys = list(self._counts)[:MOST_ENTRIES_HELD]
@@ -167,11 +169,11 @@ class Unsent:
 
     def done(self, held: Held) -> None:
         """The call has returned: they are counted."""
-        with self._lock:
+        with self._locked():
             self._taken.pop(held.id, None)
 
     def back(self, held: Held) -> None:
         """The call has failed: nobody knows whether they are counted, so they are sent again under the same id."""
-        with self._lock:
+        with self._locked():
             if held.id in self._taken:
                 self._taken[held.id] = held, float("-inf")

@@ -148,6 +148,9 @@ def test_a_fork_leaves_what_is_held_to_the_parent(monkeypatch: pytest.MonkeyPatc
     """Else both would send it, each under an id of its own."""
     unsent = Unsent()
     unsent.add(7, "a|\nA")
-    with monkeypatch.context() as child:
+    held = unsent.take()
+    unsent.add(8, "a|\nA")
+    with monkeypatch.context() as child, unsent._lock:  # which another thread of the parent holds
         child.setattr(os, "getpid", lambda: -1)
+        unsent.back(held)
         assert unsent.take() is None
