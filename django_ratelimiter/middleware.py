@@ -11,11 +11,11 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import NoReverseMatch, get_script_prefix, reverse
+from django.urls import NoReverseMatch, get_resolver, get_script_prefix, reverse
 from django.utils.translation import get_language
 
 from . import holding, limiter, returning
-from .conf import asset_paths, settings
+from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import drop_fields, refusal, write_fields
 
@@ -128,15 +128,15 @@ def exempt_paths(urlconf: Any) -> tuple[str, ...]:
     """How paths begin that no rule touches. urlconf: `None` = the project's."""
     if settings.EXEMPT_PATHS is not None:
         return settings.EXEMPT_PATHS
-    return _usually_exempt(urlconf, get_script_prefix(), get_language())
+    urlconf = urlconf or django_setting("ROOT_URLCONF")
+    return _usually_exempt(urlconf, get_script_prefix(), get_language() if _is_translated(urlconf) else None)
 
 
 @lru_cache(maxsize=100)
 def _usually_exempt(urlconf: Any, root: str, language: str | None) -> tuple[str, ...]:
     """The assets and the admin: where an operator would go to repair a rule that refuses everybody.
 
-    urlconf: `None` = the project's. root: where the site begins. language: the admin's path may begin with it
-    (`i18n_patterns`).
+    root: where the site begins. language: the one that its paths are in; `None` = they are the same in all.
     """
     assets = asset_paths()
     try:
@@ -146,8 +146,23 @@ def _usually_exempt(urlconf: Any, root: str, language: str | None) -> tuple[str,
     return assets if admin == root else (*assets, admin)  # an admin at the root would exempt the whole site
 
 
+@lru_cache(maxsize=100)
+def _is_translated(urlconf: Any) -> bool:
+    """Whether paths of this site differ by the language: they begin with it (`i18n_patterns`), or are translated.
+
+    Asking for the language takes longer than all the rest that is asked about a path.
+    """
+    return any(map(_differs, get_resolver(urlconf).url_patterns))
+
+
+def _differs(found: Any) -> bool:
+    written = getattr(found.pattern, "_route", getattr(found.pattern, "_regex", None))
+    return not isinstance(written, str) or any(map(_differs, getattr(found, "url_patterns", ())))
+
+
 def _forget_paths(**_signal: Any) -> None:
     _usually_exempt.cache_clear()
+    _is_translated.cache_clear()
 
 
 setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")

@@ -7,20 +7,30 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.conf.urls.i18n import i18n_patterns
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.cache import cache as django_cache
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, modify_settings, override_settings
+from django.urls import include, path, re_path
+from django.utils import translation
+from django.utils.functional import lazy
 
 from django_ratelimiter.connection import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.middleware import exempt_paths
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
 from .conftest import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+
+
+#: A piece of a path that is translated.
+BY_LANGUAGE = lazy(lambda: f"{translation.get_language()}/", str)()
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +108,21 @@ def test_health_views_are_exempt_and_what_is_called_alike_is_not(client: Client,
 def test_an_admin_at_the_root_exempts_no_site(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     assert statuses(client, "/login/", "/login/") == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        i18n_patterns(path("admin/", admin.site.urls)),
+        [path("", include([path(BY_LANGUAGE, admin.site.urls)]))],
+        [re_path(BY_LANGUAGE, include([path("admin/", admin.site.urls)]))],
+    ],
+)
+def test_an_admin_is_exempt_in_each_language(patterns: list[Any]) -> None:
+    for language in ("de", "en", "de"):
+        with translation.override(language):
+            [*_, found] = exempt_paths(tuple(patterns))
+            assert found.startswith(f"/{language}/")
 
 
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "EXEMPT_PATHS": ["/plain/"]})
