@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import _get_running_loop
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
@@ -60,11 +61,9 @@ class Identity:
 
     def value(self, name: str) -> str | None:
         """What the request has under this name, as `partition_by` of a rule names it. No value is empty."""
-        try:
-            return self._values[name]
-        except KeyError:
-            pass  # asked for below, lest an error there is logged as one that came of this
-        found = self._values[name] = self._find(name) or None
+        found = self._values.get(name, "")
+        if found == "":  # not asked for yet
+            found = self._values[name] = self._find(name) or None
         return found
 
     @property
@@ -169,7 +168,10 @@ def _user(request: HttpRequest) -> str | None:
         if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
             wrapped = _attribute(user, "_wrapped")
             if wrapped is empty:
-                _read_user(user)
+                if _get_running_loop() is None:
+                    _attribute(user, "_setup")()
+                else:
+                    _read_user(user)
                 wrapped = _attribute(user, "_wrapped")
             user = wrapped
         return _id_of(user)
