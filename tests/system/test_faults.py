@@ -10,6 +10,7 @@ made in the same process at the same time: what they are late by is the machine'
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -101,6 +102,21 @@ def password_changed(stage: Stage) -> Iterator[None]:
     stage.control.config_set("requirepass", "")
 
 
+def busy(stage: Stage) -> Iterator[None]:
+    """Somebody's script does not end."""
+    stage.control.config_set("busy-reply-threshold", 100)
+
+    def run() -> None:
+        with redis.Redis.from_url(stage.server.url) as other, contextlib.suppress(redis.ResponseError):
+            other.eval("while true do end", 0)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    stage.control.script_kill()
+    thread.join()
+
+
 def slow(stage: Stage) -> Iterator[None]:
     stage.proxy.seconds = 0.015
     yield
@@ -122,6 +138,7 @@ FAULTS: dict[Fault, bool] = {
     made_a_replica: False,
     full: False,
     password_changed: False,
+    busy: False,
     slow: True,
     too_slow: False,
 }
