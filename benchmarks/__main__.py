@@ -55,7 +55,7 @@ def run_stage(name: str, folder: Path, *, brief: bool) -> dict[str, Any]:
 
 
 def measure(only: list[str], *, brief: bool, results: dict[str, Any]) -> None:
-    """Run these stages one after the other, and note what they found."""
+    """Run these stages one after the other, and keep what each has found."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ |= {"BENCH_FOLDER": folder, "DJANGO_SETTINGS_MODULE": "benchmarks.site.settings"}
         with RedisServer() as server:
@@ -65,6 +65,8 @@ def measure(only: list[str], *, brief: bool, results: dict[str, Any]) -> None:
             print(f"[{number}/{len(only)}] {name}: {STAGES[name]}", file=sys.stderr, flush=True)
             began = time.monotonic()
             results[name] = run_stage(name, Path(folder), brief=brief) | {"brief": brief}
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
             print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
@@ -84,8 +86,6 @@ def main() -> int:
         except ServerError as error:
             print(error, file=sys.stderr)
             return 1
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
     print_tables(results)
     if options.write:
         write_pages(results, ROOT / "docs" / "explanation")

@@ -59,30 +59,31 @@ class Workers:
         return [process.pid for process in self._processes]
 
     def all(self, name: str, calls: int, callers: Sequence[Sequence[int]], **order: Any) -> list[dict[str, Any]]:
-        """Let all make so many calls at once, each for its own of these callers, and wait for their answers."""
-        begin = time.monotonic() + NOTICE
+        """Let all make so many calls at once, each for its own of these callers, and wait for their answers.
+
+        RuntimeError if one of them could not.
+        """
+        order |= {"name": name, "calls": calls, "at": time.monotonic() + NOTICE}
         for process, mine in zip(self._processes, callers, strict=True):
-            self._order(process, name, calls, mine, begin, order)
-        return [self._answer(process) for process in self._processes]
+            self._tell(process, order | {"callers": list(mine)})
+        return self._sound([self._answer(process) for process in self._processes])
 
     def one(self, number: int, name: str, calls: int, callers: Sequence[int]) -> dict[str, Any]:
-        """Let one of them make so many calls."""
+        """Let one of them make so many calls. RuntimeError if it could not."""
         process = self._processes[number]
-        self._order(process, name, calls, callers, 0.0, {})
-        return self._answer(process)
+        self._tell(process, {"name": name, "calls": calls, "at": 0.0, "callers": list(callers)})
+        return self._sound([self._answer(process)])[0]
 
-    def _order(
-        self,
-        process: subprocess.Popen[str],
-        name: str,
-        calls: int,
-        callers: Sequence[int],
-        at: float,
-        order: dict[str, Any],
-    ) -> None:
+    def _sound(self, answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """These answers, all of which have been read, if none tells of an error."""
+        for answer in answers:
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+        return answers
+
+    def _tell(self, process: subprocess.Popen[str], order: dict[str, Any]) -> None:
         assert process.stdin
-        text = json.dumps({"name": name, "calls": calls, "callers": list(callers), "at": at} | order)
-        process.stdin.write(text + "\n")
+        process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
 
     def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.approximate import Approximate
+from django_ratelimiter.engine.ledger import Ledger
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 
 from ..contest import CALLERS_EACH, QUOTA, Contestant, address
 
 PLENTY = 100_000_000
+_allowed = attrgetter("allowed")
 
 
-def charges(caller: int, seconds: int, rules: int, *, algorithm: str = "token_bucket") -> list[Charge]:
-    """What a request of this caller spends: from the quota that all contestants have, and from two that are plenty."""
-    who = address(caller)
-    return [
-        Charge(f"caller:{who}", Limit(QUOTA, seconds, algorithm), usage="api|pro"),
-        Charge(f"ip:{who}", Limit(PLENTY, 60), usage="address|pro"),
-        Charge("global", Limit(PLENTY, 3_600, "fixed_window"), usage="everybody|"),
-    ][:rules]
+class Rules:
+    """So many limits, made once as a rule set makes them: what all contestants have, and two that are plenty."""
+
+    def __init__(self, number: int, seconds: int, algorithm: str = "token_bucket", quota: int = QUOTA) -> None:
+        self._number = number
+        self._own = Limit(quota, seconds, algorithm)
+        self._address, self._all = Limit(PLENTY, 60), Limit(PLENTY, 3_600, "fixed_window")
+
+    def charges(self, caller: int) -> list[Charge]:
+        """What a request of this caller spends."""
+        who = address(caller)
+        charges = [Charge(f"caller:{who}", self._own, usage="api|pro")]
+        if self._number == 3:
+            charges.append(Charge(f"ip:{who}", self._address, usage="address|pro"))
+            charges.append(Charge("global", self._all, usage="everybody|"))
+        return charges
 
 
 def _engine(url: str, name: str) -> RedisEngine:
@@ -31,71 +44,63 @@ def _engine(url: str, name: str) -> RedisEngine:
     return engine
 
 
-def _checking(engine: Any, seconds: int, rules: int, **options: Any) -> Contestant:
+def _checking(engine: Any, argument: Callable[[int], list[Charge]]) -> Contestant:
     def check(asked: list[Charge]) -> bool:
-        return all(verdict.allowed for verdict in engine.check(asked, version=1))
+        return all(map(_allowed, engine.check(asked, version=1)))
 
-    return Contestant("", "ours", check, lambda caller: charges(caller, seconds, rules, **options))
+    return Contestant("", "ours", check, argument)
 
 
 def one(url: str, seconds: int) -> Contestant:
     """One token bucket, as the floor is."""
-    return _checking(_engine(url, "one"), seconds, 1)
+    return _checking(_engine(url, "one"), Rules(1, seconds).charges)
 
 
 def one_window(url: str, seconds: int) -> Contestant:
     """One sliding window, the default algorithm."""
-    return _checking(_engine(url, "window"), seconds, 1, algorithm="sliding_window_counter")
+    return _checking(_engine(url, "window"), Rules(1, seconds, "sliding_window_counter").charges)
 
 
 def three(url: str, seconds: int) -> Contestant:
     """Three limits of three algorithms, decided together."""
-    return _checking(_engine(url, "three"), seconds, 3)
+    return _checking(_engine(url, "three"), Rules(3, seconds).charges)
 
 
-def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> Any:
+def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> Approximate:
     """The engine as a process asks it: seldom."""
-    ledger = import_module("django_ratelimiter.engine.ledger").Ledger(denial_memory)
-    return import_module("django_ratelimiter.engine.approximate").Approximate(engine, ledger)
+    return Approximate(engine, Ledger(denial_memory))
 
 
 def denial_memory(url: str, seconds: int) -> Contestant:
     """A refusal is remembered for a second."""
-    return _checking(_remembering(_engine(url, "denials"), 1.0), seconds, 1)
+    return _checking(_remembering(_engine(url, "denials"), 1.0), Rules(1, seconds).charges)
 
 
 def approximate(url: str, seconds: int) -> Contestant:
     """Counted in the process, and synced to Redis once a second. All callers but the last have plenty of quota."""
-    engine = _remembering(_engine(url, "approximate"))
-
-    def check(asked: list[Charge]) -> bool:
-        return all(verdict.allowed for verdict in engine.check(asked, version=1))
+    few, plenty = (Rules(1, seconds, "sliding_window_counter", quota) for quota in (QUOTA, PLENTY))
 
     def argument(caller: int) -> list[Charge]:
-        [charge] = charges(caller, seconds, 1, algorithm="sliding_window_counter")
-        if caller % CALLERS_EACH != CALLERS_EACH - 1:
-            charge = charge._replace(limit=Limit(PLENTY, seconds))
-        return [charge._replace(sync_interval=1.0)]
+        rules = few if caller % CALLERS_EACH == CALLERS_EACH - 1 else plenty
+        return [charge._replace(sync_interval=1.0) for charge in rules.charges(caller)]
 
-    return Contestant("", "ours", check, argument, in_a_row=PLENTY)
+    made = _checking(_remembering(_engine(url, "approximate")), argument)
+    return replace(made, in_a_row=PLENTY)
 
 
 def cluster_one(url: str, seconds: int) -> Contestant:
     """One token bucket on a cluster."""
-    return _checking(_on_cluster(url, "one"), seconds, 1)
+    return _checking(_on_cluster(url, "one"), Rules(1, seconds).charges)
 
 
 def cluster_three(url: str, seconds: int) -> Contestant:
     """Three limits on a cluster, of one partition: one call, as all three are in one shard."""
-    engine = _on_cluster(url, "three")
-
-    def check(asked: list[Charge]) -> bool:
-        return all(verdict.allowed for verdict in engine.check(asked, version=1))
+    rules = Rules(3, seconds)
 
     def argument(caller: int) -> list[Charge]:
-        return [charge._replace(partition=address(caller)) for charge in charges(caller, seconds, 3)]
+        return [charge._replace(partition=address(caller)) for charge in rules.charges(caller)]
 
-    return Contestant("", "ours", check, argument)
+    return _checking(_on_cluster(url, "three"), argument)
 
 
 def _on_cluster(url: str, name: str) -> Any:
@@ -110,9 +115,9 @@ def _awaiting(url: str, name: str, seconds: int, rules: int) -> Contestant:
     engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(url), f"bench-{name}")
 
     async def check(asked: list[Charge]) -> bool:
-        return all(verdict.allowed for verdict in await engine.check(asked, version=1))
+        return all(map(_allowed, await engine.check(asked, version=1)))
 
-    return Contestant("", "ours", check, lambda caller: charges(caller, seconds, rules), awaited=True)
+    return Contestant("", "ours", check, Rules(rules, seconds).charges, awaited=True)
 
 
 def awaited_one(url: str, seconds: int) -> Contestant:

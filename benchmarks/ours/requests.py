@@ -12,10 +12,18 @@ from ..site.requests import known as signed_in
 
 # Importing the requests has set Django up.
 from django_ratelimiter import limiter  # isort: skip
+from django_ratelimiter.decision import Decision  # isort: skip
 
 
 def _checking(argument: Callable[[int], HttpRequest]) -> Contestant:
-    return Contestant("", "ours", lambda request: limiter.check(request).allowed, argument)
+    return Contestant("", "ours", lambda request: admitted(limiter.check(request)), argument)
+
+
+def admitted(decision: Decision) -> bool:
+    """Whether Redis has admitted it. RuntimeError if nobody asked Redis."""
+    if decision.degraded:
+        raise RuntimeError("It was decided without Redis.")
+    return decision.allowed
 
 
 def one(url: str, seconds: int) -> Contestant:
@@ -38,6 +46,6 @@ def awaited_three(url: str, seconds: int) -> Contestant:
     """Three rules, on an event loop."""
 
     async def check(request: HttpRequest) -> bool:
-        return (await limiter.acheck(request)).allowed
+        return admitted(await limiter.acheck(request))
 
     return Contestant("", "ours", check, lambda caller: anonymous(caller, "three"), awaited=True)

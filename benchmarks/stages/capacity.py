@@ -13,8 +13,8 @@ import redis
 
 from example_project.redis_server import RedisServer
 
-from ..contest import QUOTA
-from ..registry import FLOOR_NAME, ON_CLUSTER, first_caller
+from ..contest import CALLERS_EACH, QUOTA
+from ..registry import FLOOR_NAME, ON_CLUSTER, first_caller, reason
 from ..setting import Setting, cpu_of, pin, progress
 from ..workers import Workers
 
@@ -43,7 +43,7 @@ class ClusterNode(RedisServer):
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name and case: decisions a second in this run, and microseconds of processor time on each side."""
+    """By name and case: microseconds of processor time on each side, and calls of Redis for each decision."""
     found, failed = on(setting, NAMES)
     with ClusterNode() as node:
         os.environ["BENCH_REDIS_URL"] = node.url
@@ -57,17 +57,25 @@ def on(setting: Setting, names: tuple[str, ...]) -> tuple[dict[str, dict[str, di
     found: dict[str, dict[str, dict[str, float]]] = {}
     pin((setting.server,), alone=False)
     with setting.client() as client, Workers([0] * CLIENTS, names) as workers:
+        failed = dict(workers.failed)
         for name in workers.names:
-            first = first_caller(name) + 1
-            calls, each = setting.few_or(CALLS), setting.few_or(CALLS) // (QUOTA // 2)
-            admitted = [list(range(first + number * each, first + number * each + each)) for number in range(CLIENTS)]
-            refused = [[first - 1]] * CLIENTS
-            workers.all(name, QUOTA, refused)
-            found[name] = {
-                "allowed": load(client, workers, name, calls, admitted),
-                "denied": load(client, workers, name, calls, refused),
-            }
-    return found, dict(workers.failed)
+            try:
+                found[name] = loads(client, workers, name, setting.few_or(CALLS))
+            except RuntimeError as error:
+                failed[name] = reason(error)
+    return found, failed
+
+
+def loads(client: redis.Redis, workers: Workers, name: str, calls: int) -> dict[str, dict[str, float]]:
+    """One contestant's loads by case."""
+    first, each = first_caller(name) + 1, calls // (QUOTA // 2)
+    admitted = [list(range(first + number * each, first + number * each + each)) for number in range(CLIENTS)]
+    refused = [[first + CALLERS_EACH - 2]] * CLIENTS
+    workers.all(name, QUOTA, refused)
+    return {
+        "allowed": load(client, workers, name, calls, admitted),
+        "denied": load(client, workers, name, calls, refused),
+    }
 
 
 def load(client: redis.Redis, workers: Workers, name: str, calls: int, callers: list[list[int]]) -> dict[str, float]:
@@ -77,10 +85,9 @@ def load(client: redis.Redis, workers: Workers, name: str, calls: int, callers: 
     after = cpu_of(client)
     total = calls * len(callers)
     return {
-        "per_second": total / max(answer["seconds"] for answer in answers),
         "server_us": (after.seconds - before.seconds) / total * 1e6,
         "script_us": (after.script_us - before.script_us) / total,
         "calls": (after.calls - before.calls) / total,
-        "client_us": sum(answer["cpu"] for answer in answers) / total * 1e6,
+        "client_us": sum(answer["us"] for answer in answers) / len(answers),
         "admitted": sum(answer["admitted"] for answer in answers) / total,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..registry import FLOOR_NAME, first_caller
+from ..registry import FLOOR_NAME, first_caller, reason
 from ..setting import Setting, progress
 from ..workers import Workers
 
@@ -23,12 +23,23 @@ def measure(setting: Setting) -> dict[str, Any]:
     found: dict[str, dict[str, dict[str, float]]] = {case: {} for case in PAUSES}
     with Workers([0] * CLIENTS, NAMES) as workers:
         progress(f"{CLIENTS} clients")
+        failed = dict(workers.failed)
         for name in workers.names:
-            first = first_caller(name) + 1
-            callers = [range(first + client * 20, first + client * 20 + 20) for client in range(CLIENTS)]
-            workers.all(name, 20, callers)  # connections are made
-            for case, pause in PAUSES.items():
-                answers = workers.all(name, setting.few_or(CALLS), callers, pause=pause)
-                taken = sorted(us for answer in answers for us in answer["latencies"])
-                found[case][name] = {"p50": taken[len(taken) // 2], "p99": taken[len(taken) * 99 // 100]}
-        return {"clients": CLIENTS, "us": found, "pauses": PAUSES, "failed": dict(workers.failed)}
+            try:
+                for case, taken in waits(workers, name, setting.few_or(CALLS)).items():
+                    found[case][name] = {"p50": taken[len(taken) // 2], "p99": taken[len(taken) * 99 // 100]}
+            except RuntimeError as error:
+                failed[name] = reason(error)
+    return {"clients": CLIENTS, "us": found, "pauses": PAUSES, "failed": failed}
+
+
+def waits(workers: Workers, name: str, calls: int) -> dict[str, list[float]]:
+    """Microseconds of all decisions, sorted, by case."""
+    first = first_caller(name) + 1
+    callers = [range(first + client * 20, first + client * 20 + 20) for client in range(CLIENTS)]
+    workers.all(name, 20, callers)  # connections are made
+    taken = {}
+    for case, pause in PAUSES.items():
+        answers = workers.all(name, calls, callers, pause=pause)
+        taken[case] = sorted(us for answer in answers for us in answer["latencies"])
+    return taken
