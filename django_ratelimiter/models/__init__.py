@@ -10,7 +10,7 @@ from .access import AccessEntry
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
-from .usage import UsageBatch, UsageBucket
+from .usage import TopPartition, UsageBatch, UsageBucket, UsageSample
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "RuleSetVersion",
     "Tier",
     "TierAssignment",
+    "TopPartition",
     "UsageBatch",
     "UsageBucket",
+    "UsageSample",
 ]

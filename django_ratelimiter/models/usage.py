@@ -12,12 +12,18 @@ class UsageBucket(models.Model):
     """What one rule decided for one tier in one span of time, in requests.
 
     rule_slug, tier_slug: texts and no foreign keys, so that a report outlives its rule; tier_slug "" = no tier.
+    granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
+    start: hours and days begin by the clock of the project's time zone.
     allowed, denied: by the rule itself, whatever other rules said. soft_exceeded is a part of allowed.
     shadow_denied: would have been denied, were the rule enforced.
+    degraded: a part of the three, decided by a process without Redis.
+    partitions: how many different ones were met, to about 1 %; `None` = not known, as for every minute.
     """
 
     class Granularity(models.TextChoices):
         MINUTE = "minute", _("minute")
+        HOUR = "hour", _("hour")
+        DAY = "day", _("day")
 
     rule_slug = models.CharField(_("rule"), max_length=50)
     tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="")
@@ -29,10 +35,17 @@ class UsageBucket(models.Model):
     denied = models.PositiveBigIntegerField(_("denied"), default=0)
     shadow_denied = models.PositiveBigIntegerField(_("denied in shadow"), default=0)
     soft_exceeded = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
+    degraded = models.PositiveBigIntegerField(
+        _("decided without Redis"),
+        default=0,
+        db_default=0,  # collectors of the version before write rows without it
+    )
+    partitions = models.PositiveBigIntegerField(_("partitions"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("usage bucket")
         verbose_name_plural = _("usage buckets")
+        permissions: ClassVar = [("view_usage_report", _("Can view usage reports"))]
         ordering = ("-start", "rule_slug", "tier_slug")
         indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_usage_start")]
         constraints: ClassVar = [
@@ -58,3 +71,60 @@ class UsageBatch(models.Model):
 
     def __str__(self) -> str:
         return self.batch_id
+
+
+class TopPartition(models.Model):
+    """One of the heaviest partitions of a rule in one hour or day: at most 100 for each rule and start.
+
+    partition: its digest, as in the names of keys. allowed, denied: requests, estimated from a sample where there were
+    many; a rule in shadow counts as denied what it would have denied.
+    """
+
+    class Granularity(models.TextChoices):
+        HOUR = "hour", _("hour")
+        DAY = "day", _("day")
+
+    rule_slug = models.CharField(_("rule"), max_length=50)
+    granularity = models.CharField(_("granularity"), max_length=8, choices=Granularity.choices)
+    start = models.DateTimeField(_("start"))
+    partition = models.CharField(_("partition"), max_length=200)
+    allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
+    denied = models.PositiveBigIntegerField(_("denied"), default=0)
+
+    class Meta:
+        verbose_name = _("heaviest partition")
+        verbose_name_plural = _("heaviest partitions")
+        ordering = ("-start", "rule_slug", "-allowed", "partition")
+        indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_top_start")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["rule_slug", "granularity", "start", "partition"], name="ratelimiter_top_partition"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule_slug} {self.partition} {self.start:%Y-%m-%d %H:%M}"
+
+
+class UsageSample(models.Model):
+    """Requests of one partition in one minute, for the partitions that a hash has picked: always the same ones.
+
+    partition_hash: its digest, as in the names of keys. At most 100 for each rule and minute.
+    """
+
+    rule_slug = models.CharField(_("rule"), max_length=50)
+    minute = models.DateTimeField(_("minute"))
+    partition_hash = models.CharField(_("hash of the partition"), max_length=200)
+    count = models.PositiveBigIntegerField(_("requests"))
+
+    class Meta:
+        verbose_name = _("usage sample")
+        verbose_name_plural = _("usage samples")
+        ordering = ("-minute", "rule_slug", "partition_hash")
+        indexes: ClassVar = [models.Index(fields=["minute"], name="ratelimiter_sample_minute")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["rule_slug", "minute", "partition_hash"], name="ratelimiter_usage_sample"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule_slug} {self.partition_hash} {self.minute:%Y-%m-%d %H:%M}"
