@@ -194,7 +194,7 @@ class Limit:
 
     def packed_with(self, terms: Terms) -> bytes:
         """As `packed`, where the terms are those of one charge."""
-        return pack("<ddddddd", Algorithm(self.algorithm).number, *terms)
+        return _packed(self.algorithm, terms)
 
     @property
     def number_of_slots(self) -> int:
@@ -315,6 +315,11 @@ def _window_us(window: object) -> int:
     if microseconds.denominator != 1:
         raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
     return int(microseconds)
+
+
+@lru_cache(maxsize=10_000)
+def _packed(algorithm: str, terms: Terms) -> bytes:
+    return pack("<ddddddd", Algorithm(algorithm).number, *terms)
 
 
 def check_time(at_us: int) -> None:
