@@ -21,6 +21,9 @@ NEVER: Final = EXACT
 MOST_SHEETS: Final = 1_000
 
 
+_new = tuple.__new__  # what a named tuple calls in the end; several are made for each request
+
+
 class Planned(NamedTuple):
     """A charge, and the rule and tier that it is for."""
 
@@ -31,7 +34,7 @@ class Planned(NamedTuple):
     def result(self, verdict: Verdict | None) -> Result:
         """The result of this charge."""
         rule, tier, charge = self
-        return Result(rule, tier, charge.limit, verdict, rule.mode)
+        return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
 class Stencil:
@@ -62,26 +65,17 @@ class Stencil:
             if rule.missing_partition != "deny":
                 return []
             value, cost = "missing", NEVER
-        partition = digest(value)
-        key = f"{rule.slug}:{partition}"
-        return [
-            Planned(
-                rule,
-                self.tier,
-                Charge(
-                    f"{key}:{record.generation}" if record.generation else key,
-                    record.limit,
-                    rule.cost if cost is None else cost,
-                    gating=rule.mode == "enforce",
-                    usage=self.label,
-                    count_refusals=rule.count_refusals,
-                    max_delay=record.max_delay if isinstance(max_delay, str) else max_delay,
-                    partition=partition,
-                    sync_interval=rule.sync_interval,
-                ),
+        partition, tier, label = digest(value), self.tier, self.label
+        key, units, gating = f"{rule.slug}:{partition}", rule.cost if cost is None else cost, rule.mode == "enforce"
+        planned = []
+        for limit, delay, generation in self.records:
+            name = f"{key}:{generation}" if generation else key
+            longest = delay if isinstance(max_delay, str) else max_delay
+            charge = Charge(
+                name, limit, units, gating, label, rule.count_refusals, longest, partition, rule.sync_interval
             )
-            for record in self.records
-        ]
+            planned.append(Planned(rule, tier, charge))
+        return planned
 
 
 class Sheet:

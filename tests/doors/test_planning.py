@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 
+from django_ratelimiter import stencils
 from django_ratelimiter.decision import NOTHING_TO_DECIDE
 from django_ratelimiter.engine import Charge
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import RuleLimit
-from django_ratelimiter.planning import MaxDelay, plan, request_question, slot_question
+from django_ratelimiter.models import RuleLimit, Tier
+from django_ratelimiter.planning import MaxDelay, Question, plan, request_question, slot_question
 from django_ratelimiter.rules import cache
 
 from .conftest import MakeRule
@@ -71,3 +72,67 @@ def test_what_was_reserved_is_charged_for_leases_only(make_rule: MakeRule) -> No
 
     assert algorithms(False) == {"leaky_bucket", "concurrency"}
     assert algorithms(True) == {"concurrency"}
+
+
+MISSING = ["skip", "ip", "deny"]
+
+
+@pytest.fixture
+def all_kinds(make_rule: MakeRule) -> None:
+    """Rules that are split in every way, and by what callers lack; of two limits each, for a tier."""
+    tier = Tier.objects.create(slug="everybody", name="Everybody", rank=1, default_for="anonymous")
+    for names in ([], ["ip"], ["session"], ["header:X-A"], ["ip", "header:X-A"], ["session", "header:X-A"]):
+        for missing in MISSING:
+            slug = "-".join([*names, missing]).replace(":", "-").lower()
+            rule = make_rule(slug, tier=tier, partition_by=names, missing_partition=missing)
+            RuleLimit.objects.create(rule=rule, tier=tier, algorithm="fixed_window", quota=9, window_seconds=60)
+
+
+@pytest.mark.usefixtures("all_kinds")
+def test_what_is_remembered_is_what_would_be_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for usual in (True, True, False):
+        monkeypatch.setattr(Question, "is_usual", usual)
+        for address in ("192.0.2.1", "192.0.2.2", "no address"):
+            for headers in ({}, {"X-A": "1"}, {"X-A": "2"}):
+                request = RequestFactory().get("/", REMOTE_ADDR=address, headers=headers)
+                question = request_question(request, None, None, "rule", False, NOTHING_TO_DECIDE)
+                found.append([*plan(cache.current_rules(), question)])
+    first, again, anew = found[:9], found[9:18], found[18:]
+    assert first == again == anew
+    assert len({each.charge.key for planned in anew for each in planned}) > 30
+
+
+def test_what_one_request_wishes_is_not_remembered_for_the_next(make_rule: MakeRule) -> None:
+    make_rule("queue", algorithm="leaky_bucket", limit={"max_delay_ms": 1_500})
+    for delay, cost in (("rule", None), (2.5, 7), ("rule", None), (None, None)):
+        [charge] = charges(delay, cost)  # type: ignore[arg-type]
+        assert (charge.max_delay, charge.cost) == (1.5 if delay == "rule" else delay, cost or 1)
+
+
+def test_another_hash_key_makes_other_counters(make_rule: MakeRule) -> None:
+    make_rule("all", partition_by=["ip"])
+    keys = []
+    for key in ("one", "two", "one"):
+        with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "HASH_KEY": key}):
+            keys += [charge.key for charge in charges()]
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_an_edited_limit_is_charged_at_once(make_rule: MakeRule) -> None:
+    limit = make_rule("all", quota=5).limits.get()
+    assert [charge.limit.quota for charge in charges()] == [5]
+    limit.quota = 6
+    limit.save()
+    assert [charge.limit.quota for charge in charges()] == [6]
+
+
+def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stencils, "MOST_SHEETS", 2)
+    for name in ("a", "b", "c", "d"):
+        make_rule(name, path=f"/{name}/", path_kind="exact")
+    rules = cache.current_rules()
+    for name in ("a", "b", "c", "d", "a"):
+        question = request_question(RequestFactory().get(f"/{name}/"), None, None, "rule", False, NOTHING_TO_DECIDE)
+        assert [each.rule.slug for each in plan(rules, question)] == [name]
+        assert len(stencils._latest.sheets) <= 2
