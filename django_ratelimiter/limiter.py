@@ -119,7 +119,7 @@ def _checking(
             if latest.leases:
                 holding.end_with(http, partial(returning.releasing, latest))
         http.ratelimit = decision  # type: ignore[attr-defined]
-        if latest:
+        if latest and notices.are_due(latest):
             yield from notices.decided(http, latest, decision)
     return decision
 

@@ -67,6 +67,11 @@ class Told:
 _told = Told()
 
 
+def are_due(latest: Decision) -> bool:
+    """Whether there is anything to tell of what one call decided."""
+    return not latest.allowed or bool(soft_exceeded(latest))
+
+
 def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Generator[Telling, Any, None]:
     """Tell of what one call decided about a request, and of all that was decided about it."""
     if not latest.allowed:

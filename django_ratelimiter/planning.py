@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -28,8 +29,8 @@ MaxDelay = float | None | Literal["rule"]
 
 
 #: What a path looks up first: who is let in or kept out, and the rules. By name, for `override_rules` replaces them.
-ENTRIES: Final = Lookup(lambda: cache.access_list(), together=True)
-RULES: Final = Lookup(lambda: cache.current_rules(), together=True)
+ENTRIES: Final = Lookup(methodcaller("access_list"), cache, together=True)
+RULES: Final = Lookup(methodcaller("current_rules"), cache, together=True)
 
 
 class Extra(NamedTuple):
