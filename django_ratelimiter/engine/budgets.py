@@ -14,6 +14,10 @@ from .limits import Algorithm
 _OUTLIVED: Final = {Algorithm.SLIDING_WINDOW_COUNTER: 2}
 
 
+#: What is told to wait, in seconds, while another thread is asking the engine: its answer is about to come.
+SOON: Final = 0.001
+
+
 class LocalVerdict(Verdict):
     """A verdict of this process, and the budget that it was given from.
 
@@ -32,16 +36,19 @@ class Budget:
     charge: the latest that asked the engine. used: units spent, by the engine's latest word and since then here.
     unsent: those of them that the engine has not been told of. due_at: when the engine is to be asked again.
     asked_by: the call that is asking it; `None` = none. at_most: the quota up to which `used` is exact.
+    pending: what other threads are asking the engine to spend past this budget; beside: what it has, with its time.
     refused_until, refused_cost: what the engine has refused, and until when it will.
     """
 
     __slots__ = (
         "asked_by",
         "at_most",
+        "beside",
         "charge",
         "due_at",
         "ends_early",
         "ends_late",
+        "pending",
         "refused_cost",
         "refused_until",
         "reset_at",
@@ -55,10 +62,11 @@ class Budget:
 
     def __init__(self, charge: Charge) -> None:
         self.charge = charge
-        self.used = self.unsent = self.sent = self.synced_us = self.at_most = self.refused_cost = 0
+        self.used = self.unsent = self.sent = self.synced_us = self.at_most = self.refused_cost = self.pending = 0
         self.due_at = self.spent_at = self.refused_until = self.ends_early = self.ends_late = float("-inf")
         self.synced_at = self.reset_at = 0.0
         self.asked_by: object = None
+        self.beside: list[tuple[int, int]] = []
 
     def left(self, charge: Charge) -> int:
         """Units that this charge's limit has left."""
@@ -77,6 +85,19 @@ class Budget:
         self.spent_at = now
         if self.reset_at <= now:
             self.reset_at = now + charge.limit.window_us / 1_000_000
+
+    def pass_by(self, cost: int) -> None:
+        """Another thread asks the engine to spend this without telling of the budget."""
+        self.pending += cost
+        self.used += cost
+
+    def passed(self, cost: int, spent: int, at_us: int) -> None:
+        """What became of that: it spent so much, at the engine's time."""
+        self.pending -= cost
+        self.used = max(self.used - cost, 0)
+        if spent and at_us >= self.synced_us:
+            self.used += spent
+            self.beside.append((at_us, spent))
 
     def give_back(self, units: int) -> None:
         """Take back what was spent here."""
@@ -97,6 +118,13 @@ class Budget:
             self.unsent = 0
         return self.unsent
 
+    def told(self, carried: int) -> bool:
+        """The engine was told of so much, and nothing else; whether that was all."""
+        self.unsent = max(self.unsent - carried, 0)
+        self.sent += 1
+        self.asked_by = None
+        return not self.unsent
+
     def learn(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
         """Take the engine's word, given to a call that began then, has carried so much, and has returned now.
 
@@ -107,7 +135,8 @@ class Budget:
         self.charge = charge
         self.unsent = max(self.unsent - carried, 0)
         self.sent += 1
-        self.used = quota - verdict.remaining + self.unsent
+        self.beside = [(at_us, spent) for at_us, spent in self.beside if at_us >= verdict.at_us]
+        self.used = quota - verdict.remaining + self.unsent + self.pending + sum(spent for _, spent in self.beside)
         self.at_most = quota if not verdict.remaining else 1 << 62
         self.due_at = began + interval
         self.synced_at, self.synced_us, self.asked_by = now, verdict.at_us, None
@@ -124,7 +153,7 @@ class Budget:
         until = max(self.due_at, self.ends_late)
         if charge.cost >= self.refused_cost > 0:
             until = max(until, self.refused_until)
-        return until - now
+        return max(until - now, SOON)
 
     def verdict(self, charge: Charge, now: float, *, allowed: bool, spent: int, denied: bool) -> LocalVerdict:
         """The verdict of this process, once its cost was spent."""

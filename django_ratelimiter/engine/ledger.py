@@ -147,7 +147,7 @@ class Ledger:
         if now < budget.due_at:
             if fits or charge.sync_interval > 0 or (now < budget.refused_until and cost >= budget.refused_cost):
                 return budget
-        elif fits and budget.asked_by is not None:  # another thread is asking
+        elif budget.asked_by is not None:  # another thread is asking, and what was known will do so long
             return budget
         return None
 

@@ -38,11 +38,15 @@ class Question(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A charge on its way. budget: the one that it renews, `None` = none; carried: what it tells for that."""
+    """A charge on its way.
+
+    budget: the one that it renews, `None` = none; carried: what it tells for that. passed: the one that it passes by.
+    """
 
     charge: Charge
     budget: Budget | None
     carried: int = 0
+    passed: Budget | None = None
 
 
 class Settlement:
@@ -61,7 +65,7 @@ class Settlement:
         self._own: dict[int, Budget] = {}
         self._sent: dict[int, _Sent] = {}
         self._riders: list[tuple[str, _Sent]] = []
-        self._reserved: list[tuple[Budget, Charge]] = []
+        self._passing: set[int] = set()
         self._refused = self._asked = False
 
     def plan(self) -> None:
@@ -75,15 +79,14 @@ class Settlement:
             for index, sent in self._sent.items():
                 if sent.charge.sync_interval is not None:
                     self._sent[index] = sent._replace(charge=sent.charge._replace(usage=None))
-        passing = [(index, budget) for index, budget in self._own.items() if self._passes(index)]
-        self._refused = any(self._charges[index].gating and not self._passes(index) for index in self._own)
+        self._passing = {index for index, budget in self._own.items() if self._passes(index, budget)}
+        self._refused = any(self._charges[index].gating and index not in self._passing for index in self._own)
         if not self._refused:
-            for index, budget in passing:
-                budget.spend(self._charges[index], self._began)
-                self._reserved.append((budget, self._charges[index]))
+            for index in self._passing:
+                self._own[index].spend(self._charges[index], self._began)
 
-    def _passes(self, index: int) -> bool:
-        return self._charges[index].cost <= self._own[index].left(self._charges[index])
+    def _passes(self, index: int, budget: Budget) -> bool:
+        return self._charges[index].cost <= budget.left(self._charges[index])
 
     def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
         budget = self._ledger.budgets.get(name)
@@ -101,9 +104,11 @@ class Settlement:
         elif budget.knows(charge, self._began) or self._can_wait(budget, charge):
             self._own[index] = budget
         elif budget.asked_by is not None:  # by another thread, which carries what there is
-            self._sent[index] = _Sent(charge, None)
+            budget.pass_by(charge.cost)
+            self._sent[index] = _Sent(charge, None, passed=budget)
         else:
             budget.asked_by, carried = self, budget.carried(self._began)
+            budget.used += charge.cost  # so that other threads do not spend it before the engine has answered
             self._sent[index] = _Sent(charge._replace(carried=carried), budget, carried)
 
     def _can_wait(self, budget: Budget, charge: Charge) -> bool:
@@ -161,11 +166,15 @@ class Settlement:
 
     def abandon(self) -> None:
         """The engine has not answered: nothing is spent here. What was carried is kept: better told twice than not."""
-        for budget, charge in self._reserved:
-            budget.give_back(charge.cost)
+        if not self._refused:
+            for index in self._passing:
+                self._own[index].give_back(self._charges[index].cost)
         for sent in (*self._sent.values(), *(sent for _, sent in self._riders)):
+            if sent.passed is not None:
+                sent.passed.passed(sent.charge.cost, 0, 0)
             if sent.budget is not None and sent.budget.asked_by is self:
                 sent.budget.asked_by = None
+                sent.budget.used = max(sent.budget.used - sent.charge.cost, 0)
 
     def settle(self, replies: Sequence[Verdict], now: float) -> list[Verdict]:
         """Take the engine's answers to the question: all verdicts, in the order of the charges."""
@@ -177,9 +186,8 @@ class Settlement:
             answer.charge = self._charges[index]
             self._learn(self._sent[index], answer, now)
         for name, sent in self._riders:
-            self._ledger.budgets.pop(name, None)
-            if sent.budget is not None:
-                sent.budget.asked_by = None
+            if sent.budget is not None and sent.budget.told(sent.carried):
+                self._ledger.budgets.pop(name, None)
         verdicts = {**answers, **{index: self._settled(index, now, denied) for index in self._own}}
         if denied:
             for receipt in self._receipts:
@@ -191,24 +199,26 @@ class Settlement:
 
     def _learn(self, sent: _Sent, answer: Verdict, now: float) -> None:
         budget = sent.budget
-        if budget is None:
+        if sent.passed is not None:
+            sent.passed.passed(sent.charge.cost, answer.spent, answer.at_us)
+        elif budget is None:
             return
-        if budget.asked_by is self:
+        elif budget.asked_by is self:
             budget.learn(answer, sent.carried, self._began, now, answer.charge.sync_interval or 0.0)
             if answer.retry_after:  # nobody here asks before
                 answer.retry_after = max(answer.retry_after, budget.due_at - now)
 
     def _settled(self, index: int, now: float, denied: bool) -> Verdict:
         charge, budget = self._charges[index], self._own[index]
-        reserved = any(mine is budget for mine, _ in self._reserved)
-        if reserved and denied:
-            budget.give_back(charge.cost)
-        passes = reserved or self._passes(index)
+        passes = index in self._passing
+        spent = charge.cost if passes and not self._refused else 0
+        if denied:
+            budget.give_back(spent)
+            spent = 0
         if not passes and charge.count_refusals:
             budget.punish(charge, now)
-        spent = charge.cost if reserved and not denied else 0
         verdict = budget.verdict(charge, now, allowed=passes, spent=spent, denied=denied)
-        if self._ledger.budgets.get(charge.key + charge.limit.tag) is not budget:  # there was no room to keep it
+        if is_local(charge) and self._ledger.budgets.get(charge.key + charge.limit.tag) is not budget:  # no room for it
             self._ledger.look(budget, charge._replace(cost=0), now)
         return verdict
 
