@@ -20,6 +20,7 @@ import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from django_ratelimiter.engine.resilience import MOST_FAILURES
 from example_project.redis_server import RedisServer
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
@@ -94,6 +95,32 @@ def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
         assert len(asyncio.all_tasks()) == 1, "ours"
 
     on_a_loop(server.url, use, deadline)
+
+
+def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisServer) -> None:
+    """A firewall may have forgotten all of them; each would cost a request its deadline."""
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=LONG)
+        stock = engine._links._stock
+        wires = [stock._make(1.0) for _ in range(5)]
+        stock.idle.extend(wires)
+        for _ in range(MOST_FAILURES):
+            stock.fail(OSError("timed out"))
+        assert not any(wire._link.is_connected for wire in wires)
+        wait_until(lambda: admits(engine))
+        assert not set(stock.idle) & set(wires)
+
+    async def use(engine: AsyncRedisEngine) -> int:
+        await asyncio.gather(*(engine.check([DAY]) for _ in range(10)))
+        (kept,) = engine._links._loops.values()
+        before = list(kept._idle)
+        with stopped(server):
+            await asyncio.gather(*(engine.check([DAY]) for _ in range(MOST_FAILURES)), return_exceptions=True)
+        await until_admitted(engine)
+        assert not set(kept._idle) & set(before)
+        return len(before)
+
+    assert on_a_loop(server.url, use, 1.0) > MOST_FAILURES
 
 
 def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: RedisServer) -> None:

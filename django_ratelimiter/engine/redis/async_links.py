@@ -70,6 +70,7 @@ class AsyncLinks:
                 raise
         except (RedisError, OSError) as error:
             if self._deadline is not None and self._breaker.fail(error):
+                kept.hang_up()  # what is idle may be as lost
                 self._see_to_probe(kept)
             raise EngineUnavailable(f"Redis gave no decision: {error}") from error
         kept.give_back(wire)
@@ -196,6 +197,11 @@ class _OfLoop:
                 waiting.set_result(wire)
                 return
         self._idle.append(wire)
+
+    def hang_up(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            self._idle.pop().hang_up()
 
     def begin(self, work: Any) -> asyncio.Task[None]:
         """A task that no request's end takes with it."""

@@ -90,8 +90,12 @@ class Stock:
                 self._changed.notify()
 
     def fail(self, error: Exception) -> None:
-        """Note that a call has failed; after some, the thread begins to probe."""
+        """Note that a call has failed; after some, the thread begins to probe.
+
+        What is idle then may be as lost, as where a firewall has forgotten what was quiet for long.
+        """
         if self._deadline is not None and self.breaker.fail(error):
+            self.hang_up()
             with self._changed, suppress(RedisError):
                 self._see_to_thread()
 
