@@ -112,10 +112,8 @@ class Settlement:
             self._sent[index] = _Sent(charge._replace(carried=carried), budget, carried)
 
     def _can_wait(self, budget: Budget, charge: Charge) -> bool:
-        """Whether another thread is asking, and what was left before it did is enough for this charge."""
-        return (
-            budget.asked_by is not None and charge.cost <= budget.left(charge) and charge.limit.quota <= budget.at_most
-        )
+        """Whether another thread is asking, so that what was known before will do until it has an answer."""
+        return budget.asked_by is not None and charge.limit.quota <= budget.at_most
 
     def _has_room(self) -> bool:
         ledger, now = self._ledger, self._began
