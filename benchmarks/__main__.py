@@ -59,8 +59,9 @@ def measure(only: list[str], *, brief: bool, results: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ |= {"BENCH_FOLDER": folder, "DJANGO_SETTINGS_MODULE": "benchmarks.site.settings"}
         with RedisServer() as server:
-            environment = os.environ | {"BENCH_REDIS_URL": server.url}
-            subprocess.run([sys.executable, "-m", "benchmarks.site.rules"], check=True, env=environment, cwd=ROOT)
+            for limiter in ("ours", "ours, tiers"):  # either has a database of its own
+                environment = os.environ | {"BENCH_REDIS_URL": server.url, "BENCH_LIMITER": limiter}
+                subprocess.run([sys.executable, "-m", "benchmarks.site.rules"], check=True, env=environment, cwd=ROOT)
         for number, name in enumerate(only, 1):
             print(f"[{number}/{len(only)}] {name}: {STAGES[name]}", file=sys.stderr, flush=True)
             began = time.monotonic()

@@ -1,4 +1,7 @@
-"""Our rules, as an operator would make them in the admin: `python -m benchmarks.site.rules` makes the database."""
+"""Our rules, as an operator would make them in the admin: `python -m benchmarks.site.rules` makes the database.
+
+Each kind of rules has one of its own: see `settings.KIND`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Final
 import django
 
 from ..contest import HOUR, QUOTA
+from .settings import TIERS
 
 KEY: Final = "a-key-that-is-known"
 #: What no caller reaches.
@@ -30,15 +34,16 @@ RULES: Final = {
 }
 
 
-def make_rules() -> None:
-    """Fill the database."""
+def make_rules(*, tiers: bool) -> None:
+    """Fill the database. tiers: whether there is a tier, which holders of the API key have."""
     from django_ratelimiter.identity import hash_api_key
     from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
     from django_ratelimiter.rules.cache import editing
 
     with editing(summary="The benchmark's rules"):
-        tier = Tier.objects.create(slug="pro", name="Pro", rank=1)
-        TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key(KEY))
+        if tiers:
+            tier = Tier.objects.create(slug="pro", name="Pro", rank=1)
+            TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key(KEY))
         for view, rules in RULES.items():
             for number, (partition_by, quota, seconds, algorithm) in enumerate(rules):
                 slug = f"{view}-{number}"
@@ -54,7 +59,7 @@ def main() -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    make_rules()
+    make_rules(tiers=TIERS)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 REDIS_URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
 LIMITER = os.environ.get("BENCH_LIMITER", "")
+#: Whether our rules know tiers: then Django is asked who the user is.
+TIERS = LIMITER != "ours"
+KIND = "tiers" if TIERS else "plain"
 
 SECRET_KEY = "only for the benchmark"
 ALLOWED_HOSTS = ["*"]
@@ -37,9 +40,9 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
-if LIMITER == "ours":
+if LIMITER in ("ours", "ours, tiers"):
     MIDDLEWARE.append("django_ratelimiter.middleware.RateLimitMiddleware")
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / "db.sqlite3"}}
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / f"{KIND}.sqlite3"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL},
@@ -47,7 +50,7 @@ CACHES = {
 }
 
 # A busy machine shall not make us decide without Redis, which would be quick.
-RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 2_000}
+RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 2_000, "NAMESPACE": f"bench-{KIND}"}
 
 RATELIMIT_BACKEND = "redis"
 _redis = urlsplit(REDIS_URL)

@@ -17,6 +17,7 @@ NAMES: Final = ("free", "one", "three", "known", "minute")
 LIMITERS: Final = {
     "": "",
     "ours": "",
+    "ours, tiers": "",
     "django-ratelimit": "peers.django_ratelimit:limited",
     "DRF": "peers.rest_framework:limited",
     "DRF, no limiter": "peers.rest_framework:unlimited",

@@ -34,6 +34,7 @@ SITES = {
     "ours, a view that no rule names": ("ours", "/free/", "no limiter"),
     "ours, 1 rule": ("ours", "/one/", "no limiter"),
     "ours, 3 rules": ("ours", "/three/", "no limiter"),
+    "ours, 3 rules and tiers": ("ours, tiers", "/three/", "no limiter"),
     "django-ratelimit": ("django-ratelimit", "/free/", "no limiter"),
     "django-smart-ratelimit": ("django-smart-ratelimit", "/free/", "no limiter"),
     "limits, fixed window": ("limits", "/free/", "no limiter"),
