@@ -94,7 +94,8 @@ class AsyncLinks:
     async def _is_closed_now(self, kept: _OfLoop, at: float | None) -> bool:
         """See to it that the server is probed. Where event loops end too soon for that, wait for it in this call."""
         attempted = self._see_to_probe(kept)
-        if self._cut_off and at is not None and not self._breaker.next_probe_in():
+        ours = attempted.get_loop() is kept.loop
+        if self._cut_off and ours and at is not None and not self._breaker.next_probe_in():
             await asyncio.wait([attempted], timeout=max(at - kept.loop.time(), 0))
         return not self._breaker.is_open
 
