@@ -29,6 +29,9 @@ FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
 #: No request passes so many proxies; a greater number would let clients choose their address.
 MOST_PROXIES: Final = 20
 
+#: Days for which usage is kept, by granularity, where nothing else is said.
+RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800}
+
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
 class TrustedProxies:
@@ -152,6 +155,16 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
     return network
 
 
+def _retention(value: Any) -> dict[str, int | None]:
+    """Days by granularity; what is not named is kept as long as by default."""
+    if not isinstance(value, dict) or not all(
+        name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
+        for name, days in value.items()
+    ):
+        raise ValueError('a dict such as {"minute": 8, "hour": 100, "day": None}, in days; None = for ever')
+    return RETENTION | value
+
+
 def _own_identities(value: Any) -> dict[str, str]:
     right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
     if not isinstance(value, dict):
@@ -195,6 +208,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
             optional=True,
         ),
     ),
+    "RETENTION": Entry(RETENTION, _retention),
 }
 
 
@@ -249,6 +263,8 @@ class Settings:
     HEADERS: tuple[str, ...]
     #: What makes refusals: the dotted path of a callable(request, decision), or the page's template; None = our own.
     RESPONSE: str | None
+    #: Days for which usage is kept, by granularity; None = for ever.
+    RETENTION: Mapping[str, int | None]
 
     if not TYPE_CHECKING:  # mypy shall know the names above and no others
 

@@ -26,6 +26,7 @@ from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .holding import Slot, pause
 from .usage.collect import collect
+from .usage.prune import prune
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,8 +42,12 @@ _HEADER: Final = "ratelimit_slot"
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
 def collect_usage() -> None:
-    """Collect the usage of all closed minutes. While Redis is out of reach the task fails, one line each minute."""
+    """Collect the usage of all closed minutes, and delete what is past its time.
+
+    While Redis is out of reach the task fails, one line each minute.
+    """
     collect()
+    prune()
 
 
 def in_slot(

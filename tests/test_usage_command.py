@@ -19,6 +19,12 @@ from django_ratelimiter.usage.collect import Collected
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def _keep_all(settings: Any) -> None:
+    """However long ago the tests' requests were made."""
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": dict.fromkeys(("minute", "hour", "day"))}
+
+
 def decide(times: int) -> None:
     for _ in range(times):
         get_engine().check([Charge("key", Limit(1_000, 60), usage="rule|free")], now_us=60_000_000)
@@ -33,8 +39,26 @@ def run() -> str:
 def test_the_command_says_what_came() -> None:
     decide(3)
     assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it met.\n"
-    assert UsageBucket.objects.get().allowed == 3
+    assert UsageBucket.objects.get(granularity="day").allowed == 3
     assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
+
+
+def test_the_command_deletes_what_is_past_its_time(settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8, "hour": 100, "day": None}}
+    decide(3)
+    assert run().endswith("Deleted 2 rows that RETENTION keeps no longer.\n")
+    assert UsageBucket.objects.get().granularity == "day"
+
+
+def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(progress: Any) -> Collected:
+        for done in range(3):
+            progress(done, 3)
+        return Collected(3, 9)
+
+    monkeypatch.setattr(ratelimit, "collect", slow)
+    monkeypatch.setattr(ratelimit.time, "monotonic", iter((0.0, 0.5, 1.2, 1.2, 1.9)).__next__)
+    assert run().splitlines()[0] == "1 of 3 batches ..."
 
 
 @pytest.mark.parametrize(
@@ -42,7 +66,7 @@ def test_the_command_says_what_came() -> None:
     [(EngineUnavailable("gone"), "Redis cannot be asked now: gone"), (OperationalError("locked"), "database.*locked")],
 )
 def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
-    def fail() -> None:
+    def fail(_progress: object) -> None:
         raise error
 
     monkeypatch.setattr(ratelimit, "collect", fail)
@@ -52,7 +76,7 @@ def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error:
 
 
 def test_the_command_fails_if_a_batch_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratelimit, "collect", lambda: Collected(1, 3, failed=2))
+    monkeypatch.setattr(ratelimit, "collect", lambda _progress: Collected(1, 3, failed=2))
     with pytest.raises(CommandError, match="2 batches could not be collected and wait"):
         run()
 
@@ -73,7 +97,7 @@ def test_the_task_collects() -> None:
     decide(2)
     assert collect_usage.name == "django_ratelimiter.collect_usage"
     assert collect_usage.apply().successful()
-    assert UsageBucket.objects.get().allowed == 2
+    assert UsageBucket.objects.get(granularity="day").allowed == 2
 
 
 def test_the_task_fails_quietly_while_redis_is_out_of_reach(settings: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,12 +9,11 @@ other at that name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, router, transaction
-from django.db.models import F
 from django.utils import timezone
 
 from ..connection import get_engine
@@ -22,7 +21,8 @@ from ..engine.base import UsageCount
 from ..exceptions import EngineUnavailable
 from ..models import UsageBatch, UsageBucket
 from ..rules import cache
-from .times import start_of, stored
+from .adding import FIELDS, Key, add
+from .rollup import starts_of
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -30,7 +30,9 @@ logger = logging.getLogger("django_ratelimiter")
 NAMES_KEPT: Final = timedelta(days=9)
 
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
-FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded")
+
+#: Told how many batches are done, and how many there are.
+Progress = Callable[[int, int], None]
 
 
 class Collected(NamedTuple):
@@ -45,17 +47,10 @@ class Collected(NamedTuple):
     failed: int = 0
 
 
-class _Key(NamedTuple):
-    """What the row of a count is found by. Rows are always touched in this order, so that no two deadlock."""
-
-    rule_slug: str
-    tier_slug: str
-    start: datetime
-
-
-def collect() -> Collected:
+def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     """Add the counts of all closed minutes to the usage buckets, and publish the rules' version again.
 
+    progress: called before each batch. However many wait, one at a time is read.
     Safe to be killed, repeated, and run by several at once. Raises EngineUnavailable, or OperationalError, with
     whatever is not yet added left for the next time; RuntimeError inside a transaction of the caller's, whose
     rollback would lose what has been dropped from the engine.
@@ -69,7 +64,8 @@ def collect() -> Collected:
     batches = requests = failed = 0
     waiting = list(engine.take_usage())
     postponed = set()
-    for batch in waiting:
+    for done, batch in enumerate(waiting):
+        progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
             if batch not in postponed and any(min(count[2:]) < 0 for count in counts):
@@ -101,7 +97,7 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
     try:
         with transaction.atomic(using=database, durable=True):
             UsageBatch.objects.using(database).create(batch_id=batch)
-            _add(database, _totals(counts))
+            add(database, _totals(counts))
     except IntegrityError:
         if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
             return False
@@ -109,30 +105,18 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
     return True
 
 
-def _totals(counts: Iterable[UsageCount]) -> dict[_Key, list[int]]:
+def _totals(counts: Iterable[UsageCount]) -> dict[Key, list[int]]:
     """Sums by row: labels that differ only in what cannot be stored share one."""
-    totals: dict[_Key, list[int]] = {}
+    totals: dict[Key, list[int]] = {}
     for count in counts:
         rule, _, tier = count.label.partition("|")
-        key = _Key(_slug(rule), _slug(tier), stored(start_of(count.minute)))
-        sums = totals.setdefault(key, [0] * len(FIELDS))
-        for place, field in enumerate(FIELDS):
-            sums[place] += getattr(count, field)
+        for granularity, start in starts_of(count.minute).items():
+            sums = totals.setdefault(Key(granularity, _slug(rule), _slug(tier), start), [0] * len(FIELDS))
+            for place, field in enumerate(FIELDS):
+                sums[place] += getattr(count, field)
     return totals
 
 
 def _slug(text: str) -> str:
     """What a label says, as far as a column can hold it: the engine takes labels of any kind."""
     return text.replace("\x00", "")[:SLUG_LENGTH]
-
-
-def _add(database: str, totals: Mapping[_Key, list[int]]) -> None:
-    """First see that every row exists, then add; in this order and in key order two collectors cannot deadlock."""
-    rows = UsageBucket.objects.using(database)
-    keys = sorted(totals)
-    rows.bulk_create([UsageBucket(**key._asdict()) for key in keys], ignore_conflicts=True)
-    for key in keys:
-        amounts = dict(zip(FIELDS, totals[key], strict=True))
-        minutes = rows.filter(granularity=UsageBucket.Granularity.MINUTE, **key._asdict())
-        if minutes.update(**{field: F(field) + amount for field, amount in amounts.items()}) != 1:
-            raise OperationalError(f"The usage bucket of {key} was deleted while it was added to.")

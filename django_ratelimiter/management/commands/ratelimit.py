@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser
 from typing import Any
 
@@ -15,7 +16,8 @@ from ...connection import get_engine
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...rules import cache
-from ...usage.collect import Collected, collect
+from ...usage.collect import Collected, Progress, collect
+from ...usage.prune import prune
 
 
 class Command(BaseCommand):
@@ -36,7 +38,8 @@ class Command(BaseCommand):
     def collect(self) -> None:
         """Collect the usage, and say what came."""
         try:
-            collected = collect()
+            collected = collect(self._progress())
+            deleted = prune()
         except EngineUnavailable as error:
             raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
         except OperationalError as error:
@@ -45,6 +48,9 @@ class Command(BaseCommand):
             unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
             self.stderr.write(self.style.WARNING(unseen))
         self.stdout.write(_told(collected))
+        if deleted:
+            rows = ngettext("%d row", "%d rows", deleted) % deleted
+            self.stdout.write(_("Deleted %s that RETENTION keeps no longer.") % rows)
         if collected.failed:
             raise CommandError(
                 ngettext(
@@ -54,6 +60,19 @@ class Command(BaseCommand):
                 )
                 % collected.failed
             )
+
+    def _progress(self) -> Progress:
+        """Say how far it is, each second."""
+        next_at = time.monotonic() + 1
+
+        def progress(done: int, waiting: int) -> None:
+            nonlocal next_at
+            if time.monotonic() >= next_at:
+                next_at = time.monotonic() + 1
+                self.stdout.write(_("%(done)d of %(waiting)d batches ...") % {"done": done, "waiting": waiting})
+                self.stdout.flush()
+
+        return progress
 
     def off(self) -> None:
         """Stop all enforcement."""
