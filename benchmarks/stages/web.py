@@ -95,14 +95,15 @@ def measure(setting: Setting) -> dict[str, Any]:
         pin((0, setting.server), alone=True)  # what is started from here on shares it
         sites, failed = started(stack, folder)
         progress(f"{len(sites)} sites, one request at a time")
-        latencies = in_rounds(sites, setting.few_or(ROUNDS))
+        latencies = in_rounds(sites, setting.few_or(ROUNDS), failed)
         for site in sites:
             site.stop()
         pin((0, setting.server), alone=False)
-        sites, _ = started(stack, folder / "again")
+        sites, failed_again = started(stack, folder / "again")
+        failed |= failed_again
         progress(f"{len(sites)} sites, {CONNECTIONS} connections")
-        rates = in_turns(sites, setting.few_or(TURNS), TURN_SECONDS / (2 if setting.brief else 1))
-    results = summed_up(sites, latencies, rates)
+        rates = in_turns(sites, setting.few_or(TURNS), TURN_SECONDS / (2 if setting.brief else 1), failed)
+    results = {site.name: summed_up(site, latencies, rates) for site in sites if site.name not in failed}
     return {"requests": setting.few_or(ROUNDS) * REQUESTS, "pinned": CAN_PIN, "sites": results, "failed": failed}
 
 
@@ -122,33 +123,45 @@ def started(stack: ExitStack, folder: Path) -> tuple[list[Site], dict[str, str]]
     return sites, failed
 
 
-def in_rounds(sites: list[Site], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of each request, sorted, by the name of the site."""
+def in_rounds(sites: list[Site], rounds: int, failed: dict[str, str]) -> dict[str, list[float]]:
+    """Microseconds of each request, sorted, by the name of the site. Who fails is told in `failed`."""
     found: dict[str, list[float]] = {site.name: [] for site in sites}
     connections = {site.name: site.connect() for site in sites}
     for number in range(-1, rounds):
         for site in sites:
-            connection = connections[site.name]
-            for caller in islice(site.callers, REQUESTS):
-                who = address(caller)
-                began = time.perf_counter()
-                status = connection.get(site.path, who)
-                took = time.perf_counter() - began
-                if status != 200:
-                    raise RuntimeError(f"{site.name} answered {status}.")
-                if number >= 0:
-                    found[site.name].append(took * 1e6)
+            try:
+                taken = [] if site.name in failed else one_round(site, connections[site.name])
+            except (RuntimeError, OSError) as error:
+                failed[site.name] = reason(error)
+            else:
+                found[site.name] += taken if number >= 0 else ()
     for connection in connections.values():
         connection.close()
     return {name: sorted(taken) for name, taken in found.items()}
 
 
-def in_turns(sites: list[Site], turns: int, seconds: float) -> dict[str, float]:
-    """Requests a second of each site, the median of its turns."""
-    found: dict[str, list[float]] = {site.name: [] for site in sites}
+def one_round(site: Site, connection: Connection) -> list[float]:
+    """Microseconds of each request of a round. RuntimeError if one is not answered with 200."""
+    taken = []
+    for caller in islice(site.callers, REQUESTS):
+        who = address(caller)
+        began = time.perf_counter()
+        status = connection.get(site.path, who)
+        taken.append((time.perf_counter() - began) * 1e6)
+        if status != 200:
+            raise RuntimeError(f"It answered {status}.")
+    return taken
+
+
+def in_turns(sites: list[Site], turns: int, seconds: float, failed: dict[str, str]) -> dict[str, float]:
+    """Requests a second of each site, the median of its turns. Who fails is told in `failed`."""
+    found: dict[str, list[float]] = {}
     for _ in range(turns):
         for site in sites:
-            found[site.name].append(rate(site, seconds))
+            try:
+                found.setdefault(site.name, []).append(0.0 if site.name in failed else rate(site, seconds))
+            except OSError as error:
+                failed[site.name] = reason(error)
     return {name: sorted(rates)[len(rates) // 2] for name, rates in found.items()}
 
 
@@ -172,21 +185,17 @@ def rate(site: Site, seconds: float) -> float:
     return answered / took
 
 
-def summed_up(
-    sites: list[Site], latencies: dict[str, list[float]], rates: dict[str, float]
-) -> dict[str, dict[str, float]]:
-    """What stands in the table."""
-    found: dict[str, dict[str, float]] = {}
-    for site in sites:
-        mine, baseline = latencies[site.name], latencies[site.baseline]
-        found[site.name] = {
-            "p50": at(mine, 50),
-            "p99": at(mine, 99),
-            "added_p50": at(mine, 50) - at(baseline, 50),
-            "added_p99": at(mine, 99) - at(baseline, 99),
-            "per_second": rates[site.name],
-        }
-    return found
+def summed_up(site: Site, latencies: dict[str, list[float]], rates: dict[str, float]) -> dict[str, float]:
+    """What stands in the table; nothing is added to a baseline that failed."""
+    mine = latencies[site.name]
+    baseline = latencies.get(site.baseline) or mine
+    return {
+        "p50": at(mine, 50),
+        "p99": at(mine, 99),
+        "added_p50": at(mine, 50) - at(baseline, 50),
+        "added_p99": at(mine, 99) - at(baseline, 99),
+        "per_second": rates[site.name],
+    }
 
 
 def at(taken: list[float], percent: int) -> float:
