@@ -18,11 +18,12 @@ from ..models import Rule
 from ..rules import code
 from ..rules.compiler import reasons_against, snapshot_of_rows
 from ..rules.ruleset import RuleRecord, RuleSet
+from ..rules.words import limits_in_words
 from .enforcement import EnforcementSwitch
 from .forms import RuleForm
 from .limits import SENTENCES, RuleLimitInline, limits_context, told
 from .numbering import NothingSaved, NumberedAdmin, numbered
-from .words import limits_in_words, place_in_words
+from .words import place_in_words
 
 
 class CodeRule(NamedTuple):

@@ -11,8 +11,8 @@ from django.utils.translation import ngettext
 
 from ..engine.limits import Limit
 from ..models import Rule, RuleLimit
+from ..rules.words import duration, per, rate_in_words, units
 from .identities import label_of
-from .words import duration, per, rate_in_words, units
 
 
 def sentences(row: RuleLimit) -> str:

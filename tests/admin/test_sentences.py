@@ -125,6 +125,6 @@ def test_what_the_rule_adds(rule: dict[str, Any], tier: str | None, says: str) -
 
 
 def test_a_new_option_is_to_be_told() -> None:
-    """Who adds a column must say in `admin/sentences.py` and `admin/words.py` what it does, and then here."""
+    """Who adds a column must say in `admin/sentences.py` and `rules/words.py` what it does, and then here."""
     told = {"quota", "window_seconds", "burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone"}
     assert set(NOT_GIVEN) == told | {"anchor_day", "max_delay_ms"}

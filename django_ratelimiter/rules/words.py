@@ -1,0 +1,137 @@
+"""Limits in plain words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext_lazy
+
+from ..engine.limits import Limit
+from ..engine.registry import Algorithm
+from .ruleset import LimitRecord, RuleRecord
+
+#: Seconds, how a quota per so many of them reads, and how they read; the longest that measures a window is taken.
+PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (
+    (
+        604_800,
+        ngettext_lazy("%(quota)s per week", "%(quota)s per %(count)s weeks", "count"),
+        ngettext_lazy("a week", "%(count)s weeks", "count"),
+    ),
+    (
+        86_400,
+        ngettext_lazy("%(quota)s per day", "%(quota)s per %(count)s days", "count"),
+        ngettext_lazy("a day", "%(count)s days", "count"),
+    ),
+    (
+        3_600,
+        ngettext_lazy("%(quota)s per hour", "%(quota)s per %(count)s hours", "count"),
+        ngettext_lazy("an hour", "%(count)s hours", "count"),
+    ),
+    (
+        60,
+        ngettext_lazy("%(quota)s per minute", "%(quota)s per %(count)s minutes", "count"),
+        ngettext_lazy("a minute", "%(count)s minutes", "count"),
+    ),
+    (
+        1,
+        ngettext_lazy("%(quota)s per second", "%(quota)s per %(count)s seconds", "count"),
+        ngettext_lazy("a second", "%(count)s seconds", "count"),
+    ),
+)
+
+CALENDAR_RATES: Final = {
+    "day": gettext_lazy("%(quota)s per calendar day"),
+    "week": gettext_lazy("%(quota)s per calendar week"),
+    "month": gettext_lazy("%(quota)s per calendar month"),
+    "year": gettext_lazy("%(quota)s per calendar year"),
+}
+
+ALGORITHMS: Final = {
+    "fixed_window": gettext_lazy("fixed window"),
+    "sliding_window_log": gettext_lazy("sliding window, exact"),
+    "sliding_window_counter": gettext_lazy("sliding window"),
+    "sliding_window_slots": gettext_lazy("sliding window"),
+    "token_bucket": gettext_lazy("token bucket"),
+    "gcra": gettext_lazy("GCRA"),
+    "leaky_bucket": gettext_lazy("leaky bucket"),
+}
+
+
+def limits_in_words(rule: RuleRecord) -> str:
+    """Each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
+    if not rule.limits:
+        return _("no limits: it applies to nobody")
+    others = _("every other tier") if len(rule.limits) > 1 else _("every tier")
+    return "; ".join(
+        f"{others if tier is None else tier}: {_(' and ').join(map(limit_in_words, records)) or _('unlimited')}"
+        for tier, records in rule.limits.items()
+    )
+
+
+def limit_in_words(record: LimitRecord) -> str:
+    """One limit: "100 per minute, token bucket, burst 20"."""
+    limit = record.limit
+    if limit.algorithm == Algorithm.CONCURRENCY:
+        rate = _("%(quota)s at once, each for %(window)s at most")
+        words = [rate % {"quota": units(limit.quota), "window": duration(limit.window_us)}]
+    elif limit.calendar:
+        rate = _("%(rate)s in %(zone)s")
+        words = [rate % {"rate": rate_in_words(limit, units(limit.quota)), "zone": limit.timezone or "UTC"}]
+    else:
+        words = [rate_in_words(limit, units(limit.quota)), str(ALGORITHMS.get(limit.algorithm, limit.algorithm))]
+    return ", ".join([*words, *_options(record)])
+
+
+def _options(record: LimitRecord) -> list[str]:
+    limit, words = record.limit, []
+    if limit.anchor_day is not None:
+        words.append(_("from day %(day)s") % {"day": limit.anchor_day})
+    if limit.anchor == "first_request":
+        words.append(_("from the first request"))
+    if limit.algorithm == Algorithm.SLIDING_WINDOW_SLOTS:
+        words.append(_("%(count)s slots") % {"count": limit.number_of_slots})
+    if limit.refill == "interval":
+        words.append(_("refilled all at once"))
+    if limit.burst is not None:
+        words.append(_("burst %(units)s") % {"units": units(limit.burst)})
+    if record.max_delay:
+        words.append(_("held for %(delay)s at most") % {"delay": duration(round(record.max_delay * 1_000_000))})
+    if limit.soft_quota is not None:
+        words.append(_("soft quota %(units)s") % {"units": units(limit.soft_quota)})
+    return words
+
+
+def rate_in_words(limit: Limit, quota: str) -> str:
+    """A quota per window: "100 per minute", or "100 units per calendar month"; `quota` is its beginning."""
+    if limit.calendar:
+        return str(CALENDAR_RATES[limit.calendar] % {"quota": quota})
+    return per(quota, limit.window_us)
+
+
+def per(quota: str, microseconds: int) -> str:
+    """So much per length of time: "one per 6 seconds"."""
+    for seconds, text, _length in PERIODS:
+        count, rest = divmod(microseconds, seconds * 1_000_000)
+        if count and not rest:
+            return str(text % {"quota": quota, "count": count})
+    return _("%(quota)s per %(seconds)s seconds") % {"quota": quota, "seconds": _decimal(microseconds)}
+
+
+def duration(microseconds: int) -> str:
+    """A length of time: "a minute", "90 seconds", "0.25 seconds"."""
+    for seconds, _rate, text in PERIODS:
+        count, rest = divmod(microseconds, seconds * 1_000_000)
+        if count and not rest:
+            return str(text % {"count": count})
+    return _("%(seconds)s seconds") % {"seconds": _decimal(microseconds)}
+
+
+def units(number: int) -> str:
+    """A number with its thousands set apart."""
+    return number_format(number, force_grouping=True)
+
+
+def _decimal(microseconds: int) -> str:
+    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}".rstrip("0").rstrip(".")
