@@ -18,6 +18,7 @@ from ..rules.compiler import snapshot_of_rows
 from ..rules.ruleset import RuleRecord
 from .brought_along import check_settings_of_django_ratelimit
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
+from .collecting import check_collecting
 from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
 from .paths import check_exempt
 from .views import check_addresses, check_views
@@ -133,6 +134,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_settings_of_django_ratelimit,
     check_addresses,
     check_exempt,
+    check_collecting,
 )
 
 

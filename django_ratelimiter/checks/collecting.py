@@ -1,0 +1,41 @@
+"""The check of the collector: that somebody runs it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.core import checks
+from django.core.checks import CheckMessage
+from django.db.models import Max, Min
+
+from ..conf import settings
+from ..models import RuleSetVersion, UsageBatch
+from ..usage.times import aware, now
+from .common import TAG, are_wrong, from_database, rules_in_force
+
+#: Without counts for so long, the collector is taken not to run. A site sleeps for a night, but not for a day.
+LONG: Final = timedelta(days=1)
+
+
+def check_collecting(**_kwargs: object) -> list[CheckMessage]:
+    """W013: rules are in force, and no usage has been collected for a day."""
+    if are_wrong("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
+        return []
+    since = from_database(_since)
+    if since is None or aware(since) > now() - LONG:
+        return []
+    return [
+        checks.Warning(
+            f"No usage has come in from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it for 8 days.",
+            hint="Run `manage.py ratelimit collect` each minute, or Celery's beat with the entry of the documentation. "
+            "Where no request has met a rule since then, all is well.",
+            id=f"{TAG}.W013",
+        )
+    ]
+
+
+def _since() -> datetime | None:
+    """When usage was last collected; if never, when the first rules were saved; `None` if neither was."""
+    collected: datetime | None = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
+    return collected or RuleSetVersion.objects.aggregate(at=Min("created_at"))["at"]
