@@ -28,8 +28,8 @@ test: .venv/bin/python
 	exec .venv/bin/python .ci/checks.py --uv $(UV) $(ARGS)
 
 # An environment of its own: nobody else needs what we compare with.
-bench: | $(UV)
-	UV_PROJECT_ENVIRONMENT=.cache/bench $(UV) sync --frozen --no-default-groups --group bench --python "$(PYTHON)"
+bench: .venv/bin/python
+	UV_PROJECT_ENVIRONMENT=.cache/bench $(UV) sync --frozen --no-default-groups --group bench --python .venv/bin/python
 	exec .cache/bench/bin/python -m benchmarks $(ARGS)
 
 .venv/bin/python: | $(UV)
