@@ -143,13 +143,19 @@ class RedisEngine(Planner):
         now = str(-1 if now_us is None else now_us)
         batches: list[str] = []
         problem, missed = None, 0
+        down: set[object] = set()
         for shard in range(self.shards):
+            node = self._nodes.node_of(shard) if self._nodes else None
+            if node in down:
+                missed += 1
+                continue
             name = f"{uuid4().hex}:{shard}" if shard else uuid4().hex
             command = methodcaller("eval", TAKE_USAGE, 1, self._version_key(shard), now, name)
             try:
                 found = self._run(shard, command)
             except EngineUnavailable as error:
                 problem, missed = error, missed + 1
+                down.add(node)
             else:
                 batches += map(_text, found)
         if problem and missed == self.shards:

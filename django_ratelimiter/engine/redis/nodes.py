@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ...exceptions import EngineUnavailable
 from .async_links import AsyncLinks
@@ -95,18 +95,17 @@ class Nodes:
             try:
                 return command(self._clients.at(address))
             except (RedisError, OSError) as cause:
-                error = EngineUnavailable(f"Redis did not do it: {cause}")
-                error.__cause__ = cause
-                redirection = self._topology.redirection(shard, address, error)
-                if redirection is None or redirection.asking:
+                failed, error = address, EngineUnavailable(f"Redis did not do it: {cause}")
+                if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
+                    self._topology.ask_now(2 * PATIENCE, failed)
+                    address = self._topology.known_address(shard)
+                if address == failed:
                     raise error from cause
-                address = redirection.address
         raise EngineUnavailable(LOST)
 
     def agree(self) -> None:
         """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
-        self._topology.address(0, 2 * PATIENCE)
-        self._topology.agree()
+        self._topology.ask_now(2 * PATIENCE if self._deadline is None else self._deadline)
 
 
 class AsyncNodes:
@@ -139,8 +138,8 @@ class AsyncNodes:
 
     async def agree(self) -> None:
         """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
-        await self._address(0)
-        await asyncio.to_thread(self._topology.agree)
+        wait = 2 * PATIENCE if self._deadline is None else self._deadline
+        await asyncio.to_thread(self._topology.ask_now, wait)
 
     async def close(self) -> None:
         """Close this event loop's idle connections."""

@@ -46,7 +46,6 @@ class Topology:
         self._asked = Event()
         self._thread: Thread | None = None
         self._not_before = 0.0
-        self._is_agreed = False
 
     def address(self, shard: int, wait: float) -> Address:
         """The address of a shard's node. wait: seconds, which only the first calls of a process may need.
@@ -106,9 +105,20 @@ class Topology:
         with suppress(RuntimeError):  # the process is ending
             self._thread.start()
 
-    def agree(self) -> None:
-        """See that all that can be reached was spread over as many shards. Raises EngineUnavailable if not."""
-        self._agree_on(self._addresses)
+    def ask_now(self, wait: float, failed: Address | None = None) -> None:
+        """Ask the cluster again and wait for that, so many seconds at most, off the path of decisions.
+
+        Sees, too, that all that can be reached was spread over as many shards. failed: as for `doubt`. Raises
+        EngineUnavailable if it was not, if nobody answers, or if time is up.
+        """
+        self._not_before = 0.0
+        self.doubt(failed)
+        thread = self._thread
+        assert thread
+        with suppress(RuntimeError):  # it has not begun, since the process is ending
+            thread.join(wait)
+        if thread.is_alive() or self._problem:
+            raise EngineUnavailable(self._problem or "The cluster is being asked who serves what.")
 
     def _ask(self, failed: Address | None) -> None:
         """Learn from the first node that tells. failed: a node to be asked last."""
@@ -139,8 +149,9 @@ class Topology:
         if not any(best):
             raise EngineUnavailable(f"No node of the cluster can say which one serves what. {problem}")
         addresses = [address and self._remapped(address) for address in best]
-        if not self._is_agreed:
-            self._agree_on(addresses)
+        if self._addresses:  # and they were agreed on: nobody has to wait until they are once more
+            self._addresses = addresses
+        self._agree_on(addresses)
         self._addresses = addresses
 
     def _agree_on(self, addresses: Sequence[Address | None]) -> None:
@@ -151,13 +162,11 @@ class Topology:
             except (RedisError, OSError):
                 continue  # whoever comes to it first will tell the others
             if other := spread - {self._shards}:
-                self._addresses, self._is_agreed = [], False
-                self._problem = (
+                self._addresses = []
+                raise EngineUnavailable(
                     f"SHARDS is {self._shards}, but what namespace {self._namespace!r} holds in the cluster is spread "
                     f"over {other.pop()}; another number of shards needs another namespace."
                 )
-                raise EngineUnavailable(self._problem)
-            self._is_agreed = True
 
     def _spread(self, address: Address, shards: Sequence[int]) -> list[int]:
         """Over how many shards it was spread, as each of a node's shards holds it."""
