@@ -20,8 +20,9 @@ pytestmark = pytest.mark.django_db
 REPORT = "/admin/django_ratelimiter/usagebucket/"
 Queries = Callable[[int], Any]
 
-#: Session, user, permissions (2), totals, series, freshness (2), rules, tiers, whether rules are enforced.
-QUERIES = 11
+#: Session, user, permissions (2), totals and series with what there is to read (8), freshness (2), rules, tiers,
+#: whether rules are enforced.
+QUERIES = 17
 
 
 @pytest.fixture

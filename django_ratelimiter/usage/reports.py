@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 from django.utils import timezone
 
 from ..models import UsageBatch, UsageBucket
-from .times import Step, aware, buckets, floor, now, stored
+from . import spans
+from .spans import DAY, HOUR, STEPS, Kept, Period, Piece
+from .times import Step, aware, buckets, floor, now
 
-HOUR: Final = timedelta(hours=1)
-DAY: Final = timedelta(days=1)
+__all__ = ["DAY", "HOUR", "Period"]
 
-_SUMS: Final = {
-    "sum_allowed": Sum("allowed"),
-    "sum_denied": Sum("denied"),
-    "sum_shadow_denied": Sum("shadow_denied"),
-    "sum_soft_exceeded": Sum("soft_exceeded"),
-}
-
-
-class Period(NamedTuple):
-    """From `start` up to, and without, `end`; both in UTC."""
-
-    start: datetime
-    end: datetime
-
-    @property
-    def step(self) -> Step:
-        """How fine a series over this period is: some 370 buckets at most, up to a year."""
-        length = self.end - self.start
-        return Step.MINUTE if length <= 3 * HOUR else Step.HOUR if length <= 8 * DAY else Step.DAY
+_FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+_SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
 
 
 def last(length: timedelta) -> Period:
@@ -48,12 +35,14 @@ class Figures:
     """Counts in requests. Of several rules together, a request counts once for each rule that it met.
 
     shadow_denied: would have been refused, were the rule enforced. soft_exceeded is a part of allowed.
+    degraded: a part of all, decided by a process without Redis.
     """
 
     allowed: int = 0
     denied: int = 0
     shadow_denied: int = 0
     soft_exceeded: int = 0
+    degraded: int = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -61,6 +50,7 @@ class Figures:
             self.denied + other.denied,
             self.shadow_denied + other.shadow_denied,
             self.soft_exceeded + other.soft_exceeded,
+            self.degraded + other.degraded,
         )
 
     @property
@@ -100,21 +90,32 @@ class Freshness(NamedTuple):
     latest: datetime | None
 
 
-def totals(period: Period) -> list[Total]:
-    """The sums of each rule and tier with usage in the period, by their slugs. One query."""
-    rows = _minutes(period).values_list("rule_slug", "tier_slug").annotate(**_SUMS).order_by("rule_slug", "tier_slug")
-    return [Total(rule, tier, Figures(*figures)) for rule, tier, *figures in rows]
+def totals(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Total]:
+    """The sums of each rule and tier with usage in the period, by their slugs.
+
+    rule, tier: only this one; `None` = any. kept: what `spans.kept()` said, if it was asked already. Where only hours
+    or days are left, the period is widened to whole ones.
+    """
+    kept = kept or spans.kept()
+    rows = _rows(kept.pieces(kept.widened(period)), rule, tier)
+    sums = rows.values_list("rule_slug", "tier_slug").annotate(**_SUMS).order_by("rule_slug", "tier_slug")
+    return [Total(slug, of_tier, Figures(*figures)) for slug, of_tier, *figures in sums]
 
 
-def series(period: Period) -> list[Point]:
-    """The sums of all rules in each step of the period, by the clock of the current time zone. One query."""
-    starts = list(buckets(period.start, period.end, period.step, timezone.get_current_timezone()))
+def series(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Point]:
+    """The sums in each step of the period, by the clock of the current time zone; the arguments as of `totals`.
+
+    By that of the project where no buckets are left that fit the current one: hours and days are kept by the project's.
+    """
+    kept = kept or spans.kept()
+    period = kept.widened(period)
+    starts, widest = _steps(period, kept)
     # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
-    # back into Python for every row, not for every minute.
-    minutes = _minutes(period).values_list("start").annotate(**_SUMS).order_by("start")
+    # back into Python for every row, not for every start.
+    rows = _rows(kept.pieces(period, widest), rule, tier)
     sums = [Figures()] * len(starts)
-    for minute, *figures in minutes.iterator():
-        sums[bisect_right(starts, aware(minute)) - 1] += Figures(*figures)
+    for start, *figures in rows.values_list("start").annotate(**_SUMS).order_by("start").iterator():
+        sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
     ends = [*starts[1:], period.end]
     return [
         Point(max(start, period.start), min(end, period.end), each)
@@ -129,9 +130,18 @@ def freshness() -> Freshness:
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
-def _minutes(period: Period) -> QuerySet[UsageBucket]:
-    return UsageBucket.objects.filter(
-        granularity=UsageBucket.Granularity.MINUTE,
-        start__gte=stored(period.start),
-        start__lt=stored(period.end),
-    )
+def _steps(period: Period, kept: Kept) -> tuple[list[datetime], Step]:
+    """Where the steps of a series begin, and the widest buckets that lie within one step each."""
+    project, step = timezone.get_default_timezone(), kept.step(period)
+    starts = list(buckets(*period, step, timezone.get_current_timezone()))
+    fitting = [each for each in STEPS if all(floor(start, each, project) == start for start in starts)]
+    widest = min(fitting[-1], step, key=STEPS.index)
+    if STEPS.index(widest) < STEPS.index(kept.finest(period.start)):
+        return list(buckets(*period, step, project)), step
+    return starts, widest
+
+
+def _rows(pieces: Iterable[Piece], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
+    wanted = {"rule_slug": rule, "tier_slug": tier}
+    rows = UsageBucket.objects.filter(**{name: slug for name, slug in wanted.items() if slug is not None})
+    return rows.filter(reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[])))
