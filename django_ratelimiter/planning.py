@@ -26,11 +26,19 @@ from .waiting import Asking, Lookup, Path
 
 #: Seconds that an admitted request may be held; `None` = any; "rule" = what each rule grants synchronous workers.
 MaxDelay = float | None | Literal["rule"]
+#: The rules that a question is about: those that the request meets, of them those of exactly its scope, or all.
+Reach = Literal["request", "scope", "all"]
 
 
 #: What a path looks up first: who is let in or kept out, and the rules. By name, for `override_rules` replaces them.
 ENTRIES: Final = Lookup(methodcaller("access_list"), cache, together=True)
 RULES: Final = Lookup(methodcaller("current_rules"), cache, together=True)
+
+
+class Only(str):
+    """A scope that a door names where no other rules than those of this scope shall be met."""
+
+    __slots__ = ()
 
 
 class Extra(NamedTuple):
@@ -52,6 +60,7 @@ class Question(NamedTuple):
     cost: units; `None` = each rule's own. before_authentication: leave rules that need the user to a later call.
     earlier: what other doors decided for this request. only_leases: all else has been charged in an earlier call.
     extra: rules to meet beside those of the rule set. entries: who is denied, or allowed past all rules.
+    reach: which rules of the rule set it is about.
     """
 
     facts: Facts
@@ -64,6 +73,7 @@ class Question(NamedTuple):
     only_leases: bool = False
     extra: tuple[Extra, ...] = ()
     entries: AccessList = NOBODY
+    reach: Reach = "request"
 
     @property
     def now_us(self) -> int | None:
@@ -76,7 +86,7 @@ class Question(NamedTuple):
     @property
     def is_usual(self) -> bool:
         """Whether the rules alone say what is charged: the first question of a request, with no wishes."""
-        return not (self.extra or self.earlier.results or self.before_authentication) and (
+        return not (self.extra or self.earlier.results or self.before_authentication or self.reach != "request") and (
             self.cost is None and (self.max_delay is None or self.max_delay == "rule")
         )
 
@@ -90,13 +100,18 @@ def request_question(
     earlier: Decision,
     extra: tuple[Extra, ...] = (),
     entries: AccessList = NOBODY,
+    reach: Reach = "request",
 ) -> Question:
     """What a door asks about a request."""
+    if isinstance(scope, Only):
+        reach = "scope"
     match = request.resolver_match
     route, view_name = (match.route, match.view_name) if match else ("", "")
     facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
     identity = identify(request)
-    return Question(facts, identity, cost, max_delay, None, before_authentication, earlier, False, extra, entries)
+    return Question(
+        facts, identity, cost, max_delay, None, before_authentication, earlier, False, extra, entries, reach
+    )
 
 
 def slot_question(
@@ -146,14 +161,19 @@ def planning(rules: RuleSet, question: Question) -> Path[Sequence[Planned]]:
 
 
 def peeking(
-    request: Any, scope: str | None, cost: int | None, extra: tuple[Extra, ...], max_delay: MaxDelay
+    request: Any,
+    scope: str | None,
+    cost: int | None,
+    extra: tuple[Extra, ...],
+    max_delay: MaxDelay,
+    reach: Reach = "request",
 ) -> Path[Decision]:
     """What a request like this would be told now; without the engine, what its rules' failure policies say."""
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
     http: HttpRequest = getattr(request, "_request", request)
     entries = yield ENTRIES
-    question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra, entries)
+    question = request_question(http, scope, cost, max_delay, False, NOTHING_TO_DECIDE, extra, entries, reach)
     rules = yield RULES
     try:
         planned = yield Planning(rules, question)
@@ -180,7 +200,7 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
         if access.action == "allow":
             return []
         raise AccessDenied(access)
-    matched = rules.match(question.facts)
+    matched = rules.match(question.facts) if question.reach == "request" else _within_reach(rules, question)
     if question.extra:
         matched = _with_extra(matched, question.extra)
     if not matched:
@@ -198,6 +218,12 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
     if question.only_leases:
         planned = [each for each in planned if each.charge.limit.algorithm == Algorithm.CONCURRENCY]
     return planned
+
+
+def _within_reach(rules: RuleSet, question: Question) -> tuple[RuleRecord, ...]:
+    if question.reach == "all":
+        return tuple(rule for rule in rules.rules if rule.mode != "off")
+    return tuple(rule for rule in rules.match(question.facts) if rule.scope == question.facts.scope)
 
 
 def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[RuleRecord, ...]:

@@ -62,12 +62,16 @@ class RuleThrottle(BaseThrottle):
     decides_rules = True
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        decision = _decided(request, getattr(view, "throttle_scope", None))
+        decision = _decided(request, *self.asks(request, view))
         if decision.allowed:
             holding.hold(decision)
             return True
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
+
+    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[Extra, ...]]:
+        """The scope whose rules are met as well, and rules written in code."""
+        return getattr(view, "throttle_scope", None), ()
 
 
 class _CurrentRates:

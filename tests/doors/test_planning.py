@@ -10,7 +10,7 @@ from django_ratelimiter.decision import NOTHING_TO_DECIDE
 from django_ratelimiter.engine import Charge
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import RuleLimit, Tier
-from django_ratelimiter.planning import MaxDelay, Question, plan, request_question, slot_question
+from django_ratelimiter.planning import MaxDelay, Only, Question, Reach, plan, request_question, slot_question
 from django_ratelimiter.rules import cache
 
 from .conftest import MakeRule
@@ -136,3 +136,23 @@ def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch
         question = request_question(RequestFactory().get(f"/{name}/"), None, None, "rule", False, NOTHING_TO_DECIDE)
         assert [each.rule.slug for each in plan(rules, question)] == [name]
         assert len(stencils._latest.sheets) <= 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "reach", "met"),
+    [
+        ("mail", "request", ["everywhere", "mail"]),
+        (Only("mail"), "request", ["mail"]),
+        (Only("none"), "request", []),
+        (None, "request", ["everywhere"]),
+        (None, "all", ["elsewhere", "everywhere", "mail"]),
+    ],
+)
+def test_which_rules_a_question_is_about(make_rule: MakeRule, scope: str | None, reach: Reach, met: list[str]) -> None:
+    make_rule("everywhere")
+    make_rule("elsewhere", path_kind="exact", path="/elsewhere/")
+    make_rule("mail", scope="mail")
+    make_rule("off", mode="off")
+    request = RequestFactory().get("/")
+    question = request_question(request, scope, None, "rule", False, NOTHING_TO_DECIDE, reach=reach)
+    assert [each.rule.slug for each in plan(cache.current_rules(), question)] == met
