@@ -28,7 +28,7 @@ QUERIES = 17
 @pytest.fixture
 def staff(client: Client) -> Client:
     """Somebody who may view usage and nothing else."""
-    return log_in(client, "view_usagebucket")
+    return log_in(client, "view_usage_report")
 
 
 def log_in(client: Client, *permissions: str) -> Client:
@@ -63,7 +63,7 @@ class TestWhoMaySeeIt:
         assert staff.get(REPORT).status_code == 200
 
     def test_staff_without_it(self, client: Client) -> None:
-        assert log_in(client, "view_rule", "change_rule").get(REPORT).status_code == 403
+        assert log_in(client, "view_rule", "view_usagebucket").get(REPORT).status_code == 403
 
     def test_others_are_asked_to_log_in(self, client: Client) -> None:
         response = client.get(REPORT)
@@ -109,7 +109,7 @@ class TestTotals:
         rule = Rule.objects.create(slug="search", name="Search")
         add(5, allowed=1)
         link = f"/admin/django_ratelimiter/rule/{rule.pk}/change/"
-        staff = log_in(client, "view_usagebucket")
+        staff = log_in(client, "view_usage_report")
         assert link not in staff.get(REPORT).content.decode()
         User.objects.get().user_permissions.add(Permission.objects.get(codename="view_rule"))
         assert link in staff.get(REPORT).content.decode()

@@ -21,6 +21,9 @@ from ..usage import chart, reports
 from ..usage.reports import Figures, Period
 from ..usage.times import aware, stored
 
+#: What staff need to see a report.
+PERMISSION: Final = "django_ratelimiter.view_usage_report"
+
 CUSTOM: Final = "custom"
 DEFAULT: Final = "24h"
 LONGEST: Final = timedelta(days=366)
@@ -118,6 +121,9 @@ class Row(NamedTuple):
 class UsageBucketAdmin(admin.ModelAdmin):
     """Shows the report and nothing else: counts are facts, so nobody adds, changes or deletes them here."""
 
+    def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:
+        return request.user.has_perm(PERMISSION)
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
@@ -132,7 +138,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
         return [path("", view, name="django_ratelimiter_usagebucket_changelist")]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """The report. 403 without the permission to view usage buckets."""
+        """The report. 403 without the permission to view usage reports."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         form = _form(request)
