@@ -18,11 +18,11 @@ from .decision import Decision, Result
 from .engine.base import Verdict
 from .engine.limits import Algorithm
 from .engine.resilience import LocalEngine
-from .signals import engine_degraded, limit_exceeded, soft_limit_exceeded
+from .signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Of how many partitions a process remembers that their soft quota was told of; beyond that the oldest is forgotten.
+#: Of how many partitions a process remembers what was told of them; beyond that the oldest is forgotten.
 MOST_TOLD: Final = 10_000
 
 
@@ -43,17 +43,17 @@ class Telling:
 
 
 class Told:
-    """Which soft quotas have been told of, until when, in microseconds of the engine's time."""
+    """Which quotas have been told of, until when, in microseconds of the engine's time."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
         self._lock = Lock()
 
-    def is_news(self, verdict: Verdict) -> bool:
-        """Whether this is the first time in this window; from now on it is not."""
+    def is_news(self, verdict: Verdict, what: str = "") -> bool:
+        """Whether this is the first time in this window; from now on it is not. what: which of several things."""
         limit, at_us = verdict.charge.limit, verdict.at_us
         lasts = round(verdict.reset_after * 1_000_000) if limit.algorithm == Algorithm.FIXED_WINDOW else limit.window_us
-        name = verdict.charge.key + limit.tag
+        name = verdict.charge.key + limit.tag + what
         with self._lock:
             if self._until.get(name, at_us) > at_us:
                 return False
@@ -65,11 +65,14 @@ class Told:
 
 
 _told = Told()
+_reached = Told()
 
 
 def are_due(latest: Decision) -> bool:
     """Whether there is anything to tell of what one call decided."""
-    return not latest.allowed or bool(soft_exceeded(latest))
+    if not latest.allowed or soft_exceeded(latest):
+        return True
+    return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
 
 
 def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Generator[Telling, Any, None]:
@@ -81,6 +84,11 @@ def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Gener
         if result.verdict and _told.is_news(result.verdict):
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
             yield Telling(soft_limit_exceeded, Result, request=request, result=result)
+    if quota_reached.receivers:
+        for result in latest.results:
+            percent = percent_reached(result)
+            if percent and _is_news(result, percent):
+                yield Telling(quota_reached, Result, request=request, result=result, percent=percent)
 
 
 def degraded(local: LocalEngine, error: Exception) -> Generator[Telling, Any, None]:
@@ -97,6 +105,22 @@ def soft_exceeded(decision: Decision) -> list[Result]:
         if verdict is not None and verdict.soft_exceeded and result.mode == "enforce":
             exceeded.append(result)
     return exceeded
+
+
+def percent_reached(result: Result) -> int:
+    """How much of an enforced limit is spent: 80 percent, 100, or 0 for less, and where that is only guessed."""
+    verdict = result.verdict
+    if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
+        return 0
+    return 80 if verdict.remaining else 100
+
+
+def _is_news(result: Result, percent: int) -> bool:
+    """Whether so much was not reached before in this window. Whoever is told of 100 percent needs no 80 any more."""
+    assert result.verdict is not None
+    if percent == 100:
+        _reached.is_news(result.verdict, "80")
+    return _reached.is_news(result.verdict, str(percent))
 
 
 def _log_refusal(decision: Decision) -> None:

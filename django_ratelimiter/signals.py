@@ -11,6 +11,10 @@ limit_exceeded = Signal()
 #: process, with `request` and `result`, whose verdict and limit tell the rest.
 soft_limit_exceeded = Signal()
 
+#: A partition has spent 80 or 100 percent of an enforced limit. Sent once per window, partition and percentage by each
+#: process, with `request`, `result` and `percent`; a request that goes beyond both is told of as 100.
+quota_reached = Signal()
+
 #: Requests are decided without the engine, by each rule's failure policy. Sent with `error` by each process, at most
 #: once in 10 seconds.
 engine_degraded = Signal()

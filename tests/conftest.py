@@ -53,6 +53,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
     unsent._forget()
     monkeypatch.setattr(notices, "_told", notices.Told())
+    monkeypatch.setattr(notices, "_reached", notices.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     tiers.forget()

@@ -198,6 +198,60 @@ class TestSoftQuotas:
         assert news("a", 60)
 
 
+class TestQuotas:
+    def test_are_told_of_at_80_and_100_percent_once_a_window(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({"slug": "ten", "limits": [{"rate": "10/minute", "algorithm": "fixed_window"}]})
+        sent = received(signals.quota_reached)
+        told_after = []
+        for _ in range(12):  # the last two are refused
+            client.get("/plain/")
+            told_after.append([named["percent"] for named in sent])
+        assert told_after[6:] == [[], [80], [80], [80, 100], [80, 100], [80, 100]]
+        assert sent[0]["result"].rule.slug == "ten"
+        assert sent[0]["request"].path == "/plain/"
+        ratelimit_rules.clock.advance(60)
+        for _ in range(9):
+            client.get("/plain/")
+        assert [named["percent"] for named in sent] == [80, 100, 80]
+
+    def test_a_leap_past_both_marks_is_told_of_once(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({"slug": "ten", "limits": ["10/minute"], "cost": 10})
+        sent = received(signals.quota_reached)
+        decision = client.get("/plain/").wsgi_request.ratelimit
+        limiter.refund(decision)
+        ratelimit_rules({"slug": "ten", "limits": ["10/minute"], "cost": 8})
+        client.get("/plain/")
+        assert [named["percent"] for named in sent] == [100]
+
+    def test_each_partition_has_its_own(self, client: Client, ratelimit_rules: RulesInForce, received: Receive) -> None:
+        ratelimit_rules({**ONCE, "partition_by": ["ip"]})
+        sent = received(signals.quota_reached)
+        for address in ("203.0.113.1", "203.0.113.2", "203.0.113.1"):
+            client.get("/plain/", REMOTE_ADDR=address)
+        assert [named["percent"] for named in sent] == [100, 100]
+
+    def test_of_shadow_rules_are_not_told_of(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({**ONCE, "mode": "shadow"})
+        sent = received(signals.quota_reached)
+        client.get("/plain/")
+        assert sent == []
+
+    def test_guesses_of_an_outage_are_not_told_of(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, received: Receive
+    ) -> None:
+        sent = received(signals.quota_reached)
+        with override_rules(ONCE):
+            monkeypatch.setattr(connection, "_engine", Unreachable())
+            assert client.get("/plain/").status_code == 200
+        assert sent == []
+
+
 class Unreachable(MemoryEngine):
     def check(self, *given: Any, **options: Any) -> list[Verdict]:
         raise EngineUnavailable("away")
