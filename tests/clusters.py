@@ -159,7 +159,10 @@ class Cluster:
         live = {each.port for each in self.running}
         ranges = server.ask("CLUSTER", "SLOTS")
         covered = sum(end - start + 1 for start, end, (_, port, *_), *_ in ranges if port in live)
-        linked = role[0] == b"master" or role[3] == b"connected"
+        # A master passes nothing on to a replica that has everything, but has not yet said so.
+        waits = b"state=wait_bgsave", b"state=send_bulk"
+        replication = server.ask("INFO", "replication")
+        linked = not any(wait in replication for wait in waits) and (role[0] == b"master" or role[3] == b"connected")
         return b"cluster_state:ok" in info and covered == SLOTS and linked and len(ranges) >= self._masters
 
 
