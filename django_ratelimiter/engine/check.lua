@@ -9,7 +9,8 @@
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
--- ARGV[4…] where it comes with counts that a process has held: their id, then minute, field and calls of each
+-- ARGV[4…] where it comes with more: the number of notes, see partitions.py; then what for, label and partition of each;
+--          then, if a process has held counts, their id, and minute, field and calls of each
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
 --          5 undo: give back, and take back what was counted once at that time
@@ -28,6 +29,8 @@ local pack, unpack = struct.pack, struct.unpack
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
 local HELD_SECONDS = 86400
+-- See partitions.py.
+local MOST_WEIGHED, WEIGHED_KEPT, MOST_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
 
 local now, charges, refunds, mode = unpack('<dddd', ARGV[3])
@@ -168,8 +171,50 @@ end
 
 if field ~= '' then count(floor(now / 60000000), field, mode == 5 and '-1' or '1') end
 
-if ARGV[4] and call('SET', prefix .. 'held:' .. ARGV[4], '', 'NX', 'EX', HELD_SECONDS) then
-  for i = 5, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+local notes = 3 * tonumber(ARGV[4] or 0)
+if notes > 0 then
+  local minute, byte = floor(now / 60000000), string.byte
+  local hour = floor(minute / 60)
+  for i = 5, 2 + notes, 3 do
+    local what, label, partition = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    local flags, weight = byte(what, 1, 2)
+    local rule, name = match(label, '^[^|]*'), hour .. ':' .. label
+    if flags % 2 == 1 and call('PFADD', prefix .. 'unique:' .. name, partition) == 1 then
+      if call('SADD', prefix .. 'hours', name) == 1 then
+        call('EXPIRE', prefix .. 'unique:' .. name, USAGE_SECONDS)
+        call('EXPIRE', prefix .. 'hours', USAGE_SECONDS)
+      end
+    end
+    if weight > 0 then
+      local set = 'allowed:'
+      for place = 3, #what do
+        if not levels[byte(what, place)][7] then set = 'denied:' end
+      end
+      set = prefix .. set .. hour .. ':' .. rule
+      if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
+        local members = call('ZCARD', set)
+        if members == 1 then call('EXPIRE', set, USAGE_SECONDS) end
+        if members > MOST_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
+      end
+    end
+    if flags >= 2 then
+      local samples, field = prefix .. 'sample:' .. minute, rule .. '\n' .. partition
+      if call('HINCRBY', samples, field, 1) == 1 then
+        local partitions = call('HLEN', samples)
+        if partitions > MOST_SAMPLED then call('HDEL', samples, field) end
+        if partitions == 1 then
+          call('SADD', prefix .. 'sampled', minute)
+          call('EXPIRE', samples, SAMPLE_SECONDS)
+          call('EXPIRE', prefix .. 'sampled', SAMPLE_SECONDS)
+        end
+      end
+    end
+  end
+end
+
+local id = ARGV[5 + notes]
+if id and call('SET', prefix .. 'held:' .. id, '', 'NX', 'EX', HELD_SECONDS) then
+  for i = 6 + notes, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
 end
 
 return reply

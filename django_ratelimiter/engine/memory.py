@@ -14,6 +14,7 @@ from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
+from .partitions import MemoryPartitions
 from .usage import Held
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
@@ -58,6 +59,8 @@ class MemoryEngine:
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
+        #: What is known of the partitions that were met.
+        self.partitions = MemoryPartitions()
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def check(
@@ -88,6 +91,7 @@ class MemoryEngine:
                 self._give_back(refund_if_denied)
             if field := usage.field_of(verdicts):
                 self._count(now // 60_000_000, field, 1)
+                self.partitions.note(verdicts, now)
             if counts:
                 self._add_once(counts, now)
             return verdicts
@@ -251,6 +255,7 @@ class MemoryEngine:
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop what nobody collected, as Redis does."""
+        self.partitions.forget_before(minute)
         self._minutes = {kept: counts for kept, counts in self._minutes.items() if kept >= minute}
         self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}
 

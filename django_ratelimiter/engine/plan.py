@@ -16,6 +16,7 @@ from ..exceptions import StaleRules
 from . import usage
 from .base import Charge, Verdict, Version, as_version, check_units
 from .limits import EXACT, MOST_UNITS, check_time
+from .partitions import Note, Notes
 from .scripts import CHECK_SHA
 
 #: How often a call is sent, each time with the calendar windows of the time that Redis has named.
@@ -43,7 +44,7 @@ class Mode(IntEnum):
 
 
 #: The modes in which a decision is counted.
-_COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
+COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
 
 
 class Planner:
@@ -60,6 +61,7 @@ class Planner:
         self._prefixes = [f"{{{namespace}:{shard}}}:" for shard in range(shards)]
         self._heads: dict[tuple[int, int], bytes] = {}
         self._compared: tuple[int | Version | None, bytes] = None, _word(b"")
+        self._notes = Notes()
         self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
     def shard_of(self, charge: Charge) -> int:
@@ -89,10 +91,12 @@ class Planner:
         *,
         shard: int = 0,
         counts: usage.Held | None = None,
+        notes: Sequence[Note] = (),
     ) -> bytes:
         """One call, to the one shard that all of these lie in.
 
         times: by the clock of each charge, where Redis has named them. counts: usage that was held in this process.
+        notes: of the partitions that it meets.
         """
         if now_us is not None:
             check_time(now_us)
@@ -114,12 +118,13 @@ class Planner:
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(_receipt(receipt, receipt.spent))
-        field = _field(*lines) if mode in _COUNTING else _NOTHING
+        field = _field(*lines) if mode in COUNTING else _NOTHING
         if now_us is None:
             opening = _opening_by_redis(mode, len(lines), len(receipts))
         else:
             opening = _opening(now_us, mode, len(lines), len(receipts))
-        return self._call_of(shard, names, (self._compared_with(version), field, opening, *records, b"\r\n"), counts)
+        words = (self._compared_with(version), field, opening, *records, b"\r\n")
+        return self._call_of(shard, names, words, _more(notes, counts) if notes or counts else ())
 
     def _undoing(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
@@ -132,20 +137,17 @@ class Planner:
         field, opening = usage.field_of(verdicts), _opening(verdicts[0].at_us, Mode.UNDO, 0, len(receipts))
         return self._call_of(shard, names, (_NOTHING, _word(field.encode()), opening, *records, b"\r\n"))
 
-    def _call_of(
-        self, shard: int, names: Sequence[bytes], words: Iterable[bytes], counts: usage.Held | None = None
-    ) -> bytes:
-        """The script's call with these counters, and with three arguments that are packed already."""
+    def _call_of(self, shard: int, names: Sequence[bytes], words: Iterable[bytes], more: Sequence[bytes] = ()) -> bytes:
+        """The script's call with these counters, with three arguments that are packed already, and with more."""
         head = self._heads.get((shard, len(names)))
         if head is None:
             keys, key = b"%d" % (len(names) + 1), self._version_key(shard).encode()
             head = b"*%d\r\n" % (len(names) + 7) + b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
             self._heads[shard, len(names)] = head
-        if not counts:
+        if not more:
             return b"".join((head, *map(_word, names), *words))
-        held = [_word(word) for word in _words_of(counts)]
-        head = head.replace(b"*%d" % (len(names) + 7), b"*%d" % (len(names) + 7 + len(held)), 1)
-        return b"".join((head, *map(_word, names), *words, *held))
+        head = head.replace(b"*%d" % (len(names) + 7), b"*%d" % (len(names) + 7 + len(more)), 1)
+        return b"".join((head, *map(_word, names), *words, *map(_word, more)))
 
     def _compared_with(self, version: int | Version | None) -> bytes:
         """The version as a packed word; it is the same in many calls."""
@@ -163,6 +165,8 @@ class Planner:
     def _times(self, reply: list[int], now_us: int | None) -> Sequence[int]:
         """What a reply says that begins with a negative number: raises StaleRules, or gives the charges' times."""
         if reply[0] == -1:
+            if len(reply) == 1:  # it has lost its memory
+                self._notes.forget()
             raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
         if now_us is None:
             self._ahead = reply[1] - now()
@@ -209,10 +213,15 @@ def _receipt(verdict: Verdict, units: int) -> bytes:
     return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
 
 
-def _words_of(counts: usage.Held) -> list[bytes]:
-    words = [counts.id.encode()]
-    for minute, field, calls in counts.entries:
-        words += b"%d" % minute, field.encode(), b"%d" % calls
+def _more(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
+    """What stands behind the three arguments of every call."""
+    words = [b"%d" % len(notes)]
+    for what, label, partition, _ in notes:
+        words += what, label.encode(), partition.encode()
+    if counts:
+        words.append(counts.id.encode())
+        for minute, field, calls in counts.entries:
+            words += b"%d" % minute, field.encode(), b"%d" % calls
     return words
 
 

@@ -21,13 +21,14 @@ from redis.exceptions import RedisClusterException, RedisError
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
-from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
+from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
 from ..scripts import TAKE_USAGE
 from .clients import asynchronous
 from .event_loops import AsyncRedisEngine, probe
 from .links import Links
 from .nodes import Nodes, nodes_of
 from .on_demand import ClusterOnDemand
+from .partitions import RedisPartitions
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
 
 __all__ = ["CLIENT_ERRORS", "SHARDS", "AsyncRedisEngine", "ClusterOnDemand", "RedisEngine"]
@@ -62,6 +63,8 @@ class RedisEngine(Planner):
         self._client = client
         self._deadline = deadline
         self._nodes: Nodes | None = None
+        #: What is known of the partitions that were met.
+        self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._nodes = nodes_of(client, namespace, shards, deadline)
             self._spread = Spread(self, self._nodes.node_of)
@@ -198,10 +201,15 @@ class RedisEngine(Planner):
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         times: Sequence[int] | None = None
         began = monotonic()
+        notes = self._notes.of(charges, now_us) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
-            call = self._packed(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts)
+            call = self._packed(
+                mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
+            )
             reply: list[int] = self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until)
             if reply[0] >= 0:
+                if notes:
+                    self._notes.done(notes, reply[0])
                 return reply
             times = self._times(reply, now_us)
             until = until or (self._deadline and began + self._deadline)

@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
-from ..plan import ATTEMPTS, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
+from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
 from .async_links import AsyncLinks
 from .nodes import AsyncNodes, async_nodes_of
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
@@ -130,10 +130,15 @@ class AsyncRedisEngine(Planner):
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         times: Sequence[int] | None = None
         began = monotonic()
+        notes = self._notes.of(charges, now_us) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
-            call = self._packed(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts)
+            call = self._packed(
+                mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
+            )
             reply: list[int] = await self._ask(shard, call, until)
             if reply[0] >= 0:
+                if notes:
+                    self._notes.done(notes, reply[0])
                 return reply
             times = self._times(reply, now_us)
             until = until or (self._deadline and began + self._deadline)

@@ -1,0 +1,224 @@
+"""Which partitions the rules meet: how many different ones in an hour, the heaviest of them, and samples by the minute.
+
+A process tells the engine of partitions in the call that decides, as notes beside the charges: of each the first time
+it meets it in an hour, and of all that a call is about where the call is weighed, one in sixteen on a busy process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from random import randrange
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from .base import Charge, Verdict
+
+HOUR_US: Final = 3_600_000_000
+MINUTE_US: Final = 60_000_000
+
+#: So many calls of a process are weighed in each hour, each as one; beyond that, one in WEIGHT, as so many.
+WEIGHED_ONE_BY_ONE: Final = 1_000
+WEIGHT: Final = 16
+
+#: Partitions of which a process remembers that it has told of them in this hour; beyond that it tells again.
+MOST_TOLD: Final = 20_000
+
+#: How many partitions are weighed at once for each rule, hour and outcome, and how many of them stay beyond that.
+MOST_WEIGHED: Final = 400
+WEIGHED_KEPT: Final = 200
+
+#: Partitions sampled in one minute, of all rules. Samples that nobody collects are kept for so many minutes.
+MOST_SAMPLED: Final = 1_000
+SAMPLE_MINUTES: Final = 120
+
+#: What MemoryEngine counts of different partitions for each label and hour; beyond that it stands still.
+MOST_UNIQUE: Final = 100_000
+
+#: The first byte of a note says what for, in bits; the second is the weight; the others number its charges from 1.
+IS_NEW, IS_SAMPLED = 1, 2
+
+#: So many charges can be numbered in a note.
+_MOST_CHARGES: Final = 255
+
+#: An hour from the Unix epoch, with a label, or with a rule.
+Hour = tuple[int, str]
+
+
+class Note(NamedTuple):
+    """A partition that a call meets under a label. what: the bytes described above. key: what it is remembered by."""
+
+    what: bytes
+    label: str
+    partition: str
+    key: str
+
+
+class Notes:
+    """What one process tells. For all threads, without a lock: a race at worst tells twice."""
+
+    def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+        self._clock = clock
+        self._told: dict[str, str] = {}  # the label by the key of the charge
+        self._begin(-1)
+
+    def forget(self) -> None:
+        """Tell of all partitions again: the engine has lost its memory."""
+        self._told.clear()
+
+    def _begin(self, hour: int) -> None:
+        self._hour, self._one_by_one, self._left = hour, WEIGHED_ONE_BY_ONE, 1
+        self._told.clear()
+
+    def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Note]:
+        """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one."""
+        hour = (self._clock() if now_us is None else now_us) // HOUR_US
+        if hour != self._hour:
+            self._begin(hour)
+        self._left -= 1
+        if self._left > 0:
+            told = self._told
+            for charge in charges:
+                if told.get(charge[0]) != charge[4]:
+                    break
+            else:
+                return []
+        return self._noted(charges, self._weight() if self._left <= 0 else 0)
+
+    def _weight(self) -> int:
+        if self._one_by_one > 0:
+            self._one_by_one, self._left = self._one_by_one - 1, 1
+            return 1
+        self._left = randrange(1, 2 * WEIGHT)
+        return WEIGHT
+
+    def _noted(self, charges: Sequence[Charge], weight: int) -> list[Note]:
+        places: dict[tuple[str, str], list[int]] = {}
+        keys: dict[tuple[str, str], str] = {}
+        for number, charge in enumerate(charges[:_MOST_CHARGES], 1):
+            if charge.usage is None:
+                continue
+            if charge.partition is None:
+                self._told[charge.key] = charge.usage  # nothing to tell, now and later
+                continue
+            whom = charge.usage, charge.partition
+            keys[whom] = charge.key
+            places.setdefault(whom, []).append(number)
+        notes = []
+        for whom, numbers in places.items():
+            label, partition = whom
+            flags = (IS_NEW if self._told.get(keys[whom]) != label else 0) + IS_SAMPLED * is_sampled(partition)
+            if flags or weight:
+                notes.append(Note(bytes((flags, weight, *numbers)), label, partition, keys[whom]))
+        return notes
+
+    def done(self, notes: Iterable[Note], at_us: int) -> None:
+        """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours."""
+        if at_us // HOUR_US == self._hour:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            for note in notes:
+                if not note.what[0] & IS_SAMPLED:  # which is told each time
+                    self._told[note.key] = note.label
+
+
+def is_sampled(partition: str) -> bool:
+    """Whether this partition is one of the sixteenth that is sampled, always the same ones."""
+    return crc32(partition.encode()) >> 28 == 0
+
+
+def rule_of(label: str) -> str:
+    """The rule that a label names."""
+    return label.partition("|")[0]
+
+
+def heaviest_of(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
+    """The partitions that have the most admitted, and those that have the most denied, by turns.
+
+    weights: admitted and denied, by partition.
+    """
+    ranks = [sorted(weights, key=lambda each: (-weights[each][side], each)) for side in (0, 1)]
+    chosen: dict[str, tuple[int, int]] = {}
+    for pair in zip(*ranks, strict=True):
+        for side, partition in enumerate(pair):
+            if len(chosen) < most and weights[partition][side] > 0:
+                chosen[partition] = weights[partition]
+    return chosen
+
+
+class MemoryPartitions:
+    """What MemoryEngine knows of partitions, exact as far as it goes. Not locked: its engine is."""
+
+    def __init__(self) -> None:
+        self._unique: dict[Hour, set[str]] = {}
+        self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
+        self._samples: dict[int, dict[tuple[str, str], int]] = {}
+
+    def note(self, verdicts: Iterable[Verdict], now: int) -> None:
+        """Note the partitions of a call that was decided now."""
+        passed: dict[tuple[str, str], bool] = {}
+        for verdict in verdicts:
+            label, partition = verdict.charge.usage, verdict.charge.partition
+            if label is not None and partition is not None:
+                passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
+        for (label, partition), allowed in passed.items():
+            self._note(label, partition, now // HOUR_US, now // MINUTE_US, allowed)
+
+    def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
+        unique = self._unique.setdefault((hour, label), set())
+        if len(unique) < MOST_UNIQUE:
+            unique.add(partition)
+        weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
+        weights[partition] = weights.get(partition, 0) + 1
+        if len(weights) > MOST_WEIGHED:
+            for light in sorted(weights, key=lambda each: (weights[each], each))[:-WEIGHED_KEPT]:
+                del weights[light]
+        if is_sampled(partition):
+            samples, whom = self._samples.setdefault(minute, {}), (rule_of(label), partition)
+            if whom in samples or len(samples) < MOST_SAMPLED:
+                samples[whom] = samples.get(whom, 0) + 1
+
+    def forget_before(self, minute: int) -> None:
+        """Drop what nobody collected, as Redis does."""
+        for each in [each for each in self._unique if each[0] < minute // 60]:
+            del self._unique[each]
+        self.drop_heaviest([each for weights in self._weights for each in weights if each[0] < minute // 60])
+
+    def hours(self) -> set[Hour]:
+        """The hours and labels that something is known of."""
+        return set(self._unique)
+
+    def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
+        """How many different partitions were met under a label in some hours, for each of these."""
+        return [
+            len(set[str]().union(*(self._unique.get((hour, label), ()) for hour in hours))) for label, hours in groups
+        ]
+
+    def heaviest(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
+        """The heaviest partitions of these hours and rules, with the requests admitted and denied."""
+        found = []
+        for each in asked:
+            allowed, denied = (weights.get(each, {}) for weights in self._weights)
+            both = {whom: (allowed.get(whom, 0), denied.get(whom, 0)) for whom in (*allowed, *denied)}
+            found.append(heaviest_of(both, most))
+        return found
+
+    def drop_heaviest(self, asked: Iterable[Hour]) -> None:
+        """Forget the heaviest partitions of these hours and rules."""
+        for each in asked:
+            for weights in self._weights:
+                weights.pop(each, None)
+
+    def drop_hours(self, hours: Iterable[Hour]) -> None:
+        """Forget which partitions were met in these hours under these labels."""
+        for each in hours:
+            self._unique.pop(each, None)
+
+    def samples(self, before: int) -> dict[int, dict[tuple[str, str], int]]:
+        """Requests by rule and partition, for each minute before this one."""
+        return {minute: dict(found) for minute, found in self._samples.items() if minute < before}
+
+    def drop_samples(self, minutes: Iterable[int]) -> None:
+        """Forget the samples of these minutes."""
+        for minute in minutes:
+            self._samples.pop(minute, None)

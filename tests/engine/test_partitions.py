@@ -1,0 +1,248 @@
+"""Which partitions were met: how many, the heaviest, and samples; in both engines and over shards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, Verdict
+from django_ratelimiter.engine import partitions as module
+from django_ratelimiter.engine.partitions import WEIGHT, Notes, heaviest_of, is_sampled
+from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from tests.clusters import Cluster
+
+HOUR = 490_000
+HOUR_US = 3_600_000_000
+NOW_US = HOUR * HOUR_US + 90_000_000
+MINUTE = NOW_US // 60_000_000
+TWO = Limit(2, 86_400, "fixed_window")
+MANY = Limit(1_000_000, 86_400, "fixed_window")
+
+
+def charge(partition: str | None, label: str = "rule|free", limit: Limit = MANY, gating: bool = True) -> Charge:
+    return Charge(f"{label}:{partition}", limit, usage=label, partition=partition, gating=gating)
+
+
+def meet(engine: Any, partitions: Sequence[str | None], at: int = NOW_US, **options: Any) -> list[list[Verdict]]:
+    return [engine.check([charge(partition, **options)], now_us=at) for partition in partitions]
+
+
+def numbered(count: int, name: str = "caller") -> list[str]:
+    return [f"{name}-{number}" for number in range(count)]
+
+
+def unique(engine: Any, label: str = "rule|free", *hours: int) -> int:
+    return engine.partitions.count([(label, hours or (HOUR,))])[0]  # type: ignore[no-any-return]
+
+
+def heaviest(engine: Any, rule: str = "rule", most: int = 100) -> dict[str, tuple[int, int]]:
+    return engine.partitions.heaviest([(HOUR, rule)], most)[0]  # type: ignore[no-any-return]
+
+
+def test_different_partitions_are_counted_by_label_and_hour(engine: Any) -> None:
+    meet(engine, ["a", "b", "a", "c"])
+    meet(engine, ["a", "b"], label="rule|pro")
+    meet(engine, ["a", "d"], at=NOW_US + HOUR_US)
+    assert engine.partitions.hours() == {(HOUR, "rule|free"), (HOUR, "rule|pro"), (HOUR + 1, "rule|free")}
+    assert (unique(engine), unique(engine, "rule|pro"), unique(engine, "rule|free", HOUR + 1)) == (3, 2, 2)
+    assert unique(engine, "rule|free", HOUR, HOUR + 1) == 4
+    assert engine.partitions.count([("rule|free", (HOUR,)), ("none|", (HOUR,)), ("rule|pro", (HOUR,))]) == [3, 0, 2]
+
+
+def test_the_heaviest_by_what_became_of_them(engine: Any) -> None:
+    meet(engine, ["a"] * 5 + ["b"] * 3 + ["c"], limit=TWO)
+    assert heaviest(engine) == {"a": (2, 3), "b": (2, 1), "c": (1, 0)}
+    assert list(heaviest(engine, most=1)) == ["a"]
+    assert heaviest(engine, "other") == {}
+
+
+def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
+    meet(engine, ["a"] * 5, limit=TWO, gating=False)
+    assert heaviest(engine) == {"a": (2, 3)}
+
+
+def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
+    """And denies where one of them does, whatever other rules say."""
+    charges = [
+        charge("a", "two|", Limit(9, 60)),
+        charge("b", "one|", MANY),
+        charge("a", "two|", TWO),
+        Charge("unlabelled", MANY, partition="a"),
+    ]
+    for _ in range(3):
+        engine.check(charges, now_us=NOW_US)
+    assert heaviest(engine, "two") == {"a": (2, 1)}
+    assert heaviest(engine, "one") == {"b": (3, 0)}
+    assert engine.partitions.hours() == {(HOUR, "two|"), (HOUR, "one|")}
+
+
+def test_a_refused_call_is_noted_as_its_rules_decided(engine: Any) -> None:
+    engine.check([charge("a")], now_us=NOW_US, refused=True)
+    assert heaviest(engine) == {"a": (1, 0)}
+
+
+def test_peeks_and_charges_without_a_partition_are_not_noted(engine: Any) -> None:
+    engine.peek([charge("a")], NOW_US)
+    meet(engine, [None, None])
+    assert engine.partitions.hours() == set()
+
+
+def test_samples_are_of_the_same_partitions_always(engine: Any) -> None:
+    callers = numbered(200)
+    sampled = [caller for caller in callers if is_sampled(caller)]
+    assert 3 <= len(sampled) <= 30
+    meet(engine, callers * 2)
+    meet(engine, callers, at=NOW_US + 60_000_000)
+    found = engine.partitions.samples(MINUTE + 2)
+    assert found == {
+        MINUTE: dict.fromkeys((("rule", caller) for caller in sampled), 2),
+        MINUTE + 1: dict.fromkeys((("rule", caller) for caller in sampled), 1),
+    }
+    assert list(engine.partitions.samples(MINUTE + 1)) == [MINUTE]
+    engine.partitions.drop_samples([MINUTE])
+    assert list(engine.partitions.samples(MINUTE + 2)) == [MINUTE + 1]
+
+
+def test_what_was_collected_is_dropped(engine: Any) -> None:
+    meet(engine, ["a"])
+    meet(engine, ["b"], label="other|")
+    engine.partitions.drop_heaviest([(HOUR, "rule")])
+    assert (heaviest(engine), heaviest(engine, "other"), unique(engine)) == ({}, {"b": (1, 0)}, 1)
+    engine.partitions.drop_hours([(HOUR, "rule|free")])
+    assert engine.partitions.hours() == {(HOUR, "other|")}
+    assert unique(engine) == 0
+
+
+def test_few_stay_of_many_and_the_heaviest_are_among_them(engine: Any) -> None:
+    heavy = numbered(10, "heavy")
+    for light in numbered(30, "early"):
+        meet(engine, [light, *heavy])
+    meet(engine, numbered(500, "late"))
+    found = heaviest(engine, most=1_000)
+    assert set(heavy) <= set(found)
+    assert len(found) <= module.MOST_WEIGHED
+    assert heaviest(engine, most=10) == dict.fromkeys(heavy, (30, 0))
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_samples_of_a_minute_are_bounded(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    callers = [caller for caller in numbered(17_000) if is_sampled(caller)]
+    for place in range(0, len(callers), 100):
+        engine.check([charge(caller) for caller in callers[place : place + 100]], now_us=NOW_US)
+    assert len(callers) > module.MOST_SAMPLED == len(engine.partitions.samples(MINUTE + 1)[MINUTE])
+    assert 0 < redis_client.ttl(f"{{test:0}}:sample:{MINUTE}") <= module.SAMPLE_MINUTES * 60
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    meet(engine, numbered(50), limit=TWO)
+    meet(engine, numbered(50) * 2, limit=TWO)
+    keys = set(redis_client.scan_iter("*"))
+    kinds = {key.split(b":")[2] for key in keys}
+    assert {b"unique", b"hours", b"allowed", b"denied", b"sample", b"sampled"} <= kinds
+    assert [key for key in keys if redis_client.ttl(key) <= 0] == []
+
+
+def test_on_an_event_loop(blocking: Any, redis_url: str) -> None:
+    blocking.check([charge("a")], now_us=NOW_US)
+    with redis.Redis.from_url(redis_url) as client:
+        assert heaviest(RedisEngine(client, "async")) == {"a": (1, 0)}
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_a_redis_that_lost_its_memory_is_told_again(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    engine.publish(1)
+    engine.check([charge("a")], version=1, now_us=NOW_US)
+    redis_client.flushdb()
+    with pytest.raises(StaleRules):
+        engine.check([charge("a")], version=1, now_us=NOW_US)
+    engine.publish(1)
+    engine.check([charge("a")], version=1, now_us=NOW_US)
+    assert unique(engine) == 1
+
+
+def test_shards_add_up(running_cluster: Cluster) -> None:
+    running_cluster.flush()
+    client = ClusterOnDemand(running_cluster.urls[0])
+    engine, callers = RedisEngine(client, shards=8), numbered(40)
+    meet(engine, callers * 2)
+    assert unique(engine) == 40
+    assert heaviest(engine) == dict.fromkeys(callers, (2, 0))
+    sampled = {("rule", caller) for caller in callers if is_sampled(caller)}
+    assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == sampled != set()
+    engine.partitions.drop_heaviest([(HOUR, "rule")])
+    engine.partitions.drop_hours([(HOUR, "rule|free")])
+    assert (engine.partitions.hours(), heaviest(engine)) == (set(), {})
+    client.close()
+
+
+class TestNotes:
+    """What a process tells."""
+
+    def tell(self, notes: Notes, partition: str, at_us: int | None = None) -> list[Any]:
+        told = notes.of([charge(partition)])
+        if told:
+            notes.done(told, notes._clock() if at_us is None else at_us)
+        return told
+
+    def busy(self, clock: list[int]) -> Notes:
+        """Of a process that has weighed its calls one by one for long enough."""
+        notes = Notes(lambda: clock[0])
+        for _ in range(module.WEIGHED_ONE_BY_ONE):
+            assert self.tell(notes, "caller-2")[0].what[1] == 1
+        return notes
+
+    def test_one_call_in_sixteen_is_weighed_as_sixteen(self) -> None:
+        random.seed(7)
+        notes = self.busy([NOW_US])
+        weights = [note.what[1] for _ in range(16_000) for note in self.tell(notes, "caller-2")]
+        assert set(weights) == {WEIGHT}
+        assert 0.93 < sum(weights) / 16_000 < 1.07
+
+    def test_a_partition_is_new_once_an_hour(self) -> None:
+        clock = [NOW_US]
+        notes = self.busy(clock)
+        assert not is_sampled("caller-3")
+
+        def is_new() -> bool:
+            return any(note.what[0] for note in self.tell(notes, "caller-3"))
+
+        assert [is_new() for _ in range(100)] == [True] + [False] * 99
+        clock[0] += HOUR_US
+        assert [is_new() for _ in range(100)] == [True] + [False] * 99
+
+    def test_what_was_not_answered_is_told_again(self) -> None:
+        notes = self.busy([NOW_US])
+        for _ in range(3):
+            assert notes.of([charge("caller-3")])[0].what[0] == module.IS_NEW
+
+    def test_what_another_hour_has_noted_is_told_again(self) -> None:
+        """The clock of Redis is behind ours: it noted the partition in the hour before."""
+        notes = self.busy([NOW_US])
+        assert self.tell(notes, "caller-3", at_us=NOW_US - HOUR_US)
+        assert self.tell(notes, "caller-3")[0].what[0] == module.IS_NEW
+
+    def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "MOST_TOLD", 10)
+        notes = Notes(lambda: NOW_US)
+        for caller in numbered(100):
+            self.tell(notes, caller)
+        assert 0 < len(notes._told) <= 10
+
+
+def test_both_kinds_of_heaviest_have_their_turns() -> None:
+    weights = {"busy": (9, 0), "both": (5, 5), "refused": (0, 9), "calm": (1, 0)}
+    assert list(heaviest_of(weights, 3)) == ["busy", "refused", "both"]
+    assert set(heaviest_of(weights, 9)) == set(weights)
+
+
+def test_memory_forgets_what_nobody_collects() -> None:
+    engine = MemoryEngine()
+    meet(engine, ["a"])
+    meet(engine, ["b"], at=NOW_US + 9 * 24 * HOUR_US)
+    assert engine.partitions.hours() == {(HOUR + 9 * 24, "rule|free")}
+    assert heaviest(engine) == {}
