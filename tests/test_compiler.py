@@ -83,6 +83,7 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
         "message": "",
         "charge_when": "any",
         "count_refusals": False,
+        "sync_interval_ms": None,
         "limits": [
             limit("free", quota=10, window_seconds="60.000000"),
             limit("pro", unlimited=True),
