@@ -207,7 +207,10 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
         return []
     sheet, identity = sheet_of(rules, matched, _standing(rules, question)), question.identity
     if identity is not None and question.is_usual:
-        values = [_value(rule, question) if name is None else identity.value(name) for rule, name in sheet.asked]
+        values = [
+            identity.value(name) if name else _value(rule, question) if name is None else ""
+            for rule, name in sheet.asked
+        ]
         return filled_in(sheet, tuple(values), question.max_delay, settings.HASH_KEY)
     decided = {result.rule.slug for result in question.earlier.results}
     planned: list[Planned] = []

@@ -40,18 +40,22 @@ class Planned(NamedTuple):
 class Stencil:
     """What a rule charges those of one standing, who have some limit there.
 
-    name: the one that the rule is split by, of those whose values are short; `None` where it is split by another, by
-    several or by none.
+    name: the one that the rule is split by, of those whose values are short; empty where it is split by none, `None`
+    where by another or by several.
     """
 
     __slots__ = ("label", "name", "records", "rule", "tier")
 
     def __init__(self, rule: RuleRecord, standing: Standing) -> None:
         self.rule, self.tier = rule, standing.tier
-        self.records = rule.limits_for(*standing)
+        #: Of each limit: the limit, its longest delay, and how its counters' names end.
+        self.records = tuple(
+            (limit, delay, f":{generation}" if generation else "")
+            for limit, delay, generation in rule.limits_for(*standing)
+        )
         self.label = f"{rule.slug}|{standing.tier or ''}"
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        self.name = alone if alone in IDENTITIES else None
+        self.name = "" if not rule.partition_by else alone if alone in IDENTITIES else None
 
     def charges(self, value: str | None, cost: int | None, max_delay: float | str | None) -> list[Planned]:
         """One for each limit.
@@ -65,16 +69,13 @@ class Stencil:
             if rule.missing_partition != "deny":
                 return []
             value, cost = "missing", NEVER
-        partition, tier, label = digest(value), self.tier, self.label
+        partition, tier, label, refusals = digest(value), self.tier, self.label, rule.count_refusals
         key, units, gating = f"{rule.slug}:{partition}", rule.cost if cost is None else cost, rule.mode == "enforce"
-        planned = []
-        for limit, delay, generation in self.records:
-            name = f"{key}:{generation}" if generation else key
-            longest = delay if isinstance(max_delay, str) else max_delay
-            charge = Charge(
-                name, limit, units, gating, label, rule.count_refusals, longest, partition, rule.sync_interval
-            )
-            planned.append(Planned(rule, tier, charge))
+        by_rule, interval, planned = isinstance(max_delay, str), rule.sync_interval, []
+        for limit, delay, ending in self.records:
+            longest = delay if by_rule else max_delay
+            parts = (key + ending, limit, units, gating, label, refusals, longest, partition, interval, 0)
+            planned.append(_new(Planned, (rule, tier, _new(Charge, parts))))
         return planned
 
 
@@ -129,8 +130,12 @@ def filled_in(
     values: of each stencil, what the caller has under its name; without a name the partition. `None` = it is missing.
     """
     planned: list[Planned] = []
+    latest = text = None
     for stencil, value in zip(sheet.stencils, values, strict=True):
-        if value is not None and stencil.name is not None:
-            value = written([(stencil.name, value)])
+        name = stencil.name
+        if value is not None and name:
+            if latest != (name, value):  # most rules are split by the same
+                latest, text = (name, value), written([(name, value)])
+            value = text
         planned += stencil.charges(value, None, max_delay)
     return tuple(planned)
