@@ -195,7 +195,7 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
     if not rules.enforced:
         return []
     entries = question.entries
-    access = None if entries is NOBODY else _access(entries, question.identity)
+    access = None if entries is NOBODY else access_of(entries, question.identity)
     if access is not None:
         if access.action == "allow":
             return []
@@ -236,7 +236,7 @@ def _with_extra(matched: Iterable[RuleRecord], extra: Sequence[Extra]) -> tuple[
     return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
 
 
-def _access(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
+def access_of(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
     """The access entry that is about the caller, of whom only that is worked out which entries are about."""
     if identity is None or not entries:
         return None

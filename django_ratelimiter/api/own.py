@@ -1,0 +1,158 @@
+"""What a caller may do, and what is known of what it has done; asking spends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import partial
+from typing import Final, NamedTuple
+
+from django.db.models import Sum
+from django.db.models.functions import TruncDate
+from django.http import HttpRequest
+from django.utils import timezone
+
+from .. import planning
+from ..conf import settings
+from ..engine.base import Verdict
+from ..engine.limits import Limit
+from ..exceptions import AccessDenied
+from ..identity import Identity, digest, identify, partition
+from ..models import TopPartition, UsageSample
+from ..rules import cache
+from ..rules.ruleset import RuleRecord, TierRecord
+from ..usage.times import Step, aware, floor, now, stored
+from ..waiting import go
+
+DAYS: Final = 30
+
+#: What only a request that meets the rule has.
+_OF_THE_REQUEST: Final = ("path:", "field:")
+
+
+class OwnLimit(NamedTuple):
+    """A limit of a caller's. verdict: what a request would be told; `None` = not known."""
+
+    rule: RuleRecord
+    limit: Limit
+    verdict: Verdict | None
+
+    @property
+    def remaining(self) -> int | None:
+        return self.verdict.remaining if self.verdict else None
+
+    @property
+    def resets_in(self) -> float | None:
+        return self.verdict.reset_after if self.verdict else None
+
+    @property
+    def resets_at(self) -> datetime | None:
+        if self.verdict is None:
+            return None
+        return datetime.fromtimestamp(self.verdict.at_us / 1e6, UTC) + timedelta(seconds=self.verdict.reset_after)
+
+    @property
+    def retry_in(self) -> float | None:
+        if self.verdict is None:
+            return None
+        return 0.0 if self.verdict.allowed else self.verdict.retry_after
+
+
+class Standing(NamedTuple):
+    """A caller's tier and limits, and the digest that each rule's counters know it by."""
+
+    tier: TierRecord | None
+    limits: list[OwnLimit]
+    digests: dict[str, str]
+
+
+class Day(NamedTuple):
+    """Requests of one day that met one rule. allowed, denied: `None` = not known. known_from: heaviest or sample."""
+
+    date: date
+    rule: str
+    requests: int
+    allowed: int | None
+    denied: int | None
+    known_from: str
+
+
+def look(request: HttpRequest) -> Standing:
+    """What all enforced rules would tell this caller now, wherever they apply. Nothing is spent.
+
+    Raises AccessDenied for whom an access entry denies. Whoever one allows has no limits, and nobody has any while
+    enforcement is stopped.
+    """
+    rules, identity = cache.current_rules(), identify(request)
+    granted = cache.standing_for(
+        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
+    )
+    access = planning.access_of(cache.access_list(), identity)
+    if access is not None and access.action == "deny":
+        raise AccessDenied(access)
+    if access is not None or not rules.enforced or not settings.ENABLED:
+        return Standing(granted.tier, [], {})
+    decision = go(planning.peeking(request, None, None, (), "rule", "all"))
+    limits = [
+        OwnLimit(result.rule, result.limit, result.verdict)
+        for result in decision.results
+        if result.mode == "enforce" and not _depends_on_request(result.rule)
+    ]
+    for rule in rules.rules:
+        if rule.mode == "enforce" and _depends_on_request(rule):
+            limits += [OwnLimit(rule, record.limit, None) for record in rule.limits_for(*granted)]
+    digests = {own.rule.slug: _digest(own.rule, identity) for own in limits}
+    return Standing(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
+
+
+def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
+    """The first and the last of the last 30 days, and what is known of them. digests: of the caller, by rule.
+
+    Two queries. What a rule's heaviest partitions say of a day goes before what samples say.
+    """
+    zone = timezone.get_default_timezone()
+    today = now().astimezone(zone).date()
+    first = today - timedelta(days=DAYS - 1)
+    start = stored(floor(datetime.combine(first, time(12), zone), Step.DAY, zone))
+    known = {(day.date, day.rule): day for day in (*_sampled(digests, start, zone), *_heaviest(digests, start, zone))}
+    return first, today, sorted(known.values(), key=lambda day: (day.date, day.rule))
+
+
+def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    rows = TopPartition.objects.filter(
+        granularity=TopPartition.Granularity.DAY, start__gte=start,
+        rule_slug__in=list(digests), partition__in=set(digests.values()),
+    )  # fmt: skip
+    for row in rows.iterator():
+        if digests[row.rule_slug] == row.partition:
+            on = aware(row.start).astimezone(zone).date()
+            yield Day(on, row.rule_slug, row.allowed + row.denied, row.allowed, row.denied, "heaviest")
+
+
+def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    on = TruncDate("minute", tzinfo=zone if timezone.is_aware(start) else None)
+    rows = (
+        UsageSample.objects.filter(
+            minute__gte=start, rule_slug__in=list(digests), partition_hash__in=set(digests.values())
+        )
+        .values_list("rule_slug", "partition_hash", on)
+        .annotate(sum=Sum("count"))
+        .order_by()
+    )
+    for rule, hashed, day, count in rows:
+        if digests[rule] == hashed:
+            yield Day(day, rule, count, None, None, "sample")
+
+
+def _depends_on_request(rule: RuleRecord) -> bool:
+    return any(name.startswith(_OF_THE_REQUEST) for name in rule.partition_by)
+
+
+def _digest(rule: RuleRecord, identity: Identity) -> str | None:
+    """What the caller's own counters of a rule are known by; `None` = not known, or shared with all."""
+    if not rule.partition_by or _depends_on_request(rule):
+        return None
+    value = partition(identity, rule.partition_by)
+    if value is None and rule.missing_partition == "ip":
+        value = partition(identity, ("ip",))
+    return None if value is None else digest(value)

@@ -1,0 +1,58 @@
+"""How lists are cut into pages: by the REST framework's own classes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.utils.dateparse import parse_datetime
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import CursorPagination, PageNumberPagination
+from rest_framework.request import Request
+
+PAGE: Final = 100
+LARGEST_PAGE: Final = 1_000
+
+#: What a query may say of them; else the framework would take a wrong size for none.
+RANGES: Final = {"page": {"minimum": 1}, "page_size": {"minimum": 1, "maximum": LARGEST_PAGE}}
+
+
+class Pages(PageNumberPagination):
+    """Numbered pages, of lists that are short."""
+
+    page_size = PAGE
+    page_size_query_param = "page_size"
+    max_page_size = LARGEST_PAGE
+    last_page_strings = ()
+
+    def get_schema_operation_parameters(self, view: Any) -> list[Any]:
+        return _with_ranges(super().get_schema_operation_parameters(view))
+
+
+class BucketPages(CursorPagination):
+    """Pages of usage buckets, each found by where the one before ended, however many there are."""
+
+    ordering = ("start", "rule_slug", "tier_slug")
+    page_size = PAGE
+    page_size_query_param = "page_size"
+    max_page_size = LARGEST_PAGE
+
+    def decode_cursor(self, request: Request) -> Any:
+        """The framework hands to the database whatever a cursor says; 404, as for other wrong cursors, if no moment."""
+        cursor = super().decode_cursor(request)
+        if cursor is not None and cursor.position is not None:
+            try:
+                moment = parse_datetime(str(cursor.position))
+            except ValueError:
+                moment = None
+            if moment is None or not 1970 <= moment.year < 9999:
+                raise NotFound(self.invalid_cursor_message)
+        return cursor
+
+    def get_schema_operation_parameters(self, view: Any) -> list[Any]:
+        return _with_ranges(super().get_schema_operation_parameters(view))
+
+
+def _with_ranges(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        parameter["schema"] |= RANGES.get(parameter["name"], {})
+    return parameters

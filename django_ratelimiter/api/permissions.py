@@ -1,0 +1,29 @@
+"""Who may ask for what."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from ..identity import identify
+
+VIEW_REPORTS: Final = "django_ratelimiter.view_usage_report"
+
+
+class MayViewReports(BasePermission):
+    """Users with the permission to view usage reports."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        user: Any = request.user
+        return bool(user and user.is_authenticated and user.has_perm(VIEW_REPORTS))
+
+
+class IsKnownCaller(BasePermission):
+    """Authenticated users, and requests with a known API key."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        request.user  # noqa: B018  authenticates, which tells Django's request whose it is
+        identity = identify(request._request)
+        return identity.user_id is not None or identity.api_key is not None

@@ -1,0 +1,191 @@
+"""What is answered. The names of fields are contract; each is described in the OpenAPI schema by its help text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from ..decision import Result
+from ..models import UsageBucket
+from ..rules.ruleset import LimitRecord, RuleRecord
+from ..rules.words import limit_in_words, limits_in_words
+
+# Answers are only ever written, so a serializer here is a description. Kinds and modes are plain texts in the schema:
+# enums would compete for names with those of the project.
+
+
+class RateLimitLimitSerializer(serializers.Serializer[LimitRecord]):
+    """One limit, in words and numbers."""
+
+    in_words = serializers.SerializerMethodField()
+    algorithm = serializers.CharField(source="limit.algorithm")
+    quota = serializers.IntegerField(source="limit.quota", help_text="Units per window.")
+    window_seconds = serializers.FloatField(
+        source="limit.window", allow_null=True, help_text="null where a calendar says how long it is."
+    )
+    calendar = serializers.CharField(source="limit.calendar", allow_null=True, help_text="day, week, month or year.")
+    timezone = serializers.CharField(source="limit.timezone", allow_null=True, help_text="Of the calendar; null = UTC.")
+    burst = serializers.IntegerField(
+        source="limit.capacity", help_text="The largest cost that can pass at once, in units."
+    )
+    soft_quota = serializers.IntegerField(source="limit.soft_quota", allow_null=True)
+
+    def get_in_words(self, record: LimitRecord) -> str:
+        return limit_in_words(record)
+
+
+class RateLimitTierLimitsSerializer(serializers.Serializer[Any]):
+    """The limits of one tier."""
+
+    tier = serializers.CharField(allow_null=True, help_text="A slug; null = every other tier.")
+    unlimited = serializers.BooleanField()
+    limits = RateLimitLimitSerializer(many=True)
+
+
+class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
+    """A rule that is in force."""
+
+    slug = serializers.CharField()
+    name = serializers.CharField()
+    mode = serializers.CharField(help_text="off, shadow or enforce.")
+    methods = serializers.SerializerMethodField(help_text="Empty = all.")
+    path_kind = serializers.CharField(help_text="any, exact, prefix or route.")
+    path = serializers.CharField()
+    view_name = serializers.CharField()
+    scope = serializers.CharField()
+    counted_by = serializers.ListField(
+        source="partition_by", child=serializers.CharField(), help_text="What splits its counters; empty = nothing."
+    )
+    cost = serializers.IntegerField(help_text="Units that one request spends.")
+    failure_policy = serializers.CharField()
+    priority = serializers.IntegerField()
+    in_words = serializers.SerializerMethodField(help_text="The limits of all tiers.")
+    tiers = serializers.SerializerMethodField()
+
+    def get_methods(self, rule: RuleRecord) -> list[str]:
+        return sorted(rule.methods)
+
+    def get_in_words(self, rule: RuleRecord) -> str:
+        return limits_in_words(rule)
+
+    def get_tiers(self, rule: RuleRecord) -> list[dict[str, Any]]:
+        told = [{"tier": tier, "unlimited": not some, "limits": some} for tier, some in rule.limits.items()]
+        return list(RateLimitTierLimitsSerializer(told, many=True).data)
+
+
+class _FiguresSerializer(serializers.Serializer[Any]):
+    allowed = serializers.IntegerField()
+    denied = serializers.IntegerField()
+    shadow_denied = serializers.IntegerField(help_text="Would have been denied, were the rule enforced.")
+    soft_exceeded = serializers.IntegerField(help_text="A part of allowed.")
+
+
+class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
+    """What one rule decided for one tier in one span of time, in requests."""
+
+    rule = serializers.CharField(source="rule_slug")
+    tier = serializers.CharField(source="tier_slug", help_text="Empty = no tier.")
+    granularity = serializers.CharField()
+    degraded = serializers.IntegerField(help_text="Decided without Redis; a part of the others.")
+    partitions = serializers.IntegerField(
+        allow_null=True, help_text="How many different ones were met, about; null = not known, as for minutes."
+    )
+
+    class Meta:
+        model = UsageBucket
+        fields = (
+            "rule", "tier", "granularity", "start", "allowed", "denied", "shadow_denied", "soft_exceeded", "degraded",
+            "partitions",
+        )  # fmt: skip
+
+
+class RateLimitTotalSerializer(_FiguresSerializer):
+    """What one rule decided for one tier in the whole period, in requests."""
+
+    rule = serializers.CharField(source="rule_slug")
+    tier = serializers.CharField(source="tier_slug", help_text="Empty = no tier.")
+    allowed = serializers.IntegerField(source="figures.allowed")
+    denied = serializers.IntegerField(source="figures.denied")
+    shadow_denied = serializers.IntegerField(
+        source="figures.shadow_denied", help_text="Would have been denied, were the rule enforced."
+    )
+    soft_exceeded = serializers.IntegerField(source="figures.soft_exceeded", help_text="A part of allowed.")
+    refusal_rate = serializers.FloatField(
+        source="figures.refusal_rate", allow_null=True, help_text="From 0 to 1; null without requests."
+    )
+
+
+class RateLimitPartitionSerializer(serializers.Serializer[Any]):
+    """One of the heaviest partitions of a rule. Numbers are estimated from samples where there were many requests."""
+
+    partition = serializers.CharField(help_text="Its digest, as in the names of keys.")
+    allowed = serializers.IntegerField(source="sum_allowed")
+    denied = serializers.IntegerField(source="sum_denied")
+
+
+class RateLimitTierSerializer(serializers.Serializer[Any]):
+    """A tier."""
+
+    slug = serializers.CharField()
+    name = serializers.CharField()
+
+
+class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
+    """One limit of the caller's, as the tier and what else is assigned have it."""
+
+    rule = serializers.CharField(source="rule.slug")
+    name = serializers.CharField(source="rule.name")
+    in_words = serializers.SerializerMethodField()
+    counted_by = serializers.ListField(source="rule.partition_by", child=serializers.CharField())
+    cost = serializers.IntegerField(source="rule.cost", help_text="Units that one request spends.")
+    quota = serializers.IntegerField(source="limit.quota", help_text="Units per window.")
+    window_seconds = serializers.FloatField(
+        source="limit.window", allow_null=True, help_text="null where a calendar says how long it is."
+    )
+    remaining = serializers.IntegerField(
+        allow_null=True, help_text="Units; null = not known, as it depends on the request, or Redis is out of reach."
+    )
+    resets_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back; null = not known.")
+    resets_at = serializers.DateTimeField(allow_null=True)
+    retry_in = serializers.FloatField(
+        allow_null=True, help_text="Seconds until a request would pass, 0 = at once; null = never, or not known."
+    )
+
+    def get_in_words(self, own: Result) -> str:
+        return limit_in_words(LimitRecord(own.limit))
+
+
+class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
+    """What is known of the caller's requests of one day that met one rule."""
+
+    date = serializers.DateField()
+    rule = serializers.CharField()
+    requests = serializers.IntegerField()
+    allowed = serializers.IntegerField(allow_null=True, help_text="null = not known.")
+    denied = serializers.IntegerField(allow_null=True, help_text="null = not known.")
+    known_from = serializers.CharField(help_text="heaviest or sample.")
+
+
+class RateLimitOwnUsageSerializer(serializers.Serializer[Any]):
+    """The last 30 days, as far as they are known."""
+
+    since = serializers.DateField()
+    until = serializers.DateField()
+    complete = serializers.BooleanField(help_text="Always false: most requests are counted by rule and tier only.")
+    explanation = serializers.CharField()
+    days = RateLimitOwnDaySerializer(many=True)
+
+
+class RateLimitOwnSerializer(serializers.Serializer[Any]):
+    """What the caller may do, and has done."""
+
+    tier = RateLimitTierSerializer(allow_null=True)
+    limits = RateLimitOwnLimitSerializer(many=True)
+    usage = RateLimitOwnUsageSerializer()
+
+
+class RateLimitProblemSerializer(serializers.Serializer[Any]):
+    """Why a request was refused."""
+
+    detail = serializers.CharField()

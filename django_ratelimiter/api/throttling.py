@@ -1,0 +1,41 @@
+"""The limit of those who ask for their own limits."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from .. import limiter
+from ..decision import NOTHING_TO_DECIDE, Decision, without
+from ..identity import identify, partition
+from ..planning import Extra, Only
+from ..rules import code
+from ..throttling import RuleThrottle
+
+
+class SparingThrottle(RuleThrottle):
+    """Meets the rules of the view's `throttle_scope` only, and a rate for each caller; spends nothing of other rules.
+
+    What the middleware's rules have charged before the caller was authenticated is given back.
+    """
+
+    #: Requests, and seconds.
+    rate: ClassVar[tuple[int, int]] = (60, 60)
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        http = request._request
+        decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+        if decision.allowed and decision.results:
+            limiter.refund(decision)
+            http.ratelimit = without(decision, {result.rule.slug for result in decision.results})  # type: ignore[attr-defined]
+        return super().allow_request(request, view)
+
+    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[Extra, ...]]:
+        scope, _ = super().asks(request, view)
+        rule = code.rule_of(code.slug_of(scope or ""), *self.rate, "caller")
+        code.register(rule)
+        identity = identify(request._request)
+        value = partition(identity, ("user",)) or partition(identity, ("api_key",))
+        return Only(scope or ""), (Extra(rule, value),)

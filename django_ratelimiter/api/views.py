@@ -1,0 +1,169 @@
+"""The views. Those for staff need the permission to view usage reports; `Own` is for every known caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet, Sum
+from django.utils.translation import gettext as _
+from rest_framework.exceptions import NotFound, PermissionDenied
+from rest_framework.generics import GenericAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ..exceptions import AccessDenied
+from ..models import TopPartition, UsageBucket
+from ..rules import cache
+from ..rules.ruleset import RuleRecord
+from ..throttling import RuleThrottle
+from ..usage import reports
+from ..usage.reports import Period
+from ..usage.times import Step, stored
+from . import own, serializers
+from .pagination import BucketPages, Pages
+from .permissions import IsKnownCaller, MayViewReports
+from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, asked
+from .throttling import SparingThrottle
+
+
+class _Report(GenericAPIView[Any]):
+    """A view for staff. query_class: what may be asked for."""
+
+    permission_classes = (MayViewReports,)
+    throttle_classes = (RuleThrottle,)
+    throttle_scope = "ratelimit-reports"
+    versioning_class = None
+    filter_backends: Any = (QueryFilter,)
+    pagination_class: Any = Pages
+    query_class: type[Query] = Query
+
+    def page(self, rows: Any) -> Response:
+        """The page of these rows that was asked for."""
+        return self.get_paginated_response(self.get_serializer(self.paginate_queryset(rows), many=True).data)
+
+
+class Rules(_Report):
+    """The rules that are in force, by priority, then slug."""
+
+    serializer_class = serializers.RateLimitRuleSerializer
+    query_class = RulesQuery
+
+    def get(self, request: Request) -> Response:
+        mode = asked(self.query_class, request).get("mode")
+        return self.page([rule for rule in cache.current_rules().rules if mode in (None, rule.mode)])
+
+
+class Rule(_Report):
+    """One rule that is in force, by its slug."""
+
+    serializer_class = serializers.RateLimitRuleSerializer
+    pagination_class = None
+    filter_backends = ()
+
+    def get(self, request: Request, slug: str) -> Response:
+        rule = _rule(slug)
+        if rule is None:
+            raise NotFound(_no_rule(slug))
+        return Response(self.get_serializer(rule).data)
+
+
+class Partitions(_Report):
+    """The heaviest partitions of a rule, the heaviest first: of each hour or day 100 are known at most."""
+
+    serializer_class = serializers.RateLimitPartitionSerializer
+    query_class = PartitionsQuery
+
+    def get(self, request: Request, slug: str) -> Response:
+        query = asked(self.query_class, request)
+        rows: QuerySet[TopPartition] = TopPartition.objects.filter(rule_slug=slug)
+        if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
+            raise NotFound(_no_rule(slug))
+        span: Period = query["span"]
+        granularity = query.get("granularity") or (Step.DAY if span.step is Step.DAY else Step.HOUR)
+        found = (
+            rows.filter(granularity=granularity, start__gte=stored(span.start), start__lt=stored(span.end))
+            .values("partition")
+            .annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
+            .order_by(f"-sum_{query['by']}", "partition")
+        )
+        return self.page(found)
+
+
+class Usage(_Report):
+    """Usage buckets of one granularity, oldest first, then by rule and tier."""
+
+    serializer_class = serializers.RateLimitBucketSerializer
+    query_class = UsageQuery
+    pagination_class = BucketPages
+
+    def get(self, request: Request) -> Response:
+        query = asked(self.query_class, request)
+        span: Period = query["span"]
+        rows = UsageBucket.objects.filter(
+            granularity=query.get("granularity") or span.step,
+            start__gte=stored(span.start),
+            start__lt=stored(span.end),
+        )
+        for name in ("rule", "tier"):
+            if name in query:
+                rows = rows.filter(**{f"{name}_slug": query[name]})
+        return self.page(rows)
+
+
+class Totals(_Report):
+    """The sums of each rule and tier with usage in the period."""
+
+    serializer_class = serializers.RateLimitTotalSerializer
+    query_class = TotalsQuery
+
+    def get(self, request: Request) -> Response:
+        query = asked(self.query_class, request)
+        return self.page(
+            [
+                total
+                for total in reports.totals(query["span"])
+                if query.get("rule", total.rule_slug) == total.rule_slug
+                and query.get("tier", total.tier_slug) == total.tier_slug
+            ]
+        )
+
+
+class Own(GenericAPIView[Any]):
+    """The caller's own tier, limits and last 30 days. Asking spends nothing of what it tells about."""
+
+    serializer_class = serializers.RateLimitOwnSerializer
+    permission_classes = (IsKnownCaller,)
+    throttle_classes = (SparingThrottle,)
+    throttle_scope = "ratelimit-me"
+    versioning_class = None
+    filter_backends = ()
+    pagination_class = None
+
+    def get(self, request: Request) -> Response:
+        try:
+            standing = own.look(request._request)
+        except AccessDenied as error:
+            raise PermissionDenied from error
+        since, until, days = own.days(standing.digests)
+        usage = {
+            "since": since,
+            "until": until,
+            "complete": False,
+            "explanation": _(
+                "Requests are counted by rule and tier, and by caller only on days on which a caller was among the "
+                "heaviest of a rule (estimated where there were many), or where a sample has picked the caller."
+            ),
+            "days": days,
+        }
+        told = {"tier": standing.tier, "limits": standing.limits, "usage": usage}
+        response = Response(self.get_serializer(told).data)
+        response["Cache-Control"] = "private, no-store"
+        return response
+
+
+def _rule(slug: str) -> RuleRecord | None:
+    return next((rule for rule in cache.current_rules().rules if rule.slug == slug), None)
+
+
+def _no_rule(slug: str) -> str:
+    return _("There is no rule “%(slug)s”.") % {"slug": slug}

@@ -1,0 +1,214 @@
+"""What each caller may read: its own tier, limits and last days. Asking spends nothing."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from django_ratelimiter import connection
+from django_ratelimiter.api import throttling
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.rules import cache, tiers
+from django_ratelimiter.usage.times import stored
+
+from .conftest import KEY, MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.api.urls")]
+
+
+def me(client: Client, **headers: str) -> Any:
+    response = client.get("/limits/me/", headers=headers)
+    assert response.status_code == 200, response.content
+    return response.json()
+
+
+def told(client: Client, *names: str, **headers: str) -> list[tuple[Any, ...]]:
+    """These fields of each limit."""
+    return [tuple(limit[name] for name in ("rule", *names)) for limit in me(client, **headers)["limits"]]
+
+
+def today() -> date:
+    return timezone.now().astimezone(timezone.get_default_timezone()).date()
+
+
+class TestWho:
+    @override_settings(REST_FRAMEWORK={})
+    def test_nobody_else_than_users_and_known_keys(self, client: Client, as_ann: Client, pro: Tier) -> None:
+        assert client.get("/limits/me/").status_code == 403
+        assert client.get("/limits/me/", headers={"X-API-Key": "unknown"}).status_code == 403
+        assert me(as_ann)["tier"] is None
+        assert me(client, **{"X-API-Key": KEY})["tier"] == {"slug": "pro", "name": "Professional"}
+
+    def test_401_where_the_framework_says_so(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        from rest_framework.authentication import BasicAuthentication
+
+        from django_ratelimiter.api.views import Own
+
+        monkeypatch.setattr(Own, "authentication_classes", (BasicAuthentication,))
+        assert client.get("/limits/me/").status_code == 401
+        response = client.get("/limits/me/", headers={"Authorization": "Basic eDp5"})
+        assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Basic realm="api"')
+
+    def test_a_user_whom_the_framework_has_authenticated(self, ann: User, make_rule: MakeRule) -> None:
+        make_rule("per-user", partition_by=["user"])
+        client = APIClient()
+        client.force_authenticate(ann)
+        assert told(client, "remaining") == [("per-user", 5)]
+
+    def test_not_who_is_denied(self, as_ann: Client, ann: User) -> None:
+        AccessEntry.objects.create(action="deny", kind="user", value=str(ann.pk))
+        assert as_ann.get("/limits/me/").status_code == 403
+
+
+class TestLimits:
+    def test_as_the_tier_has_them(self, make_rule: MakeRule, as_ann: Client, ann: User, free: Tier, pro: Tier) -> None:
+        make_rule("api", {free: [{"quota": 5}, {"quota": 9, "window_seconds": 60}], pro: [{"quota": 50}]})
+        make_rule("pros", {pro: [{"quota": 50}]})
+        make_rule("shadow", mode="shadow")
+        make_rule("off", mode="off")
+        assert sorted(told(as_ann, "quota", "in_words")) == [
+            ("api", 5, "5 per day, token bucket"),
+            ("api", 9, "9 per minute, token bucket"),
+        ]
+        TierAssignment.objects.create(tier=free, user=ann, multiplier=3)
+        tiers.forget()
+        assert sorted(told(as_ann, "quota")) == [("api", 15), ("api", 27)]
+
+    def test_what_remains_and_when_it_is_back(self, make_rule: MakeRule, as_ann: Client) -> None:
+        make_rule("hello", partition_by=["user"], path_kind="prefix", path="/hello/", cost=2)
+        assert told(as_ann, "remaining", "resets_in", "retry_in", "cost") == [("hello", 5, 0, 0, 2)]
+        for _ in range(3):
+            as_ann.get("/hello/")
+        [limit] = me(as_ann)["limits"]
+        assert limit["remaining"] == 1
+        assert 0 < limit["retry_in"] < 17_280
+        assert 17_280 * 3 < limit["resets_in"] < 17_280 * 4
+        back = datetime.fromisoformat(limit["resets_at"])
+        assert abs(back - timezone.now() - timedelta(seconds=limit["resets_in"])) < timedelta(seconds=9)
+
+    def test_asking_spends_nothing(self, make_rule: MakeRule, as_ann: Client, pro: Tier) -> None:
+        for names in ("user", "ip", "api_key"):
+            make_rule(f"per-{names}", {None: [{"quota": 2}]}, partition_by=[names])
+        make_rule("global", {None: [{"quota": 2}]})
+        make_rule("busy", {None: [{"quota": 2, "algorithm": "concurrency"}]})
+        headers = {"X-API-Key": KEY}
+        for _ in range(5):
+            assert set(told(as_ann, "remaining", **headers)) == {
+                (slug, 2) for slug in ("per-user", "per-ip", "per-api_key", "global", "busy")
+            }
+        assert "per-ip" not in as_ann.get("/limits/me/").get("RateLimit", "")
+
+    def test_bad_credentials_are_charged(self, make_rule: MakeRule, client: Client) -> None:
+        make_rule("per-ip", {None: [{"quota": 2}]}, partition_by=["ip"])
+        asked = [client.get("/limits/me/", headers={"X-API-Key": f"guess {n}"}).status_code for n in range(4)]
+        assert asked == [403, 403, 429, 429]
+
+    def test_what_depends_on_the_request_is_not_known(self, make_rule: MakeRule, as_ann: Client) -> None:
+        make_rule("item", partition_by=["path:item"], missing_partition="deny", path_kind="prefix", path="/items/")
+        assert told(as_ann, "quota", "remaining", "resets_at", "counted_by") == [("item", 5, None, None, ["path:item"])]
+
+    def test_what_the_caller_lacks_does_not_limit_it(self, make_rule: MakeRule, client: Client, pro: Tier) -> None:
+        make_rule("per-user", partition_by=["user"])
+        make_rule("per-key", partition_by=["api_key"])
+        assert told(client, **{"X-API-Key": KEY}) == [("per-key",)]
+
+    @pytest.mark.parametrize("because", ["allowed", "disabled", "stopped"])
+    def test_nothing_limits_who_is_let_past(
+        self, make_rule: MakeRule, as_ann: Client, ann: User, because: str, settings: Any
+    ) -> None:
+        make_rule("api")
+        make_rule("item", partition_by=["path:item"])
+        if because == "allowed":
+            AccessEntry.objects.create(action="allow", kind="user", value=str(ann.pk))
+        elif because == "disabled":
+            settings.RATELIMITER = {**settings.RATELIMITER, "ENABLED": False}
+        else:
+            cache.switch_enforcement(False)
+        assert told(as_ann) == []
+
+    def test_without_redis_what_remains_is_not_known(
+        self, make_rule: MakeRule, as_ann: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Gone:
+            def check(self, *_args: Any, **_options: Any) -> None:
+                raise EngineUnavailable("gone")
+
+            peek = check
+
+        make_rule("api")
+        assert told(as_ann, "remaining") == [("api", 5)]
+        monkeypatch.setattr(connection, "_engine", Gone())
+        assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
+
+
+class TestItsOwnLimit:
+    def test_a_rate_for_each_caller(
+        self, make_rule: MakeRule, as_ann: Client, client: Client, pro: Tier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(throttling.SparingThrottle, "rate", (2, 3_600))
+        assert [as_ann.get("/limits/me/").status_code for _ in range(3)] == [200, 200, 429]
+        assert client.get("/limits/me/", headers={"X-API-Key": KEY}).status_code == 200
+
+    def test_rules_of_its_scope(self, make_rule: MakeRule, as_ann: Client) -> None:
+        make_rule("asking", {None: [{"quota": 2}]}, scope="ratelimit-me", partition_by=["user"])
+        assert [as_ann.get("/limits/me/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+class TestLastDays:
+    def top(self, rule: Rule, value: str, days: int, allowed: int, denied: int, granularity: str = "day") -> None:
+        start = datetime.combine(today() - timedelta(days=days), time.min, timezone.get_default_timezone())
+        TopPartition.objects.create(
+            rule_slug=rule.slug, granularity=granularity, start=stored(start), partition=digest(value), allowed=allowed,
+            denied=denied,
+        )  # fmt: skip
+
+    def sample(self, rule: Rule, value: str, days: int, count: int, minutes: int = 0) -> None:
+        noon = datetime.combine(today() - timedelta(days=days), time(12), timezone.get_default_timezone())
+        minute = noon + timedelta(minutes=minutes)
+        UsageSample.objects.create(
+            rule_slug=rule.slug, minute=stored(minute), partition_hash=digest(value), count=count
+        )
+
+    def test_as_far_as_they_are_known(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
+        rule, shared = make_rule("per-user", partition_by=["user"]), make_rule("global")
+        mine = f"user:{ann.pk}"
+        self.top(rule, mine, 2, 30, 4)
+        self.top(rule, mine, 40, 1, 1)
+        self.top(rule, mine, 1, 7, 7, "hour")
+        self.top(rule, "user:77", 2, 99, 99)
+        self.top(shared, "", 2, 99, 99)
+        self.sample(rule, mine, 2, 5)
+        self.sample(rule, mine, 1, 5)
+        self.sample(rule, mine, 1, 6, minutes=1)
+        self.sample(rule, "user:77", 1, 99)
+        usage = me(as_ann)["usage"]
+        assert (usage["since"], usage["until"]) == (str(today() - timedelta(days=29)), str(today()))
+        assert usage["complete"] is False
+        shown = [
+            (day["date"], day["rule"], day["requests"], day["allowed"], day["denied"], day["known_from"])
+            for day in usage["days"]
+        ]
+        assert shown == [
+            (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "heaviest"),
+            (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
+        ]
+
+    def test_of_an_api_key(self, make_rule: MakeRule, client: Client, pro: Tier) -> None:
+        rule = make_rule("per-key", partition_by=["api_key"])
+        self.top(rule, f"api_key:{hash_api_key(KEY)}", 0, 3, 0)
+        assert [day["requests"] for day in me(client, **{"X-API-Key": KEY})["usage"]["days"]] == [3]
+
+    def test_nothing_is_known_of_most(self, as_ann: Client) -> None:
+        assert me(as_ann)["usage"]["days"] == []
+
+
+def test_it_is_nobody_elses_to_keep(as_ann: Client) -> None:
+    assert as_ann.get("/limits/me/")["Cache-Control"] == "private, no-store"

@@ -1,0 +1,61 @@
+"""The OpenAPI schema of drf-spectacular tells all that the views take and answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("drf_spectacular")
+
+from django.test import override_settings
+from django.urls import include, path
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.validation import validate_schema
+
+import django_ratelimiter.api.schema  # noqa: F401  as the addresses do where drf-spectacular is installed
+
+PATTERNS = [path("limits/", include("django_ratelimiter.api.urls"))]
+
+LIST = ["200", "400", "401", "403", "404", "429", "503"]
+ANSWERS = {
+    "/limits/me/": ["200", "401", "403", "429", "503"],
+    "/limits/rules/": LIST,
+    "/limits/rules/{slug}/": ["200", "401", "403", "404", "429", "503"],
+    "/limits/rules/{slug}/partitions/": LIST,
+    "/limits/usage/": LIST,
+    "/limits/usage/totals/": LIST,
+}
+
+
+@pytest.fixture(params=["drf_spectacular.openapi.AutoSchema", "django_ratelimiter.schema.AutoSchema"])
+def paths(request: pytest.FixtureRequest) -> Any:
+    """The paths of the schema, whichever class the project makes it with."""
+    with override_settings(REST_FRAMEWORK={"DEFAULT_SCHEMA_CLASS": request.param}):
+        GENERATOR_STATS.reset()
+        schema = SchemaGenerator(patterns=PATTERNS).get_schema(request=None, public=True)
+    assert not GENERATOR_STATS
+    validate_schema(schema)
+    return schema["paths"]
+
+
+def test_nothing_but_get(paths: Any) -> None:
+    assert {path: list(methods) for path, methods in paths.items()} == {path: ["get"] for path in ANSWERS}
+
+
+def test_parameters(paths: Any) -> None:
+    told = {path: [each["name"] for each in methods["get"].get("parameters", [])] for path, methods in paths.items()}
+    period = ["period", "since", "until"]
+    assert {path: sorted(names) for path, names in told.items()} == {
+        "/limits/me/": ["X-API-Key"],
+        "/limits/rules/": ["mode", "page", "page_size"],
+        "/limits/rules/{slug}/": ["slug"],
+        "/limits/rules/{slug}/partitions/": sorted([*period, "slug", "by", "granularity", "page", "page_size"]),
+        "/limits/usage/": sorted([*period, "cursor", "granularity", "page_size", "rule", "tier"]),
+        "/limits/usage/totals/": sorted([*period, "page", "page_size", "rule", "tier"]),
+    }
+
+
+def test_answers(paths: Any) -> None:
+    assert {path: sorted(methods["get"]["responses"]) for path, methods in paths.items()} == ANSWERS

@@ -1,0 +1,217 @@
+"""What staff may read: rules, usage and the heaviest partitions."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+
+from django_ratelimiter.models import Tier, TopPartition
+
+from .conftest import KEY, MakeRule, bucket, moment
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.api.urls")]
+
+VIEWS = ["/limits/rules/", "/limits/rules/one/", "/limits/rules/one/partitions/", "/limits/usage/",
+         "/limits/usage/totals/"]  # fmt: skip
+
+
+def results(client: Client, url: str, **query: str) -> Any:
+    response = client.get(url, query)
+    assert response.status_code == 200, response.content
+    return response.json()["results"]
+
+
+class TestPermission:
+    @pytest.mark.parametrize("url", VIEWS)
+    def test_only_with_the_named_permission(
+        self, make_rule: MakeRule, as_ann: Client, as_staff: Client, url: str
+    ) -> None:
+        make_rule("one")
+        assert (Client().get(url).status_code, as_ann.get(url).status_code, as_staff.get(url).status_code) == (
+            403,
+            403,
+            200,
+        )
+
+    def test_being_staff_is_not_enough(self, client: Client) -> None:
+        client.force_login(User.objects.create(username="bob", is_staff=True))
+        assert client.get("/limits/usage/").status_code == 403
+
+    def test_nor_is_an_api_key(self, client: Client, pro: Tier) -> None:
+        assert client.get("/limits/usage/", headers={"X-API-Key": KEY}).status_code == 403
+
+    def test_nothing_can_be_changed(self, make_rule: MakeRule, as_staff: Client) -> None:
+        make_rule("one", mode="off")
+        for method in ("post", "put", "patch", "delete"):
+            assert {getattr(as_staff, method)(url).status_code for url in VIEWS} == {405}
+
+
+class TestRules:
+    def test_limits_in_words_and_numbers(self, make_rule: MakeRule, as_staff: Client, free: Tier, pro: Tier) -> None:
+        make_rule(
+            "one",
+            {
+                None: [{"quota": 5, "window_seconds": 60, "burst": 9}],
+                pro: [{"unlimited": True, "quota": None, "window_seconds": None}],
+            },
+            mode="shadow", methods=["GET"], partition_by=["user"],
+        )  # fmt: skip
+        [rule] = results(as_staff, "/limits/rules/")
+        assert rule == as_staff.get("/limits/rules/one/").json()
+        assert (rule["slug"], rule["mode"], rule["methods"]) == ("one", "shadow", ["GET", "HEAD"])
+        assert (rule["counted_by"], rule["cost"]) == (["user"], 1)
+        assert "5 per minute, token bucket, burst 9" in rule["in_words"]
+        others, pros = sorted(rule["tiers"], key=lambda tier: tier["tier"] or "")
+        assert (pros["tier"], pros["unlimited"], pros["limits"]) == ("pro", True, [])
+        assert (others["tier"], others["unlimited"]) == (None, False)
+        [limit] = others["limits"]
+        assert limit["in_words"] == "5 per minute, token bucket, burst 9"
+        assert (limit["quota"], limit["window_seconds"], limit["burst"], limit["calendar"]) == (5, 60, 9, None)
+
+    def test_calendars_have_no_window(self, make_rule: MakeRule, as_staff: Client) -> None:
+        calendar = {"quota": 5, "algorithm": "fixed_window", "window_seconds": None, "calendar": "month"}
+        make_rule("one", {None: [calendar]})
+        [limit] = as_staff.get("/limits/rules/one/").json()["tiers"][0]["limits"]
+        assert (limit["window_seconds"], limit["calendar"]) == (None, "month")
+
+    def test_by_mode(self, make_rule: MakeRule, as_staff: Client) -> None:
+        for mode in ("off", "shadow", "enforce"):
+            make_rule(f"is-{mode}", mode=mode)
+        assert [rule["slug"] for rule in results(as_staff, "/limits/rules/", mode="shadow")] == ["is-shadow"]
+        assert len(results(as_staff, "/limits/rules/")) == 3
+
+    def test_pages(self, make_rule: MakeRule, as_staff: Client) -> None:
+        for slug in ("one", "two", "three"):
+            make_rule(slug)
+        first = as_staff.get("/limits/rules/", {"page_size": 2}).json()
+        assert (first["count"], [rule["slug"] for rule in first["results"]]) == (3, ["one", "three"])
+        assert [rule["slug"] for rule in as_staff.get(first["next"]).json()["results"]] == ["two"]
+        assert as_staff.get("/limits/rules/", {"page": 9}).status_code == 404
+
+    @pytest.mark.parametrize("url", ["/limits/rules/none/", "/limits/rules/none/partitions/"])
+    def test_a_rule_that_is_not_there(self, as_staff: Client, url: str) -> None:
+        response = as_staff.get(url)
+        assert (response.status_code, response.json()) == (404, {"detail": "There is no rule “none”."})
+
+
+class TestUsage:
+    def test_buckets_of_one_granularity(self, as_staff: Client) -> None:
+        bucket(rule="b", allowed=1, granularity="hour")
+        bucket(rule="a", tier="", allowed=3, denied=2, degraded=1, granularity="hour", partitions=7)
+        bucket(rule="a", tier="", allowed=3)
+        bucket(timedelta(hours=30), granularity="hour")
+        found = results(as_staff, "/limits/usage/")
+        assert [(row["rule"], row["allowed"]) for row in found] == [("a", 3), ("b", 1)]
+        assert (found[0]["tier"], found[0]["denied"], found[0]["degraded"], found[0]["partitions"]) == ("", 2, 1, 7)
+        [minute] = results(as_staff, "/limits/usage/", granularity="minute")
+        assert (minute["granularity"], minute["partitions"]) == ("minute", None)
+        assert len(results(as_staff, "/limits/usage/", period="7d", granularity="hour")) == 3
+
+    def test_by_rule_and_tier(self, as_staff: Client) -> None:
+        for rule, tier in (("a", "free"), ("a", ""), ("b", "free")):
+            bucket(rule=rule, tier=tier, allowed=1)
+        for url, more in (("/limits/usage/", {"granularity": "minute"}), ("/limits/usage/totals/", {})):
+
+            def met(**query: str) -> list[tuple[str, str]]:
+                return [(row["rule"], row["tier"]) for row in results(as_staff, url, **more, **query)]  # noqa: B023
+
+            assert met(rule="a") == [("a", ""), ("a", "free")]
+            assert met(tier="") == [("a", "")]
+            assert met(rule="b", tier="free") == [("b", "free")]
+            assert met(rule="none") == []
+
+    def test_from_one_moment_to_another(self, as_staff: Client) -> None:
+        kept = [bucket(timedelta(minutes=minutes), granularity="minute") for minutes in (30, 20, 10)]
+        ends = {"since": kept[0].start.isoformat(), "until": kept[2].start.isoformat()}
+        assert len(results(as_staff, "/limits/usage/", **ends)) == 2
+
+    def test_pages_follow_each_other_without_gap_or_overlap(self, as_staff: Client) -> None:
+        for minutes in (7, 6, 5):
+            for rule in ("a", "b", "c"):
+                bucket(timedelta(minutes=minutes), rule=rule)
+        url, seen = f"/limits/usage/?{urlencode({'granularity': 'minute', 'page_size': 2})}", []
+        while url:
+            page = as_staff.get(url).json()
+            seen += [(row["start"], row["rule"]) for row in page["results"]]
+            url = page["next"]
+        assert len(seen) == 9
+        assert seen == sorted(set(seen))
+
+    def test_totals(self, as_staff: Client) -> None:
+        bucket(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2)
+        bucket(timedelta(minutes=6), allowed=10)
+        assert results(as_staff, "/limits/usage/totals/", period="1h") == [
+            {"rule": "rule", "tier": "free", "allowed": 16, "denied": 3, "shadow_denied": 1, "soft_exceeded": 2,
+             "refusal_rate": 0.15}
+        ]  # fmt: skip
+
+
+class TestPartitions:
+    def heaviest(self, *ago: int, partition: str, allowed: int = 0, denied: int = 0, granularity: str = "hour") -> None:
+        for hours in ago:
+            TopPartition.objects.create(
+                rule_slug="gone", granularity=granularity, start=moment(timedelta(hours=hours)), partition=partition,
+                allowed=allowed, denied=denied,
+            )  # fmt: skip
+
+    def test_the_heaviest_first(self, as_staff: Client) -> None:
+        self.heaviest(1, 2, partition="x", allowed=10, denied=1)
+        self.heaviest(1, partition="y", allowed=15, denied=5)
+        self.heaviest(1, partition="y", allowed=99, granularity="day")
+        url = "/limits/rules/gone/partitions/"
+        x, y = ({"partition": "x", "allowed": 20, "denied": 2}, {"partition": "y", "allowed": 15, "denied": 5})
+        assert results(as_staff, url) == [x, y]
+        assert results(as_staff, url, by="denied") == [y, x]
+        assert results(as_staff, url, period="30d") == [{"partition": "y", "allowed": 99, "denied": 0}]
+
+
+class TestWrongQueries:
+    @pytest.mark.parametrize(
+        ("query", "name", "told"),
+        [
+            ({"period": "2h"}, "period", "“2h” is not a valid choice."),
+            ({"granularity": "week"}, "granularity", "not a valid choice"),
+            ({"since": "2025-01-01"}, "until", "Both since and until are needed."),
+            ({"until": "2025-01-01"}, "since", "Both since and until are needed."),
+            ({"since": "yesterday", "until": "2025-01-01"}, "since", "Datetime has wrong format"),
+            ({"since": "2025-01-02", "until": "2025-01-01"}, "until", "Must be later than since."),
+            ({"since": "2025-01-01", "until": "2025-01-01"}, "until", "Must be later than since."),
+            ({"since": "2023-01-01", "until": "2025-01-01"}, "until", "At most 366 days after since."),
+            ({"since": "0001-01-01", "until": "2025-01-01"}, "since", "out of range"),
+            ({"period": "1h", "since": "2025-01-01", "until": "2025-01-02"}, "period", "but not both"),
+            ({"rule": ""}, "rule", "may not be blank"),
+            ({"rule": "a\0"}, "rule", "Null characters are not allowed."),
+            ({"tier": "x" * 51}, "tier", "no more than 50 characters"),
+            ({"page_size": "many"}, "page_size", "A valid integer is required."),
+            ({"page_size": "1001"}, "page_size", "less than or equal to 1000"),
+        ],
+    )
+    def test_say_what_is_wrong(self, as_staff: Client, query: dict[str, str], name: str, told: str) -> None:
+        response = as_staff.get("/limits/usage/", query)
+        assert (response.status_code, list(response.json())) == (400, [name])
+        assert told.replace("“", '"').replace("”", '"') in response.json()[name][0]
+
+    @pytest.mark.parametrize("url", ["/limits/rules/?mode=on", "/limits/rules/?page=0", "/limits/usage/totals/?rule="])
+    def test_wherever_they_are_asked(self, as_staff: Client, url: str) -> None:
+        assert as_staff.get(url).status_code == 400
+
+    @pytest.mark.parametrize("position", ["never", "0001-01-01T00:00:00+14:00", "2025-02-30", ""])
+    def test_a_cursor_that_nobody_gave(self, as_staff: Client, position: str) -> None:
+        cursor = b64encode(urlencode({"p": position}, doseq=True).encode()).decode()
+        assert as_staff.get("/limits/usage/", {"cursor": cursor}).status_code == 404
+
+
+def test_limited_by_the_rules_of_its_scope(make_rule: MakeRule, as_staff: Client) -> None:
+    make_rule("reports", {None: [{"quota": 2}]}, scope="ratelimit-reports", partition_by=["user"])
+    assert [as_staff.get("/limits/usage/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+@override_settings(REST_FRAMEWORK={"DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning"})
+def test_a_projects_versions_are_no_matter(as_staff: Client) -> None:
+    assert as_staff.get("/limits/usage/").status_code == 200
