@@ -14,9 +14,7 @@ from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
 from ..decision import Decision, Result
-from ..engine.base import Verdict
 from ..engine.limits import Limit
-from ..notices import soft_exceeded
 from ..stencils import NEVER
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
@@ -51,6 +49,7 @@ class _Names(NamedTuple):
 
 
 _NAMES: Final = {11: _Names("q", "w", "r", "t")}
+_OURS: Final = _NAMES[DRAFT]
 
 
 class Policy(NamedTuple):
@@ -68,13 +67,14 @@ class Policy(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """How a limit is shown, whatever its state: its name in quotes, and its item of RateLimit-Policy.
+    """How a limit is shown, whatever its state: its name in quotes, its item of RateLimit-Policy, its quota.
 
     of: its rule, tier and limit. Held, they are the only objects with their `id`, by which this is found again.
     """
 
     name: str
     item: str
+    quota: str
     of: tuple[object, ...]
 
 
@@ -88,9 +88,9 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     """
     if getattr(response, SHOWS, None) is decision:
         return
-    fields = response_fields(decision)
+    fields, headers = response_fields(decision), response.headers
     for name, value in fields.items():
-        response.headers[name] = value
+        headers[name] = value
     if fields and "expose" in settings.HEADERS:
         _expose(request, response, fields)
     if not decision.allowed and response.status_code >= 400:
@@ -111,27 +111,40 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
     Shows enforced limits only. A degraded decision shows no quota, as nobody knows what truly remains.
     """
-    fields: dict[str, str] = {}
-    if not decision.degraded:
-        families, binding = settings.HEADERS, decision.binding
-        if "ratelimit" in families:
-            limits, states = [], []
-            for result in decision.results:
-                verdict = result.verdict
-                if verdict is not None and result.mode == "enforce":
-                    shown = _shown(result)
-                    limits.append(shown.item)
-                    states.append(_state(shown.name, _remaining(verdict), _seconds(verdict), _NAMES[DRAFT]))
-            fields = _joined(limits, states)
-        if "x-ratelimit" in families and binding and binding.verdict:
-            fields |= _legacy_fields(binding.limit, binding.verdict)
-        if "x-ratelimit" in families and (exceeded := soft_exceeded(decision)):
-            fields["X-RateLimit-Soft-Exceeded"] = ",".join(_shown(result).name for result in exceeded)
+    fields = {} if decision.degraded else _quota_fields(decision, settings.HEADERS)
     if not decision.allowed:
         seconds = retry_after(decision)
         if seconds is not None:
             fields["Retry-After"] = str(seconds)
     return fields
+
+
+def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]:
+    """The fields of both families, as far as they are sent. In one go, for every response waits for it."""
+    limits, states, exceeded = [], [], []
+    legacy: dict[str, str] = {}
+    for result in decision.results:
+        rule, tier, limit, verdict, mode, _ = result
+        if verdict is None or mode != "enforce":
+            continue
+        shown = _remembered.get((id(rule), id(tier), id(limit))) or _shown(result)
+        remaining, reset = verdict.remaining, verdict.reset_after
+        if verdict.charge.cost == NEVER:  # refused whatever it costs, for want of what the rule is split by
+            remaining = 0
+        wait = reset if verdict.allowed else verdict.retry_after
+        limits.append(shown.item)
+        states.append(_state(shown.name, remaining, None if wait is None else ceil(wait), _OURS))
+        if verdict.soft_exceeded:
+            exceeded.append(shown.name)
+        if result is decision.binding:
+            reset_us = verdict.at_us + ceil(reset * 1_000_000)  # a moment by the engine's clock, in whole seconds
+            legacy["X-RateLimit-Limit"] = shown.quota
+            legacy["X-RateLimit-Remaining"] = str(remaining)
+            legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))
+    if exceeded:
+        legacy["X-RateLimit-Soft-Exceeded"] = ",".join(exceeded)
+    fields = _joined(limits, states) if "ratelimit" in families else {}
+    return fields | legacy if "x-ratelimit" in families else fields
 
 
 def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
@@ -153,8 +166,10 @@ def _item(quoted: str, quota: int, window: float | Decimal | None, names: _Names
 
 
 def _state(quoted: str, remaining: int, seconds: int | None, names: _Names) -> str:
-    left = "" if seconds is None else f";{names.seconds}={seconds}"
-    return f"{quoted};{names.remaining}={min(remaining, _LARGEST_INTEGER)}{left}"
+    if remaining > _LARGEST_INTEGER:
+        remaining = _LARGEST_INTEGER
+    state = f"{quoted};{names.remaining}={remaining}"
+    return state if seconds is None else f"{state};{names.seconds}={seconds}"
 
 
 def _joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
@@ -162,15 +177,13 @@ def _joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(result: Result) -> _Shown:
-    """Remembered, because a name may take longer to find than all the rest."""
-    rule, tier, limit = result.rule, result.tier, result.limit
-    key = id(rule), id(tier), id(limit)
-    shown = _remembered.get(key)
-    if shown is None:
-        name = _quoted(policy_name(result))
-        if len(_remembered) >= MOST_REMEMBERED:
-            _remembered.clear()
-        shown = _remembered[key] = _Shown(name, _item(name, limit.quota, limit.window, _NAMES[DRAFT]), result[:3])
+    """To be remembered, because a name may take longer to find than all the rest."""
+    rule, tier, limit = of = result[:3]
+    name = _quoted(policy_name(result))
+    if len(_remembered) >= MOST_REMEMBERED:
+        _remembered.clear()
+    shown = _Shown(name, _item(name, limit.quota, limit.window, _OURS), str(limit.quota), of)
+    _remembered[id(rule), id(tier), id(limit)] = shown
     return shown
 
 
@@ -205,27 +218,6 @@ def retry_after(decision: Decision) -> int | None:
     """Whole seconds until a refused request would pass, at least 1; `None` = never."""
     seconds = decision.retry_after
     return None if seconds is None else max(1, ceil(seconds))
-
-
-def _remaining(verdict: Verdict) -> int:
-    """Units that are left; none for whom the rule refuses whatever it costs, for want of what it is split by."""
-    return 0 if verdict.charge.cost == NEVER else verdict.remaining
-
-
-def _seconds(verdict: Verdict) -> int | None:
-    """Whole seconds until there is more quota; `None` = never, for this cost."""
-    wait = verdict.reset_after if verdict.allowed else verdict.retry_after
-    return None if wait is None else ceil(wait)
-
-
-def _legacy_fields(limit: Limit, verdict: Verdict) -> dict[str, str]:
-    """The X-RateLimit trio. Reset is a moment in epoch seconds, by the engine's clock."""
-    reset_us = verdict.at_us + ceil(verdict.reset_after * 1_000_000)
-    return {
-        "X-RateLimit-Limit": str(limit.quota),
-        "X-RateLimit-Remaining": str(_remaining(verdict)),
-        "X-RateLimit-Reset": str(-(-reset_us // 1_000_000)),
-    }
 
 
 def _quoted(name: str) -> str:
