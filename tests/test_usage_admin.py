@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
@@ -19,10 +22,6 @@ pytestmark = pytest.mark.django_db
 
 REPORT = "/admin/django_ratelimiter/usagebucket/"
 Queries = Callable[[int], Any]
-
-#: Session, user, permissions (2), totals and series with what there is to read (8), freshness (2), rules, tiers,
-#: whether rules are enforced.
-QUERIES = 17
 
 
 @pytest.fixture
@@ -47,6 +46,12 @@ def text_of(response: Any) -> str:
     """What is read: no tags, single spaces."""
     assert response.status_code == 200
     return " ".join(re.sub(r"<[^>]*>", " ", response.content.decode()).split())
+
+
+def shown(response: Any) -> str:
+    """The page with its links as a browser reads them."""
+    assert response.status_code == 200
+    return unescape(response.content.decode())
 
 
 def lines(response: Any) -> list[list[str]]:
@@ -105,35 +110,47 @@ class TestTotals:
         assert title[3:7] == ["Admitted", "Beyond soft quota", "Refused", "Would be refused"]
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
 
-    def test_rules_link_to_their_pages_for_those_who_may_see_them(self, client: Client) -> None:
+    def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, client: Client) -> None:
         rule = Rule.objects.create(slug="search", name="Search")
         add(5, allowed=1)
-        link = f"/admin/django_ratelimiter/rule/{rule.pk}/change/"
         staff = log_in(client, "view_usage_report")
-        assert link not in staff.get(REPORT).content.decode()
+        [link] = re.findall(r'<th role="rowheader" scope="row"><a href="([^"]+)">Search</a>', shown(staff.get(REPORT)))
+        form = f"/admin/django_ratelimiter/rule/{rule.pk}/change/"
+        assert form not in shown(staff.get(link))
         User.objects.get().user_permissions.add(Permission.objects.get(codename="view_rule"))
-        assert link in staff.get(REPORT).content.decode()
+        assert form in shown(staff.get(link))
 
     def test_names_are_escaped(self, staff: Client) -> None:
         add(5, rule="<b>bold</b>", allowed=1)
         assert "<b>bold" not in staff.get(REPORT).content.decode()
 
     def test_a_fixed_number_of_queries(self, staff: Client, django_assert_num_queries: Queries) -> None:
-        with django_assert_num_queries(QUERIES):
-            staff.get(REPORT)
+        add(2, allowed=1)
+        with CaptureQueriesContext(connection) as few:
+            staff.get(f"{REPORT}?period=30d")
+        assert len(few) < 20
         for number in range(30):
             Rule.objects.create(slug=f"rule-{number}", name=f"Rule {number}")
             add(number, rule=f"rule-{number}", allowed=1)
-        with django_assert_num_queries(QUERIES):
+        with django_assert_num_queries(len(few)):
             staff.get(f"{REPORT}?period=30d")
 
 
 class TestPeriods:
     @pytest.mark.parametrize(
-        ("period", "rows"), [("1h", 1), ("24h", 2), ("", 2), ("7d", 3), ("30d", 4)], ids=lambda value: f"{value}"
+        ("period", "rows"),
+        [("1h", 1), ("24h", 2), ("", 2), ("7d", 3), ("30d", 4), ("90d", 5), ("1y", 6)],
+        ids=lambda value: f"{value}",
     )
     def test_lengths(self, staff: Client, period: str, rows: int) -> None:
-        for tier, minutes in (("a", 30), ("b", 23 * 60), ("c", 6 * 1440), ("d", 29 * 1440), ("e", 31 * 1440)):
+        for tier, minutes in (
+            ("a", 30),
+            ("b", 23 * 60),
+            ("c", 6 * 1440),
+            ("d", 29 * 1440),
+            ("e", 80 * 1440),
+            ("f", 300 * 1440),
+        ):
             add(minutes, tier=tier, allowed=1)
         assert len(lines(staff.get(f"{REPORT}?period={period}"))) == rows + 2
 
@@ -205,7 +222,10 @@ class TestChart:
         with timezone.override("UTC"):
             page = staff.get(f"{REPORT}?period={period}").content.decode()
         assert f"Requests per {title}" in page
-        assert page.count('<g class="bar">') in (bars, bars - 1)  # one less if it is just the full hour or day
+        assert page.partition("</figure>")[0].count('<g class="bar">') in (
+            bars,
+            bars - 1,
+        )  # one less if it is just the full hour or day
 
     def test_in_another_language(self, staff: Client) -> None:
         add(5, allowed=3000)

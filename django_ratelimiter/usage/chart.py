@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import ceil
 from typing import Final, NamedTuple
 
 from django.utils import timezone
@@ -11,7 +12,10 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from .busiest import HourOfDay
+from .clients import Moment
 from .reports import Point
+from .spans import Period
 
 #: Minutes between two marks on the time axis; the first that gives no more marks than MARKS is taken.
 SPACINGS: Final = (5, 10, 15, 30, 60, 180, 360, 720, 1_440, 2_880, 10_080, 20_160, 43_200, 86_400)
@@ -20,7 +24,7 @@ LINES: Final = 4
 
 
 class Segment(NamedTuple):
-    """One part of a bar. kind: "allowed", "denied" or "shadow"."""
+    """One part of a bar. kind: "allowed", "denied", "shadow" or "plain"."""
 
     kind: str
     y: str
@@ -64,9 +68,52 @@ def draw(points: Sequence[Point]) -> Chart:
         Bar(_percent(i * slot), _percent(slot), _percent(i * slot + gap / 2), _percent(slot - gap), *_parts(point, top))
         for i, point in enumerate(points)
     ]
-    lines = [Mark(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
     busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
-    return Chart(bars, busiest[1].told if busiest else "", lines, _marks(points, slot))
+    marks = _marks([point.start for point in points], slot)
+    return Chart(bars, busiest[1].told if busiest else "", _lines(top), marks)
+
+
+def clients(moments: Sequence[Moment]) -> Chart:
+    """Place one bar for each hour or day: how many different clients it met."""
+    told = [
+        f"{span(moment.period)}: {_('not known') if moment.partitions is None else number(moment.partitions)}"
+        for moment in moments
+    ]
+    slot = 100 / max(len(moments), 1)
+    marks = _marks([moment.period.start for moment in moments], slot)
+    return _plain([moment.partitions or 0 for moment in moments], told, marks)
+
+
+def hours(day: Sequence[HourOfDay]) -> Chart:
+    """Place one bar for each hour of the day: the requests of an average day."""
+    told = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
+    slot = 100 / max(len(day), 1)
+    marks = [Mark(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
+    return _plain([each.requests for each in day], told, marks)
+
+
+def hour_of_day(each: HourOfDay) -> str:
+    """An hour of the day in words."""
+    return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
+
+
+def _plain(values: Sequence[float], told: Sequence[str], marks: list[Mark]) -> Chart:
+    """Bars of one kind."""
+    top = _top(ceil(max(values, default=0)))
+    slot = 100 / max(len(values), 1)
+    gap = slot * 0.2 if len(values) <= 100 else 0
+    bars = []
+    for i, (value, words) in enumerate(zip(values, told, strict=True)):
+        height = 100 * value / top
+        segments = [Segment("plain", _percent(100 - height), _percent(height))] if value else []
+        x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
+        bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, words))
+    highest = max(zip(values, told, strict=True), default=(0, ""))
+    return Chart(bars, highest[1], _lines(top), marks)
+
+
+def _lines(top: int) -> list[Mark]:
+    return [Mark(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
 
 
 def number(value: int) -> str:
@@ -74,8 +121,8 @@ def number(value: int) -> str:
     return number_format(value, use_l10n=True, force_grouping=True)
 
 
-def span(point: Point) -> str:
-    """The time of a point in words, by the clock of the current time zone."""
+def span(point: Point | Period) -> str:
+    """The time of a point or a period in words, by the clock of the current time zone."""
     start, end = timezone.localtime(point.start), timezone.localtime(point.end)
     day = date_format(start, _day_format())
     if start.date() != end.date() and _is_midnight(start) and _is_midnight(end):
@@ -107,8 +154,8 @@ def _top(highest: int) -> int:
         power *= 10
 
 
-def _marks(points: Sequence[Point], slot: float) -> list[Mark]:
-    starts = [(i * slot, timezone.localtime(point.start)) for i, point in enumerate(points)]
+def _marks(moments: Sequence[datetime], slot: float) -> list[Mark]:
+    starts = [(i * slot, timezone.localtime(moment)) for i, moment in enumerate(moments)]
     places: list[tuple[float, datetime]] = []
     for spacing in SPACINGS:
         places = [(place, local) for place, local in starts if _minutes(local) % spacing == 0]

@@ -102,14 +102,21 @@ def totals(period: Period, rule: str | None = None, tier: str | None = None, kep
     return [Total(slug, of_tier, Figures(*figures)) for slug, of_tier, *figures in sums]
 
 
-def series(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Point]:
-    """The sums in each step of the period, by the clock of the current time zone; the arguments as of `totals`.
+def series(
+    period: Period,
+    rule: str | None = None,
+    tier: str | None = None,
+    kept: Kept | None = None,
+    step: Step | None = None,
+) -> list[Point]:
+    """The sums in each step of the period, by the clock of the current time zone; the other arguments as of `totals`.
 
-    By that of the project where no buckets are left that fit the current one: hours and days are kept by the project's.
+    step: `None` = the one that suits the period. By the project's clock where no buckets are left that fit the current
+    one: hours and days are kept by the project's.
     """
     kept = kept or spans.kept()
     period = kept.widened(period)
-    starts, widest = _steps(period, kept)
+    starts, widest = _steps(period, kept, step or kept.step(period))
     # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
     # back into Python for every row, not for every start.
     rows = _rows(kept.pieces(period, widest), rule, tier)
@@ -130,9 +137,9 @@ def freshness() -> Freshness:
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
-def _steps(period: Period, kept: Kept) -> tuple[list[datetime], Step]:
+def _steps(period: Period, kept: Kept, step: Step) -> tuple[list[datetime], Step]:
     """Where the steps of a series begin, and the widest buckets that lie within one step each."""
-    project, step = timezone.get_default_timezone(), kept.step(period)
+    project = timezone.get_default_timezone()
     starts = list(buckets(*period, step, timezone.get_current_timezone()))
     fitting = [each for each in STEPS if all(floor(start, each, project) == start for start in starts)]
     widest = min(fitting[-1], step, key=STEPS.index)

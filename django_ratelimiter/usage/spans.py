@@ -74,7 +74,7 @@ class Kept:
     def widened(self, period: Period) -> Period:
         """The period with its ends moved outward to whole hours or days where nothing finer is left."""
         start, end = self._floor(period.start), self._floor(period.end)
-        return Period(start, period.end if end == period.end else _following(end, self.finest(period.end)))
+        return Period(start, period.end if end == period.end else following(end, self.finest(period.end)))
 
     def finest(self, moment: datetime) -> Step:
         """The finest granularity that is whole at this moment; minutes where none is."""
@@ -131,7 +131,7 @@ def _whole(step: Step, first: Mapping[Step, datetime | None]) -> datetime:
         return NEVER
     moment = ALWAYS if days is None else now() - timedelta(days=days)
     if began is not None and any(other and _earlier(step, began, each, other) for each, other in first.items()):
-        moment = max(moment, _following(began, step))
+        moment = max(moment, following(began, step))
     return _ceil(moment, STEPS[min(STEPS.index(step) + 1, 2)])
 
 
@@ -143,10 +143,10 @@ def _earlier(step: Step, began: datetime, other: Step, at: datetime) -> bool:
 
 def _ceil(moment: datetime, step: Step) -> datetime:
     start = floor(moment, step, timezone.get_default_timezone())
-    return start if start == moment else _following(moment, step)
+    return start if start == moment else following(moment, step)
 
 
-def _following(moment: datetime, step: Step) -> datetime:
+def following(moment: datetime, step: Step) -> datetime:
     """The start of the next bucket of the project's clock."""
-    following = buckets(moment, moment + 3 * DAY, step, timezone.get_default_timezone())
-    return next(islice(following, 1, None))
+    starts = buckets(moment, moment + 3 * DAY, step, timezone.get_default_timezone())
+    return next(islice(starts, 1, None))
