@@ -15,12 +15,16 @@ from django.db.models import Sum
 
 from django_ratelimiter.connection import get_engine
 from django_ratelimiter.engine import Algorithm, Charge, Limit
-from django_ratelimiter.models import UsageBucket
+from django_ratelimiter.engine.partitions import is_sampled
+from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.usage.collect import collect
+from django_ratelimiter.usage.times import start_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MINUTE_US = 60_000_000
+MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
+#: A partition that is sampled.
+SAMPLED = next(name for name in map(str, range(3, 1_000)) if is_sampled(name))
 PAST_US = 29_000_000 * MINUTE_US
 LIMITS = {
     "few|free": Limit(3, 86_400, Algorithm.FIXED_WINDOW),
@@ -186,3 +190,35 @@ def test_three_at_once(collector: Callable[[], Collector]) -> None:
             assert other.code == 0
     assert collected() == decided
     assert UsageBucket.objects.count() == 3 * len(LIMITS)
+
+
+def test_what_is_known_of_partitions_comes_in_whole(collector: Callable[[], Collector]) -> None:
+    """Killed before each step from where they begin, each time in an hour of its own; what is over is forgotten then."""
+    killed, seen = collector(), Counter[str]()
+
+    def meet(hour: int) -> None:
+        for caller in ("1", "1", "2", SAMPLED):
+            charge = Charge(f"{hour}{caller}", LIMITS["many|pro"], usage="many|pro", partition=caller)
+            get_engine().check([charge], now_us=hour * HOUR_US)
+
+    meet(PAST_US // HOUR_US)
+    killed.start("run")
+    assert killed.wait()
+    for step in range(killed.steps.index("hours"), 100):
+        hour = PAST_US // HOUR_US + step
+        meet(hour)
+        killed.start(f"kill {step}")
+        assert killed.wait()
+        if killed.code == 0:
+            break
+        seen[killed.steps[-1]] += 1
+        collect()
+        start = start_of(hour * 60)
+        found = TopPartition.objects.filter(granularity="hour", start=start).order_by("partition")
+        assert list(found.values_list("partition", "allowed")) == [("1", 2), ("2", 1), (SAMPLED, 1)]
+        assert UsageBucket.objects.get(granularity="hour", start=start).partitions == 3
+        assert UsageSample.objects.get(minute=start).partition_hash == SAMPLED
+        assert get_engine().partitions.hours() == set()  # type: ignore[attr-defined]
+        assert get_engine().partitions.samples(10**9) == {}  # type: ignore[attr-defined]
+    for once in ("count", "heaviest", "drop_heaviest", "drop_hours", "samples", "drop_samples"):
+        assert seen[once] >= 1

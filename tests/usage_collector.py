@@ -54,6 +54,8 @@ def collect_in_steps(steps: Steps) -> None:
 
     for method in ("publish", "take_usage", "read_usage", "drop_usage"):
         steps.watch(get_engine(), method)
+    for method in ("hours", "count", "heaviest", "drop_heaviest", "drop_hours", "samples", "drop_samples"):
+        steps.watch(get_engine().partitions, method)  # type: ignore[attr-defined]
     steps.watch(connection, "_commit")
 
     def before_sql(execute: Any, sql: str, *args: Any) -> Any:

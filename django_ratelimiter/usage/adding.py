@@ -14,6 +14,8 @@ from ..models import UsageBucket
 #: What is counted, and so added up.
 FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
 
+SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
+
 #: Rows of one statement: few enough for the parameters that any database takes.
 MOST_ROWS: Final = 80
 
@@ -29,6 +31,11 @@ class Key(NamedTuple):
 
 #: Amounts in the order of FIELDS.
 Totals = Mapping[Key, Sequence[int]]
+
+
+def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
+    """What a label says, as far as a column can hold it: the engine takes labels of any kind."""
+    return text.replace("\x00", "")[:length]
 
 
 def add(database: str, totals: Totals) -> None:

@@ -21,15 +21,14 @@ from ..engine.base import UsageCount
 from ..exceptions import EngineUnavailable
 from ..models import UsageBatch, UsageBucket
 from ..rules import cache
-from .adding import FIELDS, Key, add
+from .adding import FIELDS, Key, add, slug
 from .rollup import starts_of
+from .tops import collect_partitions
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: How long the name of a collected batch is kept: longer than the 8 days that the engine keeps the batch itself.
 NAMES_KEPT: Final = timedelta(days=9)
-
-SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
 #: Told how many batches are done, and how many there are.
 Progress = Callable[[int, int], None]
@@ -50,7 +49,8 @@ class Collected(NamedTuple):
 def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     """Add the counts of all closed minutes to the usage buckets, and publish the rules' version again.
 
-    progress: called before each batch. However many wait, one at a time is read.
+    What the engine knows of partitions is stored, too. progress: called before each batch, of which one at a time is
+    read, however many wait.
     Safe to be killed, repeated, and run by several at once. Raises EngineUnavailable, or OperationalError, with
     whatever is not yet added left for the next time; RuntimeError inside a transaction of the caller's, whose
     rollback would lose what has been dropped from the engine.
@@ -82,6 +82,12 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         else:
             batches += added
             requests += added * sum(count.allowed + count.denied + count.shadow_denied for count in counts)
+    try:
+        collect_partitions(engine, database)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:  # the counts have come in; these figures are estimates, and wait
+        logger.exception("What the engine knows of partitions could not be collected. It waits.")
     return Collected(batches, requests, failed)
 
 
@@ -111,12 +117,7 @@ def _totals(counts: Iterable[UsageCount]) -> dict[Key, list[int]]:
     for count in counts:
         rule, _, tier = count.label.partition("|")
         for granularity, start in starts_of(count.minute).items():
-            sums = totals.setdefault(Key(granularity, _slug(rule), _slug(tier), start), [0] * len(FIELDS))
+            sums = totals.setdefault(Key(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
             for place, field in enumerate(FIELDS):
                 sums[place] += getattr(count, field)
     return totals
-
-
-def _slug(text: str) -> str:
-    """What a label says, as far as a column can hold it: the engine takes labels of any kind."""
-    return text.replace("\x00", "")[:SLUG_LENGTH]

@@ -1,0 +1,144 @@
+"""What is stored of partitions: how many, the heaviest and samples, by hour, day and minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.engine.partitions import is_sampled
+from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.usage import collect as module
+from django_ratelimiter.usage import tops
+from django_ratelimiter.usage.collect import Collected, collect
+
+pytestmark = pytest.mark.django_db
+
+#: A Saturday in Berlin, whose next day ends summer time.
+DAY = datetime(2025, 10, 24, 22, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LIMIT = Limit(3, 366 * 86_400, "fixed_window")
+
+
+@pytest.fixture(autouse=True)
+def _use(engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """Collect from the engine of the test, in Berlin."""
+    settings.TIME_ZONE = "Europe/Berlin"
+    monkeypatch.setattr(module, "get_engine", lambda: engine)
+
+
+def meet(engine: Engine, callers: Sequence[str], at: datetime, label: str = "rule|free") -> None:
+    for caller in callers:
+        charge = Charge(f"{label}:{caller}:{at:%d%H}", LIMIT, usage=label, partition=caller)
+        engine.check([charge], now_us=int(at.timestamp()) * 1_000_000)
+
+
+def partitions(granularity: str, label: str = "rule|free") -> list[tuple[datetime, int | None]]:
+    rule, tier = label.split("|")
+    rows = UsageBucket.objects.filter(granularity=granularity, rule_slug=rule, tier_slug=tier).order_by("start")
+    return list(rows.values_list("start", "partitions"))
+
+
+def heaviest(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
+    found: dict[datetime, dict[str, tuple[int, int]]] = {}
+    for row in TopPartition.objects.filter(granularity=granularity).order_by("start", "partition"):
+        found.setdefault(row.start, {})[row.partition] = row.allowed, row.denied
+    return found
+
+
+def test_different_partitions_of_hours_and_days(engine: Engine) -> None:
+    meet(engine, ["a", "b", "a"], DAY)
+    meet(engine, ["b", "c"], DAY + 24 * HOUR)
+    meet(engine, ["d", "b"], DAY + 48 * HOUR)  # the last of the 25 hours of the day that ends summer time
+    meet(engine, ["a"], DAY, "rule|pro")
+    collect()
+    assert partitions("hour") == [(DAY, 2), (DAY + 24 * HOUR, 2), (DAY + 48 * HOUR, 2)]
+    assert partitions("day") == [(DAY, 2), (DAY + 24 * HOUR, 3)]
+    assert partitions("day", "rule|pro") == [(DAY, 1)]
+    assert {count for _, count in partitions("minute")} == {None}
+
+
+def test_the_heaviest_of_hours_and_days(engine: Engine) -> None:
+    meet(engine, ["a"] * 5 + ["b"], DAY)
+    meet(engine, ["a"] + ["c"] * 4, DAY + HOUR)
+    collect()
+    assert heaviest("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
+    assert heaviest("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
+
+
+def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST", 3)
+    meet(engine, ["a"] * 3 + ["b"] * 2 + ["c"] * 9 + ["d"], DAY)
+    collect()
+    assert set(heaviest("hour")[DAY]) == {"a", "b", "c"}
+    meet(engine, ["e"] * 4, DAY + HOUR)
+    collect()
+    assert heaviest("day")[DAY] == {"a": (3, 0), "c": (3, 6), "e": (3, 1)}
+
+
+def test_the_running_hour_is_stored_and_goes_on(engine: Engine) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    meet(engine, ["a", "b"], hour)
+    meet(engine, ["a"], hour - HOUR)
+    collect()
+    meet(engine, ["a", "c"], hour)
+    collect()
+    assert heaviest("hour")[hour] == {"a": (2, 0), "b": (1, 0), "c": (1, 0)}
+    assert dict(partitions("hour"))[hour] in (3, None)  # in its first minute there is no row yet
+
+
+def test_what_is_over_is_forgotten(engine: Any) -> None:
+    meet(engine, ["a"], DAY)
+    collect()
+    assert engine.partitions.hours() == set()
+    assert engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9) == [{}]
+
+
+def test_an_older_view_takes_nothing_away(engine: Any) -> None:
+    """A collector that was held up writes what it had read; what another has stored since is more."""
+    meet(engine, ["a"], DAY)
+    early = engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9)[0]
+    meet(engine, ["a", "b"], DAY)
+    collect()
+    tops._store_heaviest("default", "rule", int(DAY.timestamp()) // 3_600, early)
+    assert heaviest("hour")[DAY] == heaviest("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
+
+
+def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST", 2)
+    names = [name for name in map(str, range(100)) if is_sampled(name)]
+    assert len(names) > 2
+    meet(engine, names * 2, DAY)
+    collect()
+    rows = UsageSample.objects.order_by("partition_hash").values_list("rule_slug", "minute", "partition_hash", "count")
+    assert list(rows) == [("rule", DAY, name, 2) for name in sorted(names)[:2]]
+    assert collect() == Collected()
+    assert UsageSample.objects.count() == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_what_goes_wrong_here_leaves_the_counts(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meet(engine, ["a"], DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.partitions, "count", lambda groups: [].pop())
+        assert collect() == Collected(1, 1)
+    assert "knows of partitions could not be collected" in caplog.text
+    assert partitions("day") == [(DAY, None)]
+    collect()
+    assert partitions("day") == [(DAY, 1)]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_an_engine_of_ones_own_knows_nothing_of_partitions(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet(engine, ["a"], DAY)
+    monkeypatch.delattr(engine, "partitions")
+    assert collect() == Collected(1, 1)
