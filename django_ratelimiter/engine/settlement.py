@@ -132,10 +132,16 @@ class Settlement:
         return len(ledger.budgets) < ledger.most
 
     def take_riders(self, *, due: bool) -> None:
-        """Take along what counters owe that are due, or any: these are forgotten once they have told."""
+        """Take along what counters owe that are due, or any: these are forgotten once they have told.
+
+        Those that the call charges are asked for anyway.
+        """
+        charged = {charge.key + charge.limit.tag for charge in self._charges}
         for name, budget in self._ledger.budgets.items():
             if len(self._riders) >= MOST_RIDERS:
                 break
+            if name in charged:
+                continue
             if budget.asked_by is None and (self._began >= budget.due_at or not due) and budget.carried(self._began):
                 charge, carried = budget.charge, budget.unsent
                 if (charge.sync_interval or 0) > 0:
@@ -144,9 +150,13 @@ class Settlement:
                     self._riders.append((name, _Sent(silent, budget, carried)))
 
     def question(self, *, always: bool = True) -> Question | None:
-        """What to ask; `None` = nothing. always: also for the version alone, if that was not asked for a while."""
+        """What to ask; `None` = nothing. always: also for the version alone, if that was not asked for a while.
+
+        A call without charges is made for nothing but the version.
+        """
         ledger, theirs = self._ledger, self._theirs()
-        anew = always and self._version is not None and not ledger.is_current(self._version, self._began)
+        known = self._version is None or (self._charges and ledger.is_current(self._version, self._began))
+        anew = always and not known
         counts = ledger.take_counts()
         asks = self._sent or self._riders or (self._refused and theirs) or anew or (counts and not always)
         if not asks:

@@ -151,6 +151,17 @@ class TestSeveralCharges:
         assert one.check([near])[0].remaining == 3
 
 
+    def test_a_counter_that_tells_what_it_owes_is_not_asked_for_twice(
+        self, process: Process, engine: Counted, clock: Clock
+    ) -> None:
+        one, free, pro = process(most=1), charge(3, count_refusals=True), charge(10)
+        admitted(one, free, 4)
+        clock.now += INTERVAL
+        admitted(one, free, 2)
+        clock.now += INTERVAL
+        assert [each.allowed for each in one.check([charge(5, "other"), pro])] == [True, True]
+
+
 class TestCarrying:
     def test_a_lost_reply_counts_units_twice_at_most_and_usage_once(
         self, process: Process, engine: Counted, clock: Clock
@@ -310,6 +321,18 @@ class TestVersions:
         other.flush()
         assert admitted(one, free, 2) == 0
         assert admitted(one, pro, 9) == 4
+
+
+    def test_a_call_without_charges_asks_for_it_whatever_was_asked_just_now(
+        self, process: Process, engine: Counted, clock: Clock
+    ) -> None:
+        one, asked = process(), charge(9, sync_interval=100.0, usage="rule|")
+        engine.publish(1)
+        admitted(one, asked, 3, version=1)
+        engine.publish(2)
+        clock.now += 0.9
+        with pytest.raises(StaleRules):
+            one.check([], version=1)
 
 
 class TestPurelyLocal:
