@@ -119,12 +119,14 @@ def is_time_to_ask() -> bool:
 def renewed_by_age() -> RuleSet:
     """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
 
-    Whether they are enforced at all is read each SWITCH_SECONDS.
+    Whether they are enforced at all is read each SWITCH_SECONDS. Within a transaction that edits them neither is: what
+    it sees is for itself alone.
     """
-    if _is_aged():
-        _load_if_aged()
-    elif _is_time_to_look():
-        _load_if_switched()
+    if versions.uncommitted_rules() is None:
+        if _is_aged():
+            _load_if_aged()
+        elif _is_time_to_look():
+            _load_if_switched()
     return current_rules()
 
 

@@ -88,7 +88,7 @@ def switch_enforcement(enabled: bool, author: Any = None) -> bool:
     Then the version in force is published once more, for whoever asks again may have seen no effect.
     """
     if enforcement_enabled() == enabled:
-        republish()
+        transaction.on_commit(republish, using=primary())  # what is not committed yet must not be published
         return False
     with editing(author, "enforcement resumed" if enabled else "enforcement stopped"):
         RuleSetState.objects.using(primary()).filter(pk=1).update(enforcement_enabled=enabled)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 from django.core.management import CommandError, call_command
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.test import Client, RequestFactory
 
 from django_ratelimiter import limiter
@@ -155,6 +155,18 @@ def test_without_redis_a_process_reads_it_from_the_database_within_a_second(away
     assert [found[0], found[-1]] == [False, True]
 
 
+def test_without_redis_what_a_transaction_edits_is_for_itself_alone(away: None, now: list[float], rule: Rule) -> None:
+    assert ask().degraded
+    for later in (1.0, 60.0):
+        now[0] += later
+        with transaction.atomic():
+            cache.switch_enforcement(False)
+            assert ask() == NOTHING_TO_DECIDE
+            assert cache._kept.rules.enforced
+            transaction.set_rollback(True)
+        assert ask().degraded
+
+
 def test_without_redis_the_row_is_asked_once_a_second(
     away: None, now: list[float], django_assert_num_queries: Any
 ) -> None:
@@ -188,6 +200,15 @@ def test_the_setting_needs_neither_redis_nor_database(
     settings.RATELIMITER = {**settings.RATELIMITER, "ENABLED": False}
     with django_assert_num_queries(0):
         assert ask() == NOTHING_TO_DECIDE
+
+
+def test_repeated_in_one_transaction_it_tells_redis_of_nothing_uncommitted() -> None:
+    held = versions.committed_version()
+    with transaction.atomic():
+        cache.switch_enforcement(False)
+        cache.switch_enforcement(False)
+        transaction.set_rollback(True)
+    get_engine().check([], version=held)  # not stale
 
 
 class TestCommand:
