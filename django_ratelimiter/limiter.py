@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from . import charging, holding, notices, outage, planning, returning
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
+from .engine.base import Verdict
 from .exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from .planning import Extra, MaxDelay, Question
 from .returning import arefund, mark_failed, refund
@@ -139,7 +140,8 @@ def _deciding(question: Question) -> Path[Decision | None]:
             except StaleRules as stale:
                 yield Lookup(cache.reload, stale, rules, together=True)
             else:
-                cache.confirm()
+                if not verdicts or type(verdicts[0]) is Verdict:  # else this process has answered by itself
+                    cache.confirm()
                 return decide([*map(Planned.result, planned, verdicts)], rules.version)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:

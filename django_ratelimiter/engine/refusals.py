@@ -18,6 +18,12 @@ _SOON: Final = 0.001
 SWEEP_SECONDS: Final = 1.0
 
 
+class RepeatedVerdict(Verdict):
+    """A verdict from memory: the engine was not asked."""
+
+    __slots__ = ()
+
+
 class Refusal:
     """A verdict of a call that was refused, to be repeated until it can have changed.
 
@@ -46,12 +52,12 @@ class Refusal:
         """Whether it speaks for this charge and, refusing a smaller cost, for others."""
         return self.refuses and self.knows(charge, version, now) and self.verdict.charge.cost < charge.cost
 
-    def repeated(self, charge: Charge, now: float) -> Verdict:
+    def repeated(self, charge: Charge, now: float) -> RepeatedVerdict:
         """The verdict as it is now."""
         known, elapsed = self.verdict, now - self.at
         at_us = known.at_us + int(elapsed * 1_000_000)
         wait = known.retry_after
-        return Verdict(
+        return RepeatedVerdict(
             known.allowed,
             known.remaining,
             max(wait - elapsed, _SOON) if wait else wait,

@@ -15,6 +15,7 @@ from django.test import Client, RequestFactory
 from django_ratelimiter import limiter
 from django_ratelimiter.admin.sentences import sentences
 from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.compiler import snapshot_of_rows
@@ -116,3 +117,32 @@ class TestAdmin:
         told = sentences(RuleLimit(rule=rule, algorithm="fixed_window", quota=3, window_seconds=Decimal(60)))
         assert says in told
         assert ("process" in told) is bool(says)
+
+
+def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(-1)
+    now = [1_000.0]
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(get_engine().ledger, "_clock", lambda: now[0])  # type: ignore[attr-defined]
+    assert asked_for() == 3
+    for method in ("check", "publish"):
+        monkeypatch.setattr(get_engine().engine, method, fail)  # type: ignore[attr-defined]
+    RuleLimit.objects.update(quota=5)
+    cache.invalidate()
+    cache._kept.outdated = False  # as if another process had saved it
+    found = []
+    for _ in range(130):
+        found.append(asked_for())
+        now[0] += 0.1
+    assert [found[0], found[-1]] == [3, 5]
+
+
+def fail(*_given: Any, **_options: Any) -> None:
+    raise EngineUnavailable("made to fail")
+
+
+def asked_for() -> int:
+    """The quota by which a request is decided."""
+    return limiter.check(RequestFactory().get("/")).results[0].limit.quota
