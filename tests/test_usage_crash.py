@@ -193,7 +193,7 @@ def test_three_at_once(collector: Callable[[], Collector]) -> None:
 
 
 def test_what_is_known_of_partitions_comes_in_whole(collector: Callable[[], Collector]) -> None:
-    """Killed before each step from where they begin, each time in an hour of its own; what is over is forgotten then."""
+    """Killed before each step from there on, each time in an hour of its own; what is over is forgotten then."""
     killed, seen = collector(), Counter[str]()
 
     def meet(hour: int) -> None:

@@ -147,6 +147,21 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
     assert [key for key in keys if redis_client.ttl(key) <= 0] == []
 
 
+@pytest.mark.parametrize("addresses", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_a_flood_from_many_addresses_fits_into_little_memory(
+    engine: RedisEngine, redis_client: redis.Redis, addresses: int
+) -> None:
+    """The charges cost nothing, so that there are no keys but those of usage."""
+    for first in range(0, addresses, 250):
+        engine.check([charge(f"{number:020}")._replace(cost=0) for number in range(first, first + 250)])
+    used = sum(redis_client.memory_usage(key) or 0 for key in redis_client.scan_iter("*"))
+    assert used < 250_000  # bytes, which is far below 20 MB, for each rule and hour
+    [(hour, label)] = engine.partitions.hours()
+    assert abs(unique(engine, label, hour) / addresses - 1) < 0.04
+    assert len(engine._notes._told) <= module.MOST_TOLD
+
+
 def test_on_an_event_loop(blocking: Any, redis_url: str) -> None:
     blocking.check([charge("a")], now_us=NOW_US)
     with redis.Redis.from_url(redis_url) as client:
