@@ -1,4 +1,4 @@
-"""What refused callers read is translated into German, all of it."""
+"""What refused callers read, and the usage reports, are translated into German, all of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,19 @@ from .test_refusals import get
 PACKAGE = Path(django_ratelimiter.__file__).parent
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"
 
-#: Where the texts stand that callers read.
-SOURCES = [*PACKAGE.glob("headers/*.py"), *PACKAGE.glob("throttling*"), *PACKAGE.glob("decorators/*.py")]
-TEMPLATE = PACKAGE / "templates/django_ratelimiter/refused.html"
+#: Where the texts stand that callers read, and those of the usage reports.
+SOURCES = [
+    *PACKAGE.glob("headers/*.py"),
+    *PACKAGE.glob("throttling*"),
+    *PACKAGE.glob("decorators/*.py"),
+    *PACKAGE.glob("admin/usage*.py"),
+    PACKAGE / "admin/periods.py",
+    PACKAGE / "usage/chart.py",
+]
+TEMPLATES = [
+    PACKAGE / "templates/django_ratelimiter/refused.html",
+    *PACKAGE.glob("templates/admin/django_ratelimiter/usage*.html"),
+]
 
 
 def german() -> gettext.GNUTranslations:
@@ -36,11 +46,13 @@ def german() -> gettext.GNUTranslations:
 
 def texts() -> Iterator[tuple[str, ...]]:
     """What the code translates: (text,), (text, plural), or (context, text, plural)."""
-    yield from ((text,) for text in re.findall(r"gettext\(u'(.*?)'\)", templatize(TEMPLATE.read_text("utf-8"))))
+    for template in TEMPLATES:
+        yield from ((text,) for text in re.findall(r"gettext\(u?'(.*?)'\)", templatize(template.read_text("utf-8"))))
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
                 "_",
+                "gettext_lazy",
                 "ngettext",
                 "pgettext",
                 "npgettext",
@@ -50,12 +62,14 @@ def texts() -> Iterator[tuple[str, ...]]:
 
 def test_every_text_is_translated() -> None:
     catalog, found = german(), list(texts())
-    assert len(found) > 12
+    assert len(found) > 90
     assert ("Try again",) in found
     for text in found:
         if len(text) == 3:
             for count in (1, 2):
                 assert catalog.npgettext(*text, count) not in text[1:]
+        elif len(text) == 2:
+            assert catalog.pgettext(*text) != text[1]
         else:
             assert catalog.gettext(*text) != text[0]
 
