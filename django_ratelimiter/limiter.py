@@ -19,6 +19,7 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide, merge
 from .engine.base import Verdict
 from .exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
+from .measuring import measured
 from .planning import Extra, MaxDelay, Question
 from .returning import arefund, mark_failed, refund
 from .rules import cache
@@ -95,7 +96,7 @@ def slot(
 
     def asks(max_delay: float | None, *, only_leases: bool = False) -> Path[Decision]:
         question = planning.slot_question(scope, cost, partition, max_delay, only_leases)
-        latest = (yield from _deciding(question)) if settings.ENABLED else None
+        latest = (yield from measured(_deciding(question))) if settings.ENABLED else None
         return latest or NOTHING_TO_DECIDE
 
     return holding.Slot(asks, returning.releasing, max_wait)
@@ -111,7 +112,7 @@ def _checking(
         entries = yield planning.ENTRIES
         question = planning.request_question(http, scope, cost, max_delay, before, decision, extra, entries)
         try:
-            latest = yield from _deciding(question)
+            latest = yield from measured(_deciding(question))
         except AccessDenied as denied:
             latest, decision = None, replace(decision, allowed=False, access=denied.record)
             yield from returning.refunding(decision.results)

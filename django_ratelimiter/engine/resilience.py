@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
 from .base import Charge, Verdict
 from .limits import Limit
@@ -27,12 +28,27 @@ MOST_FAILURES: Final = 3
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 _recovered: list[Callable[[], None]] = []
+_switched: list[Callable[[], None]] = []
+
+#: Every breaker of this process, by its id.
+_breakers: Final[WeakValueDictionary[int, Breaker]] = WeakValueDictionary()
 
 
 def when_recovered(told: Callable[[], None]) -> None:
     """Call this whenever a server may be asked again, from whatever thread finds out; once per function."""
     if told not in _recovered:
         _recovered.append(told)
+
+
+def when_switched(told: Callable[[], None]) -> None:
+    """Call this whenever a breaker has opened or closed; once per function."""
+    if told not in _switched:
+        _switched.append(told)
+
+
+def open_breakers() -> int:
+    """How many servers this process does not ask at present; one that event loops ask as well may count for each."""
+    return sum(breaker is not None and breaker.is_open for breaker in [known() for known in _breakers.valuerefs()])
 
 
 class Breaker:
@@ -53,6 +69,7 @@ class Breaker:
         self._probes = 0
         self._due_at = self._closed_at = float("-inf")
         self._cause: Exception | None = None
+        _breakers[id(self)] = self
 
     def fail(self, error: Exception) -> bool:
         """Note that a call has failed. Whether that was one too many, so that probing has to begin."""
@@ -66,6 +83,7 @@ class Breaker:
                 self._probes = 0  # else it comes and goes: the waits go on growing
             self._put_off()
         logger.warning("Redis is not asked any more until it answers again: %s", error)
+        _tell_of_switch()
         return True
 
     def succeed(self) -> None:
@@ -93,6 +111,7 @@ class Breaker:
             told()
         self.is_open = False
         logger.warning("Redis is asked again.")
+        _tell_of_switch()
 
     def why(self) -> str:
         """Why it is open, for an error's text."""
@@ -102,6 +121,14 @@ class Breaker:
         wait = min(FIRST_WAIT * 2**self._probes, LONGEST_WAIT)
         self._probes = min(self._probes + 1, 10)
         self._due_at = self._clock() + wait * (1 + self._chance()) / 2
+
+
+def _tell_of_switch() -> None:
+    for told in _switched:
+        try:
+            told()
+        except Exception:  # whatever is wrong there must not keep us from probing
+            logger.exception("A breaker's change could not be told of.")
 
 
 class LocalEngine:

@@ -100,6 +100,7 @@ class override_rules(TestContextDecorator):
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "api_key_known", self._api_keys.__contains__),
                 (notices, "_told", notices.Told()),
+                (notices, "_reached", notices.Told()),
                 (holding, "_sleep", in_force.clock.sleep),
                 (holding, "_asleep", in_force.clock.asleep),
                 (holding, "_clock", lambda: in_force.clock() / 1_000_000),

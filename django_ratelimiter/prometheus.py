@@ -1,0 +1,183 @@
+"""Metrics for Prometheus. Whoever imports this module has this process measured; it needs the extra `prometheus`.
+
+Decisions are counted in each process, as Prometheus expects it, which adds the processes up: so a scrape asks no
+database, and tells of the last seconds and not of collected minutes. What became of every single request is in the
+usage reports. How far collecting is behind is asked of Redis, once in a scrape. No label names a partition.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from random import random
+from typing import Final
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import generate_latest as written
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from .decision import Decision, Result
+from .engine.resilience import open_breakers, when_switched
+from .exceptions import EngineUnavailable
+from .measuring import observe
+from .usage.lag import waiting
+
+#: Seconds. A decision takes a fraction of a millisecond, and no longer than DEADLINE_MS.
+BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+#: The share of decisions that is timed, picked by chance: with files, timing one takes as long as all the rest.
+TIMED: Final = 0.125
+
+#: Under this variable prometheus-client keeps the numbers of several processes in files of one folder.
+FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+DECISIONS: Final = Counter(
+    "ratelimiter_decisions",
+    "Requests that met a rule, by what the rule itself decided: allowed, denied, shadow_denied.",
+    ("rule", "tier", "outcome"),
+)
+SOFT_EXCEEDED: Final = Counter(
+    "ratelimiter_soft_exceeded", "Those that were allowed beyond a soft quota.", ("rule", "tier")
+)
+DEGRADED: Final = Counter(
+    "ratelimiter_degraded_decisions", "Those that were decided without Redis, by failure policy.", ("rule", "tier")
+)
+SECONDS: Final = Histogram(
+    "ratelimiter_decision_seconds",
+    "How long a decision took, waiting for Redis included; of one decision in eight.",
+    buckets=BUCKETS,
+)
+BREAKERS: Final = Gauge(
+    "ratelimiter_breakers_open",
+    "Redis servers that are not asked until they answer again; summed over processes.",
+    multiprocess_mode="livesum",
+)
+VERSION: Final = Gauge(
+    "ratelimiter_rules_version",
+    "The version of the rules that a process last decided by; 0 = it has decided nothing yet.",
+    multiprocess_mode="liveall",
+)
+
+_known_version: int | None = None
+
+
+class CollectorLag(Collector):
+    """How far collecting is behind, asked of Redis in every scrape; left out while Redis is out of reach."""
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The metrics without values, so that registering asks nothing."""
+        yield GaugeMetricFamily(
+            "ratelimiter_collector_lag_seconds", "Since the oldest minute that waits to be collected has ended."
+        )
+        yield GaugeMetricFamily("ratelimiter_batches_waiting", "Batches of usage that wait to be collected.")
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The metrics as they are now."""
+        try:
+            values = waiting()
+        except EngineUnavailable:
+            return
+        for metric, value in zip(self.describe(), values, strict=True):
+            metric.add_metric([], value)
+            yield metric
+
+
+LAG: Final = CollectorLag()
+
+
+def registry() -> CollectorRegistry:
+    """What to export: the default registry, or with PROMETHEUS_MULTIPROC_DIR the numbers of all processes together."""
+    if not os.environ.get(FOLDER_VARIABLE):
+        return REGISTRY
+    together = CollectorRegistry()
+    MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+    together.register(LAG)
+    return together
+
+
+@never_cache
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """A view of all metrics. It tells the names of rules and how busy they are: let nobody in but Prometheus."""
+    return HttpResponse(written(registry()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _observe(decision: Decision, seconds: float) -> None:
+    """Note one decision. It is in the path of requests: a few microseconds are all it may take."""
+    results = decision.results
+    if len(results) == 1:  # as mostly
+        tier = results[0].tier
+        _counting(results[0].rule.slug, "" if tier is None else tier.slug, _outcome(results[0]))()
+    else:
+        _count_each(results)
+    if results and random() < TIMED:
+        SECONDS.observe(seconds)
+    if decision.version.number != _known_version:
+        _note_version(decision.version.number)
+    if decision.degraded:
+        for name in set(map(_name, results)):
+            DEGRADED.labels(*name).inc()
+
+
+def _count_each(results: Iterable[Result]) -> None:
+    """Count once for each rule and tier; of several limits of a rule one that denies is enough."""
+    outcomes: dict[tuple[str, str], str] = {}
+    for result in results:
+        name, outcome = _name(result), _outcome(result)
+        if name not in outcomes or outcome in ("denied", "shadow_denied") or outcomes[name] == "allowed":
+            outcomes[name] = outcome
+    for name, outcome in outcomes.items():
+        _counting(*name, outcome)()
+
+
+def _name(result: Result) -> tuple[str, str]:
+    return result.rule.slug, "" if result.tier is None else result.tier.slug
+
+
+def _outcome(result: Result) -> str:
+    verdict = result.verdict
+    if result.rule.failure_policy != "closed" if verdict is None else verdict.allowed:
+        return "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
+    return "denied" if result.mode == "enforce" else "shadow_denied"
+
+
+@lru_cache(maxsize=10_000)
+def _counting(rule: str, tier: str, outcome: str) -> Callable[[], None]:
+    if outcome != "soft_exceeded":
+        return DECISIONS.labels(rule, tier, outcome).inc
+    allowed, exceeded = DECISIONS.labels(rule, tier, "allowed"), SOFT_EXCEEDED.labels(rule, tier)
+
+    def count() -> None:
+        allowed.inc()
+        exceeded.inc()
+
+    return count
+
+
+def _note_version(number: int) -> None:
+    global _known_version
+    _known_version = number
+    VERSION.set(number)
+    _note_breakers()
+
+
+def _note_breakers() -> None:
+    BREAKERS.set(open_breakers())
+
+
+def _begin_anew() -> None:
+    """After a fork the gauges are those of another process, and still have to be set."""
+    global _known_version
+    _known_version = None
+
+
+REGISTRY.register(LAG)
+observe(_observe)
+when_switched(_note_breakers)
+os.register_at_fork(after_in_child=_begin_anew)

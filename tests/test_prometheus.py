@@ -1,0 +1,217 @@
+"""What Prometheus is told: of each decision in this process, and of what waits to be collected."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from prometheus_client import REGISTRY
+
+from django_ratelimiter import connection, limiter, measuring, prometheus
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.base import Verdict
+from django_ratelimiter.engine.resilience import MOST_FAILURES, Breaker, open_breakers
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest
+from django_ratelimiter.testing import RulesInForce, override_rules
+from django_ratelimiter.usage.lag import Waiting, waiting
+
+from .urls import say_hello
+
+urlpatterns = [path("metrics/", prometheus.metrics), path("", say_hello)]
+
+pytestmark = pytest.mark.urls("tests.test_prometheus")
+
+MINUTE_US = 60_000_000
+
+Gained = Callable[..., float]
+
+
+@pytest.fixture(autouse=True)
+def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
+    """`gained(name, **labels)`: by how much a metric has grown since the test began."""
+    before = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+    }
+    monkeypatch.setattr(prometheus, "TIMED", 1.1)
+    measuring.observe(prometheus._observe)
+
+    def grown(name: str, **labels: str) -> float:
+        value = REGISTRY.get_sample_value(f"ratelimiter_{name}", labels) or 0.0
+        return value - before.get((f"ratelimiter_{name}", *sorted(labels.items())), 0.0)
+
+    yield grown
+    measuring.observe(None)
+
+
+def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
+    """How often a rule has allowed, denied, and denied in shadow."""
+    outcomes = ("allowed", "denied", "shadow_denied")
+    return [gained("decisions_total", rule=rule, tier=tier, outcome=outcome) for outcome in outcomes]
+
+
+class Unreachable(MemoryEngine):
+    def check(self, *given: Any, **options: Any) -> list[Verdict]:
+        raise EngineUnavailable("away")
+
+    def take_usage(self, *, now_us: int | None = None) -> list[str]:
+        raise EngineUnavailable("away")
+
+
+def test_decisions_are_counted_by_rule_tier_and_outcome(
+    client: Client, ratelimit_rules: RulesInForce, gained: Gained
+) -> None:
+    ratelimit_rules({"slug": "two", "limits": ["2/minute"]}, {"slug": "trial", "limits": ["1/day"], "mode": "shadow"})
+    ratelimit_rules.tier = "pro"
+    for _ in range(3):
+        client.get("/")
+    async_to_sync(AsyncClient().get)("/")
+    assert decisions(gained, "two", "pro") == [2, 2, 0]
+    assert decisions(gained, "trial", "pro") == [1, 0, 3]
+    assert gained("decision_seconds_count") == 4
+    assert 0 < gained("decision_seconds_sum") < 4
+
+
+def test_a_rule_of_several_limits_counts_once(client: Client, ratelimit_rules: RulesInForce, gained: Gained) -> None:
+    soft = {"rate": "3/minute", "algorithm": "fixed_window", "soft_quota": 1}
+    ratelimit_rules({"slug": "three", "limits": ["9/day", soft, "8/hour"]})
+    for _ in range(4):
+        client.get("/")
+    assert decisions(gained, "three") == [3, 1, 0]
+    assert gained("soft_exceeded_total", rule="three", tier="") == 2
+
+
+def test_slots_are_counted_too(ratelimit_rules: RulesInForce, gained: Gained) -> None:
+    ratelimit_rules({"slug": "calls", "limits": ["9/minute"], "scope": "calls"})
+    with limiter.slot("calls"):
+        pass
+    assert decisions(gained, "calls") == [1, 0, 0]
+
+
+def test_a_request_that_meets_no_rule_is_not_timed(
+    client: Client, ratelimit_rules: RulesInForce, gained: Gained
+) -> None:
+    ratelimit_rules({"slug": "other", "limits": ["9/minute"], "path": "/other/"})
+    client.get("/")
+    assert gained("decision_seconds_count") == 0
+
+
+def test_about_one_decision_in_eight_is_timed(
+    monkeypatch: pytest.MonkeyPatch, ratelimit_rules: RulesInForce, gained: Gained
+) -> None:
+    monkeypatch.undo()
+    with override_rules({"slug": "many", "limits": ["1000/minute"]}):
+        for _ in range(400):
+            limiter.check(RequestFactory().get("/"))
+    assert decisions(gained, "many") == [400, 0, 0]
+    assert 10 < gained("decision_seconds_count") < 150
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("local", [1, 0, 0]), ("open", [1, 0, 0]), ("closed", [0, 1, 0])])
+def test_what_is_decided_without_the_engine_is_marked(
+    client: Client, monkeypatch: pytest.MonkeyPatch, gained: Gained, policy: str, expected: list[float]
+) -> None:
+    with override_rules({"slug": policy, "limits": ["9/minute", "99/day"], "failure_policy": policy}):
+        monkeypatch.setattr(connection, "_engine", Unreachable())
+        client.get("/")
+    assert decisions(gained, policy) == expected
+    assert gained("degraded_decisions_total", rule=policy, tier="") == 1
+
+
+def test_the_version_is_that_of_the_last_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_rules({"slug": "any", "limits": ["9/minute"]}):
+        decision = limiter.check(RequestFactory().get("/"))
+    for number in (7, 8):
+        later = decision.version._replace(number=number)
+        prometheus._observe(type(decision)(True, False, 0.0, None, decision.results, later), 0.001)
+        assert REGISTRY.get_sample_value("ratelimiter_rules_version") == number
+
+
+def test_open_breakers_are_counted_while_they_are_there() -> None:
+    def told() -> float | None:
+        return REGISTRY.get_sample_value("ratelimiter_breakers_open")
+
+    before = open_breakers()
+    one, other = Breaker(), Breaker()
+    for breaker in (one, other):
+        for _ in range(MOST_FAILURES):
+            breaker.fail(OSError("gone"))
+    assert told() == before + 2
+    one.close()
+    assert told() == before + 1
+    del breaker, other
+    assert open_breakers() == before
+
+
+def test_an_observer_that_fails_breaks_no_request(
+    client: Client, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_given: object) -> None:
+        raise OSError("disk full")
+
+    measuring.observe(fail)
+    ratelimit_rules({"slug": "any", "limits": ["9/minute"]})
+    assert client.get("/").status_code == 200
+    assert "disk full" in caplog.text
+
+
+def test_without_an_observer_the_path_is_left_as_it_is() -> None:
+    measuring.observe(None)
+    untouched: Any = iter(())
+    assert measuring.measured(untouched) is untouched
+
+
+def test_what_waits_is_told_by_its_oldest_minute() -> None:
+    assert waiting() == Waiting(0.0, 0)
+    now_us = time.time_ns() // 1_000
+    for minutes in (10, 3, 0):  # this minute has not ended
+        get_engine().check([Charge("key", Limit(9, 60), usage="rule|")], now_us=now_us - minutes * MINUTE_US)
+    found = waiting()
+    assert found.batches == 2
+    assert 540 <= found.seconds <= 601
+    assert waiting().batches == 2  # asking takes nothing away
+    assert REGISTRY.get_sample_value("ratelimiter_batches_waiting") == 2
+    assert 540 <= (REGISTRY.get_sample_value("ratelimiter_collector_lag_seconds") or 0) <= 602
+
+
+def test_the_view_tells_all_and_names_no_caller(client: Client, ratelimit_rules: RulesInForce) -> None:
+    ratelimit_rules({"slug": "each", "limits": ["1/minute"], "partition_by": ["ip"]})
+    for _ in range(2):
+        client.get("/", REMOTE_ADDR="203.0.113.77")
+    response = client.get("/metrics/", REMOTE_ADDR="203.0.113.78")
+    text = response.content.decode()
+    assert response["Content-Type"].startswith("text/plain; version=")
+    assert "no-store" in response["Cache-Control"]
+    assert 'ratelimiter_decisions_total{outcome="denied",rule="each",tier=""} 1.0' in text
+    assert "ratelimiter_collector_lag_seconds 0.0" in text
+    assert "203.0.113.7" not in text
+    assert digest("ip:203.0.113.77") not in text
+    assert client.post("/metrics/").status_code == 405
+
+
+def test_while_the_engine_is_away_the_rest_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_rules():
+        monkeypatch.setattr(connection, "_engine", Unreachable())
+        text = client.get("/metrics/").content.decode()
+    assert "ratelimiter_decision_seconds_count" in text
+    assert "ratelimiter_collector_lag_seconds" not in text
+
+
+def test_every_metric_stands_in_the_table_with_its_type() -> None:
+    page = (Path(__file__).parent.parent / "docs/howto/prometheus.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `(ratelimiter_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    assert told == {
+        metric.name + ("_total" if metric.type == "counter" else ""): metric.type
+        for metric in REGISTRY.collect()
+        if metric.name.startswith("ratelimiter_")
+    }
