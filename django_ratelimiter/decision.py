@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
@@ -96,22 +97,22 @@ NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
 
 def decide(results: Sequence[Result], version: Version, *, degraded: bool = False) -> Decision:
     """One answer from the results of all rules that the request met."""
-    allowed, delay, least = True, 0.0, _LOOSEST
+    allowed, delay, least = True, 0.0, inf
     binding: Result | None = None
     for result in results:
-        if result.mode != "enforce":
+        _, _, limit, verdict, mode, _ = result
+        if mode != "enforce":
             continue
-        verdict = result.verdict
         if verdict is not None and verdict.allowed:  # as nearly always
-            tightness = 2, verdict.remaining / result.limit.capacity
+            tightness = verdict.remaining / (limit.quota if limit.burst is None else limit.burst)
+            if verdict.delay > delay:
+                delay = verdict.delay
         else:
             tightness = _tightness(result)
+            if tightness < 0.0:
+                allowed = False
         if tightness < least:
             binding, least = result, tightness
-        if tightness < _REFUSING:
-            allowed = False
-        elif verdict is not None and verdict.delay > delay:
-            delay = verdict.delay
     return Decision(allowed, degraded, delay if allowed else 0.0, binding, tuple(results), version)
 
 
@@ -130,14 +131,16 @@ def without(decision: Decision, slugs: Collection[str]) -> Decision:
     return replace(decide(others, decision.version, degraded=decision.degraded), delay=0.0)
 
 
-#: What refuses sorts before this, and every result before that.
-_REFUSING: Final = (2, -1.0)
-_LOOSEST: Final = (4, 0.0)
+#: The tightness of what nobody has counted, and which refuses nothing: more than any share left.
+_UNKNOWN: Final = 2.0
 
 
-def _tightness(result: Result) -> tuple[int, float]:
-    """Sorts the binding result first: what never passes, then the longest wait, then (2) the smallest share left."""
+def _tightness(result: Result) -> float:
+    """Sorts the binding result first: what never passes, then the longest wait, then the smallest share left.
+
+    Below 0 it refuses, from 0 to 1 it is the share.
+    """
     verdict = result.verdict
     if verdict is None:
-        return (0 if result.refuses else 3), 0.0
-    return (0, 0.0) if verdict.retry_after is None else (1, -verdict.retry_after)
+        return -inf if result.refuses else _UNKNOWN
+    return -inf if verdict.retry_after is None else -1.0 - verdict.retry_after

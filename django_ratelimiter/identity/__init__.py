@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import _get_running_loop
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
@@ -37,6 +37,8 @@ MAX_API_KEY: Final = 256
 #: Characters of a value whose digest is remembered, and of a field that is brought into a normal form, which takes long
 #: for long texts. What code counts by may be as long as a body; no name of anybody's is longer than this.
 _LONGEST: Final = 1_000
+
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 #: What of a path or a custom identity counts as a value. Others might read differently with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
@@ -311,7 +313,7 @@ def _imported(path: str) -> Callable[[HttpRequest], object]:
 def _digest(key: bytes, value: str) -> str:
     hasher = _keyed_hasher(key).copy()
     hasher.update(value.encode("utf-8", "surrogatepass"))
-    return urlsafe_b64encode(hasher.digest())[:22].decode()
+    return b2a_base64(hasher.digest())[:22].translate(_URL_SAFE).decode()
 
 
 @lru_cache(maxsize=4)
