@@ -133,7 +133,7 @@ class TestThePeriodBefore:
     def test_not_where_counting_began_later(self, staff: Client) -> None:
         count(30 * HOUR, allowed=40)
         count(3 * HOUR, allowed=50)
-        assert "Change" not in lines(staff.get(REPORT))[0]
+        assert "Change in requests" not in lines(staff.get(REPORT))[0]
 
 
 class TestClients:
@@ -147,13 +147,21 @@ class TestClients:
     def test_over_time(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50, partitions=7)
         count(3 * HOUR, tier="pro", allowed=50, partitions=4)
-        moments = clients.met(last(DAY), "search")
+        moments = clients.met(last(DAY), Step.HOUR, "search")
         assert len(moments) in (24, 25)
         assert [moment.partitions for moment in moments if moment.partitions is not None] == [11]
-        assert [each.partitions for each in clients.met(last(DAY), "search", "pro") if each.partitions] == [4]
+        assert [each.partitions for each in clients.met(last(DAY), Step.HOUR, "search", "pro") if each.partitions] == [
+            4
+        ]
         page = text_of(staff.get(RULE))
         assert "Different clients per hour" in page
         assert "Different clients per day" in text_of(staff.get(f"{RULE}&period=30d"))
+
+    def test_by_the_day_where_no_hours_are_left(self, staff: Client) -> None:
+        at = timezone.localtime() - 200 * DAY
+        count(200 * DAY, allowed=50, partitions=7)
+        query = f"&period=custom&since={at - DAY:%Y-%m-%dT%H:%M}&until={at + DAY:%Y-%m-%dT%H:%M}"
+        assert "Different clients per day" in text_of(staff.get(RULE + query))
 
     def test_the_heaviest(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50)

@@ -57,17 +57,17 @@ class Report:
     @property
     def clients_by(self) -> Step:
         """Whether different clients are told by the hour or by the day."""
-        return clients.unit(self.period)
+        return clients.unit(self.period, self._kept)
 
     @cached_property
     def most_clients(self) -> Mapping[tuple[str, str], int]:
         """The most different clients that one hour or day met, by rule and tier."""
-        return clients.most(self.period, self.rule, self.tier)
+        return clients.most(self.period, self.clients_by, self.rule, self.tier)
 
     @cached_property
     def clients(self) -> list[Moment]:
         """Different clients of each hour or day; empty for all rules, which would count a client many times."""
-        return [] if self.rule is None else clients.met(self.period, self.rule, self.tier)
+        return [] if self.rule is None else clients.met(self.period, self.clients_by, self.rule, self.tier)
 
     @cached_property
     def hours(self) -> list[Point]:

@@ -37,25 +37,25 @@ class Moment(NamedTuple):
     partitions: int | None
 
 
-def unit(period: Period) -> Step:
+def unit(period: Period, kept: Kept) -> Step:
     """Whether different partitions are told by the hour or by the day: they are counted in no other span."""
-    return Step.HOUR if period.end - period.start <= 8 * DAY else Step.DAY
+    is_short = period.end - period.start <= 8 * DAY
+    return Step.HOUR if is_short and kept.finest(period.start) is not Step.DAY else Step.DAY
 
 
-def most(period: Period, rule: str | None = None, tier: str | None = None) -> dict[tuple[str, str], int]:
+def most(period: Period, step: Step, rule: str | None = None, tier: str | None = None) -> dict[tuple[str, str], int]:
     """The most that one hour or day of the period met, by the slugs of rule and tier. What is not known is left out."""
-    rows = _counted(period, rule, tier).values_list("rule_slug", "tier_slug").annotate(most=Max("partitions"))
+    rows = _counted(period, step, rule, tier).values_list("rule_slug", "tier_slug").annotate(most=Max("partitions"))
     return {(slug, of_tier): partitions for slug, of_tier, partitions in rows.order_by("rule_slug", "tier_slug")}
 
 
-def met(period: Period, rule: str, tier: str | None = None) -> list[Moment]:
+def met(period: Period, step: Step, rule: str, tier: str | None = None) -> list[Moment]:
     """How many a rule met in each hour or day that the period touches, by the project's clock.
 
     Who changed the tier in between is counted for both.
     """
-    rows = _counted(period, rule, tier).values_list("start").annotate(met=Sum("partitions")).order_by("start")
+    rows = _counted(period, step, rule, tier).values_list("start").annotate(met=Sum("partitions")).order_by("start")
     known = {aware(start): partitions for start, partitions in rows}
-    step = unit(period)
     starts = buckets(*period, step, timezone.get_default_timezone())
     return [Moment(Period(start, spans.following(start, step)), known.get(start)) for start in starts]
 
@@ -82,8 +82,7 @@ def hours(period: Period, kept: Kept) -> Period:
     return replace(kept, whole={**kept.whole, Step.MINUTE: NEVER}).widened(period)
 
 
-def _counted(period: Period, rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
-    step = unit(period)
+def _counted(period: Period, step: Step, rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
     first = floor(period.start, step, timezone.get_default_timezone())
     rows = UsageBucket.objects.filter(
         granularity=step, start__gte=stored(first), start__lt=stored(period.end), partitions__isnull=False
