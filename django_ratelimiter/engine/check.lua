@@ -178,10 +178,20 @@ if notes > 0 then
   for i = 5, 2 + notes, 3 do
     local what, label, partition = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local flags, weight = byte(what, 1, 2)
-    local rule, name = match(label, '^[^|]*'), hour .. ':' .. label
-    if flags % 2 == 1 and call('PFADD', prefix .. 'unique:' .. name, partition) == 1 then
-      if call('SADD', prefix .. 'hours', name) == 1 then
-        call('EXPIRE', prefix .. 'unique:' .. name, USAGE_SECONDS)
+    local rule = match(label, '^[^|]*')
+    if flags % 2 == 1 then
+      local name = hour .. ':' .. label
+      local unique = prefix .. 'unique:' .. name
+      local added
+      if #what > 2 then
+        added = call('PFADD', unique, partition)
+      else -- new ones, one a line
+        local partitions = {}
+        for line in string.gmatch(partition, '[^\n]+') do partitions[#partitions + 1] = line end
+        added = call('PFADD', unique, _G.unpack(partitions))
+      end
+      if added == 1 and call('SADD', prefix .. 'hours', name) == 1 then
+        call('EXPIRE', unique, USAGE_SECONDS)
         call('EXPIRE', prefix .. 'hours', USAGE_SECONDS)
       end
     end

@@ -1,13 +1,14 @@
 """Which partitions the rules meet: how many different ones in an hour, the heaviest of them, and samples by the minute.
 
-A process tells the engine of partitions in the call that decides, as notes beside the charges: of each the first time
-it meets it in an hour, and of all that a call is about where the call is weighed, one in sixteen on a busy process.
+A process tells the engine of partitions in calls that decide, as notes beside the charges. It tells of those that the
+call is about where it is weighed, as every call of a calm process is and one in sixteen of a busy one, and with it of
+those that it has met for the first time in this hour.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import randrange
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -45,13 +46,20 @@ _MOST_CHARGES: Final = 255
 Hour = tuple[int, str]
 
 
-class Note(NamedTuple):
-    """A partition that a call meets under a label. what: the bytes described above. key: what it is remembered by."""
+#: So many new partitions stand in one note at most.
+_MOST_NEW: Final = 1_000
 
-    what: bytes
+
+class Note(NamedTuple):
+    """A partition that a call meets under a label; or, without a weight or charges, new ones, one a line.
+
+    what: the bytes described above. keys: what each is remembered by.
+    """
+
+    what: bytearray
     label: str
     partition: str
-    key: str
+    keys: Sequence[str]
 
 
 class Notes:
@@ -60,15 +68,17 @@ class Notes:
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
         self._clock = clock
         self._told: dict[str, str] = {}  # the label by the key of the charge
+        self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
 
     def forget(self) -> None:
         """Tell of all partitions again: the engine has lost its memory."""
         self._told.clear()
+        self._new.clear()
 
     def _begin(self, hour: int) -> None:
         self._hour, self._one_by_one, self._left = hour, WEIGHED_ONE_BY_ONE, 1
-        self._told.clear()
+        self.forget()
 
     def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Note]:
         """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one."""
@@ -83,7 +93,8 @@ class Notes:
                     break
             else:
                 return []
-        return self._noted(charges, self._weight() if self._left <= 0 else 0)
+            return self._noted(charges, 0)
+        return [*self._noted(charges, self._weight()), *self._news()]
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
@@ -93,33 +104,48 @@ class Notes:
         return WEIGHT
 
     def _noted(self, charges: Sequence[Charge], weight: int) -> list[Note]:
-        places: dict[tuple[str, str], list[int]] = {}
-        keys: dict[tuple[str, str], str] = {}
+        notes: list[Note] = []
+        told = self._told
         for number, charge in enumerate(charges[:_MOST_CHARGES], 1):
-            if charge.usage is None:
+            key, label, partition = charge[0], charge[4], charge[7]
+            if label is None:
                 continue
-            if charge.partition is None:
-                self._told[charge.key] = charge.usage  # nothing to tell, now and later
+            if partition is None:
+                told[key] = label  # nothing to tell, now and later
                 continue
-            whom = charge.usage, charge.partition
-            keys[whom] = charge.key
-            places.setdefault(whom, []).append(number)
-        notes = []
-        for whom, numbers in places.items():
-            label, partition = whom
-            flags = (IS_NEW if self._told.get(keys[whom]) != label else 0) + IS_SAMPLED * is_sampled(partition)
-            if flags or weight:
-                notes.append(Note(bytes((flags, weight, *numbers)), label, partition, keys[whom]))
+            for note in notes:
+                if note.label == label and note.partition == partition:
+                    note.what.append(number)
+                    break
+            else:
+                flags = (told.get(key) != label) + IS_SAMPLED * is_sampled(partition)
+                if weight or flags & IS_SAMPLED:
+                    notes.append(Note(bytearray((flags, weight, number)), label, partition, (key,)))
+                elif flags:
+                    self._new[key] = label, partition
         return notes
+
+    def _news(self) -> Iterator[Note]:
+        """What has been met for the first time by calls that were not weighed."""
+        if self._new:
+            new, self._new = self._new, {}
+            by_label: dict[str, list[tuple[str, str]]] = {}
+            for key, (label, partition) in new.items():
+                by_label.setdefault(label, []).append((key, partition.replace("\n", "\0")))
+            for label, pairs in by_label.items():
+                for place in range(0, len(pairs), _MOST_NEW):
+                    keys, partitions = zip(*pairs[place : place + _MOST_NEW], strict=True)
+                    yield Note(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
     def done(self, notes: Iterable[Note], at_us: int) -> None:
         """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours."""
         if at_us // HOUR_US == self._hour:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            for note in notes:
-                if not note.what[0] & IS_SAMPLED:  # which is told each time
-                    self._told[note.key] = note.label
+            told = self._told
+            if len(told) >= MOST_TOLD:
+                told.clear()
+            for what, label, _, keys in notes:
+                if what[0] == IS_NEW:  # what is sampled is told each time
+                    told.update(dict.fromkeys(keys, label))
 
 
 def is_sampled(partition: str) -> bool:

@@ -217,7 +217,7 @@ def _more(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
     """What stands behind the three arguments of every call."""
     words = [b"%d" % len(notes)]
     for what, label, partition, _ in notes:
-        words += what, label.encode(), partition.encode()
+        words += bytes(what), label.encode(), partition.encode()
     if counts:
         words.append(counts.id.encode())
         for minute, field, calls in counts.entries:

@@ -147,6 +147,17 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
     assert [key for key in keys if redis_client.ttl(key) <= 0] == []
 
 
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_a_busy_process_misses_nobody(engine: RedisEngine) -> None:
+    for _ in range(module.WEIGHED_ONE_BY_ONE // 250):
+        meet(engine, ["a"] * 250)
+    meet(engine, [*numbered(300), *["a"] * 40])
+    assert abs(unique(engine) - 301) <= 6
+    assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == {
+        ("rule", caller) for caller in [*numbered(300), "a"] if is_sampled(caller)
+    }
+
+
 @pytest.mark.parametrize("addresses", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_flood_from_many_addresses_fits_into_little_memory(
@@ -218,28 +229,41 @@ class TestNotes:
         assert set(weights) == {WEIGHT}
         assert 0.93 < sum(weights) / 16_000 < 1.07
 
+    def is_told_as_new(self, notes: Notes, partition: str, at_us: int | None = None) -> bool:
+        """Whether one of so many calls that some are weighed tells of it."""
+        told = [note for _ in range(100) for note in self.tell(notes, partition, at_us)]
+        return any(note.what[0] == module.IS_NEW and partition in note.partition.split("\n") for note in told)
+
     def test_a_partition_is_new_once_an_hour(self) -> None:
         clock = [NOW_US]
         notes = self.busy(clock)
         assert not is_sampled("caller-3")
+        for _ in range(3):
+            assert self.is_told_as_new(notes, "caller-3")
+            assert not self.is_told_as_new(notes, "caller-3")
+            clock[0] += HOUR_US
+            for _ in range(module.WEIGHED_ONE_BY_ONE):
+                self.tell(notes, "caller-2")
 
-        def is_new() -> bool:
-            return any(note.what[0] for note in self.tell(notes, "caller-3"))
-
-        assert [is_new() for _ in range(100)] == [True] + [False] * 99
-        clock[0] += HOUR_US
-        assert [is_new() for _ in range(100)] == [True] + [False] * 99
+    def test_new_ones_travel_together(self) -> None:
+        notes = self.busy([NOW_US])
+        callers = [caller for caller in numbered(1_000) if not is_sampled(caller) and caller != "caller-2"]
+        news = [note for caller in callers for note in self.tell(notes, caller)]
+        told = [caller for note in news if note.what[0] for caller in note.partition.split("\n")]
+        assert len(callers) - 31 <= len(told) == len(set(told))
+        assert len(news) < len(callers) / 4
 
     def test_what_was_not_answered_is_told_again(self) -> None:
         notes = self.busy([NOW_US])
         for _ in range(3):
-            assert notes.of([charge("caller-3")])[0].what[0] == module.IS_NEW
+            told = [note for _ in range(100) for note in notes.of([charge("caller-3")])]
+            assert any(note.what[0] == module.IS_NEW and note.partition == "caller-3" for note in told)
 
     def test_what_another_hour_has_noted_is_told_again(self) -> None:
         """The clock of Redis is behind ours: it noted the partition in the hour before."""
         notes = self.busy([NOW_US])
-        assert self.tell(notes, "caller-3", at_us=NOW_US - HOUR_US)
-        assert self.tell(notes, "caller-3")[0].what[0] == module.IS_NEW
+        assert self.is_told_as_new(notes, "caller-3", NOW_US - HOUR_US)
+        assert self.is_told_as_new(notes, "caller-3")
 
     def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MOST_TOLD", 10)
