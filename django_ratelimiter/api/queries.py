@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 from rest_framework.filters import BaseFilterBackend
@@ -13,20 +15,19 @@ from rest_framework.request import Request
 from ..rules.ruleset import MODES
 from ..usage import reports
 from ..usage.reports import Period
-from ..usage.times import Step, aware
+from ..usage.times import Step
 from .pagination import LARGEST_PAGE, RANGES
 
-LENGTHS: Final = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-    "90d": timedelta(days=90),
-    "365d": timedelta(days=365),
-}
 DEFAULT: Final = "24h"
-LONGEST: Final = timedelta(days=366)
-SLUG: Final = 50
+#: Up to 999 minutes or hours, or 366 days.
+_LENGTH: Final = r"([1-9][0-9]{0,2}[mh]|([1-9][0-9]?|[12][0-9]{2}|3[0-5][0-9]|36[0-6])d)"
+_UNITS: Final = {"m": "minutes", "h": "hours"}
+#: What lies beyond is of no matter: nothing was counted there, and time zones cannot reckon with the ends of time.
+_FIRST: Final = datetime(1972, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9998, 1, 1, tzinfo=UTC)
+#: As the slugs of rules, those written in code included, and of tiers.
+_SLUG: Final = r"[A-Za-z0-9_.:-]"
+_NO_SLUG: Final = _("A slug has at most 50 letters, digits, or any of _ . : -")
 
 
 class Query(serializers.Serializer[Any]):
@@ -40,49 +41,61 @@ class RulesQuery(Query):
     mode = serializers.ChoiceField(MODES, required=False, help_text="Only rules in this mode.")
 
 
+class _TextField(serializers.RegexField):
+    """A text of which the whole has this pattern; `wrong` is said of others."""
+
+    def __init__(self, pattern: str, wrong: Any, **options: Any) -> None:
+        self.pattern = f"^{pattern}$"
+        messages = {"invalid": wrong, "blank": wrong}
+        blank = re.fullmatch(pattern, "") is not None
+        super().__init__(
+            rf"^{pattern}\Z",
+            required=False,
+            allow_blank=blank,
+            trim_whitespace=False,
+            error_messages=messages,
+            **options,
+        )
+
+
+class _MomentField(serializers.DateTimeField):
+    """A moment with its own offset, if it has one; the framework would have it in the project's time zone at once."""
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        return value if timezone.is_aware(value) else timezone.make_aware(value)
+
+
 class PeriodQuery(Query):
-    """A period, by its length up to now or by its ends. Once valid, `validated_data["span"]` is its Period."""
+    """A period, by its length and its end. Once valid, `validated_data["span"]` is its Period.
 
-    period = serializers.ChoiceField(
-        list(LENGTHS), required=False, help_text=f"So long until now; {DEFAULT} if no ends are given."
+    By length, so that every combination of right values has a meaning, as OpenAPI has it.
+    """
+
+    period = _TextField(
+        _LENGTH,
+        _("Write a length such as 90m, 36h or 30d, and at most 366d."),
+        help_text=f"How long, such as 90m, 36h or 30d, and at most 366d; {DEFAULT} if not given.",
     )
-    since = serializers.DateTimeField(required=False, help_text="From then on; needs `until`, and no `period`.")
-    until = serializers.DateTimeField(
-        required=False, help_text=f"Up to then, and without it; at most {LONGEST.days} days after `since`."
-    )
-
-    def validate_since(self, moment: datetime) -> datetime:
-        """A year that every time zone can reckon with."""
-        return _within_calendar(moment)
-
-    def validate_until(self, moment: datetime) -> datetime:
-        """The same."""
-        return _within_calendar(moment)
+    until = _MomentField(required=False, help_text="Up to then, and without it; now if not given.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Work out the period."""
-        given = {name for name in ("since", "until") if name in attrs}
-        if given and "period" in attrs:
-            raise serializers.ValidationError({"period": _("Give a period, or since and until, but not both.")})
-        for name in {"since", "until"} - given if given else ():
-            raise serializers.ValidationError({name: _("Both since and until are needed.")})
-        if not given:
-            attrs["span"] = reports.last(LENGTHS[attrs.get("period", DEFAULT)])
-            return attrs
-        span = Period(aware(attrs["since"]), aware(attrs["until"]))
-        if span.start >= span.end:
-            raise serializers.ValidationError({"until": _("Must be later than since.")})
-        if span.end - span.start > LONGEST:
-            raise serializers.ValidationError({"until": _("At most %d days after since.") % LONGEST.days})
-        attrs["span"] = span
+        """Work out the period. Days are those of the project's clock."""
+        now = reports.last(timedelta(0)).end
+        end = min(max(attrs.get("until", now), _FIRST), _LAST).astimezone(UTC)
+        text = attrs.get("period", DEFAULT)
+        number, unit = int(text[:-1]), text[-1]
+        if unit == "d":
+            local = end.astimezone(timezone.get_default_timezone())
+            start = (local - timedelta(days=number)).astimezone(UTC)  # the same time by the clock
+        else:
+            start = end - timedelta(**{_UNITS[unit]: number})
+        attrs["span"] = Period(start, end)
         return attrs
 
 
 class TotalsQuery(PeriodQuery):
-    rule = serializers.CharField(required=False, max_length=SLUG, help_text="Only this rule, by its slug.")
-    tier = serializers.CharField(
-        required=False, max_length=SLUG, allow_blank=True, help_text="Only this tier, by its slug; empty = no tier."
-    )
+    rule = _TextField(rf"{_SLUG}{{1,50}}", _NO_SLUG, help_text="Only this rule, by its slug.")
+    tier = _TextField(rf"{_SLUG}{{0,50}}", _NO_SLUG, help_text="Only this tier, by its slug; empty = no tier.")
 
 
 class UsageQuery(TotalsQuery):
@@ -134,11 +147,5 @@ def _schema_of(field: serializers.Field[Any, Any, Any, Any]) -> dict[str, Any]:
         return {"type": "string", "enum": list(field.choices)}
     if isinstance(field, serializers.DateTimeField):
         return {"type": "string", "format": "date-time"}
-    least = {} if getattr(field, "allow_blank", False) else {"minLength": 1}
-    return {"type": "string", "maxLength": SLUG, **least}
-
-
-def _within_calendar(moment: datetime) -> datetime:
-    if not 1970 <= moment.year < 9999:
-        raise serializers.ValidationError(_("This year is out of range."))
-    return moment
+    assert isinstance(field, _TextField)
+    return {"type": "string", "pattern": field.pattern}

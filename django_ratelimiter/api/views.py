@@ -75,7 +75,7 @@ class Partitions(_Report):
 
     def get(self, request: Request, slug: str) -> Response:
         query = asked(self.query_class, request)
-        rows: QuerySet[TopPartition] = TopPartition.objects.filter(rule_slug=slug)
+        rows: QuerySet[TopPartition] = TopPartition.objects.filter(rule_slug=slug.replace("\x00", ""))
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
