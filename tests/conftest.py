@@ -17,6 +17,7 @@ from django_ratelimiter import notices
 from django_ratelimiter.connection import unsent
 from django_ratelimiter.engine.approximate import Approximate
 from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.engine.partitions import Notes
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.rules import cache, entries, tiers, versions
 from example_project.redis_server import RedisServer
@@ -60,6 +61,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     entries.forget()
     if isinstance(connections._engine, Approximate):
         connections._engine.ledger.forget()
+        connections._engine.engine._notes = Notes()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
         return Collected(3, 9)
 
     monkeypatch.setattr(ratelimit, "collect", slow)
-    monkeypatch.setattr(ratelimit.time, "monotonic", iter((0.0, 0.5, 1.2, 1.2, 1.9)).__next__)
+    monkeypatch.setattr(ratelimit, "time", SimpleNamespace(monotonic=iter((0.0, 0.5, 1.2, 1.2, 1.9)).__next__))
     assert run().splitlines()[0] == "1 of 3 batches ..."
 
 
