@@ -108,13 +108,18 @@ def look(request: HttpRequest) -> Standing:
 def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
     """The first and the last of the last 30 days, and what is known of them. digests: of the caller, by rule.
 
-    Two queries. What a rule's heaviest partitions say of a day goes before what samples say.
+    Two queries. Neither the heaviest partitions, which are those of some hours of a day, nor samples know all: where
+    both know of a day, those who know of more requests are believed.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
     start = stored(floor(datetime.combine(first, time(12), zone), Step.DAY, zone))
-    known = {(day.date, day.rule): day for day in (*_sampled(digests, start, zone), *_heaviest(digests, start, zone))}
+    known: dict[tuple[date, str], Day] = {}
+    for day in (*_heaviest(digests, start, zone), *_sampled(digests, start, zone)):
+        other = known.setdefault((day.date, day.rule), day)
+        if day.requests > other.requests:
+            known[day.date, day.rule] = day
     return first, today, sorted(known.values(), key=lambda day: (day.date, day.rule))
 
 

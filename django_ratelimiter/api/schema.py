@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from drf_spectacular.extensions import OpenApiViewExtension
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.utils import extend_schema
 from rest_framework.settings import api_settings
 
 from ..conf import settings
 from ..schema import LimitedResponses
 from . import serializers
+from .permissions import IsKnownCaller
 
 #: What is wrong with each parameter that is.
 _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
 _PROBLEM: Final = "application/problem+json"
-#: What OpenAPI describes elsewhere, and ignores among parameters.
-_NO_PARAMETERS: Final = ("accept", "authorization", "content-type")
+_API_KEY: Final = "rateLimitApiKey"
 
 
 class _Answers(LimitedResponses):
@@ -29,6 +30,20 @@ class _Answers(LimitedResponses):
                 content = operation["responses"][status]["content"]
                 content.setdefault(_PROBLEM, next(iter(content.values())))
         return operation
+
+    def get_auth(self) -> list[Any]:
+        """What the view's authentication classes take, and a known API key where its permission does."""
+        accepted: list[Any] = super().get_auth()  # type: ignore[misc]
+        if IsKnownCaller not in self.view.permission_classes:
+            return accepted
+        scheme = ResolvedComponent(  # type: ignore[no-untyped-call]
+            name=_API_KEY,
+            type=ResolvedComponent.SECURITY_SCHEMA,
+            object=_API_KEY,
+            schema={"type": "apiKey", "in": "header", "name": settings.API_KEY_HEADER},
+        )
+        self.registry.register_on_missing(scheme)  # type: ignore[attr-defined]
+        return [*accepted, {_API_KEY: []}]
 
 
 def _described(name: str, *, many: bool = False, wrong: bool = False, missing: bool = False) -> None:
@@ -47,15 +62,7 @@ def _described(name: str, *, many: bool = False, wrong: bool = False, missing: b
             projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
             described = type("Described", (_Answers, projects), {})
             view = type(name, (original,), {"__doc__": original.__doc__, "schema": described()})
-            return extend_schema(responses=answers, parameters=_parameters(name))(view)
-
-
-def _parameters(name: str) -> list[OpenApiParameter]:
-    header = settings.API_KEY_HEADER
-    if name != "Own" or header.lower() in _NO_PARAMETERS:
-        return []
-    told = "A known API key, where the caller is no authenticated user."
-    return [OpenApiParameter(header, str, OpenApiParameter.HEADER, description=told)]
+            return extend_schema(responses=answers)(view)
 
 
 _described("Rules", many=True, wrong=True, missing=True)

@@ -150,7 +150,7 @@ class Own(GenericAPIView[Any]):
             "until": until,
             "complete": False,
             "explanation": _(
-                "Requests are counted by rule and tier, and by caller only on days on which a caller was among the "
+                "Requests are counted by rule and tier, and by caller only in hours in which a caller was among the "
                 "heaviest of a rule (estimated where there were many), or where a sample has picked the caller."
             ),
             "days": days,

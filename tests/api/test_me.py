@@ -186,6 +186,8 @@ class TestLastDays:
         self.top(rule, "user:77", 2, 99, 99)
         self.top(shared, "", 2, 99, 99)
         self.sample(rule, mine, 2, 5)
+        self.top(rule, mine, 3, 5, 0)
+        self.sample(rule, mine, 3, 6)
         self.sample(rule, mine, 1, 5)
         self.sample(rule, mine, 1, 6, minutes=1)
         self.sample(rule, "user:77", 1, 99)
@@ -197,6 +199,7 @@ class TestLastDays:
             for day in usage["days"]
         ]
         assert shown == [
+            (str(today() - timedelta(days=3)), "per-user", 6, None, None, "sample"),
             (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "heaviest"),
             (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
         ]

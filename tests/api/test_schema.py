@@ -29,15 +29,19 @@ ANSWERS = {
 }
 
 
-@pytest.fixture(params=["drf_spectacular.openapi.AutoSchema", "django_ratelimiter.schema.AutoSchema"])
-def paths(request: pytest.FixtureRequest) -> Any:
-    """The paths of the schema, whichever class the project makes it with."""
-    with override_settings(REST_FRAMEWORK={"DEFAULT_SCHEMA_CLASS": request.param}):
+def schema_by(schema_class: str) -> Any:
+    with override_settings(REST_FRAMEWORK={"DEFAULT_SCHEMA_CLASS": schema_class}):
         GENERATOR_STATS.reset()
         schema = SchemaGenerator(patterns=PATTERNS).get_schema(request=None, public=True)
     assert not GENERATOR_STATS
     validate_schema(schema)
-    return schema["paths"]
+    return schema
+
+
+@pytest.fixture(params=["drf_spectacular.openapi.AutoSchema", "django_ratelimiter.schema.AutoSchema"])
+def paths(request: pytest.FixtureRequest) -> Any:
+    """The paths of the schema, whichever class the project makes it with."""
+    return schema_by(request.param)["paths"]
 
 
 def test_nothing_but_get(paths: Any) -> None:
@@ -48,7 +52,7 @@ def test_parameters(paths: Any) -> None:
     told = {path: [each["name"] for each in methods["get"].get("parameters", [])] for path, methods in paths.items()}
     period = ["period", "until"]
     assert {path: sorted(names) for path, names in told.items()} == {
-        "/limits/me/": ["X-API-Key"],
+        "/limits/me/": [],
         "/limits/rules/": ["mode", "page", "page_size"],
         "/limits/rules/{slug}/": ["slug"],
         "/limits/rules/{slug}/partitions/": sorted([*period, "slug", "by", "granularity", "page", "page_size"]),
@@ -59,3 +63,13 @@ def test_parameters(paths: Any) -> None:
 
 def test_answers(paths: Any) -> None:
     assert {path: sorted(methods["get"]["responses"]) for path, methods in paths.items()} == ANSWERS
+
+
+def test_an_api_key_lets_a_caller_in_to_its_own_limits_only() -> None:
+    schema = schema_by("drf_spectacular.openapi.AutoSchema")
+    scheme = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    assert schema["components"]["securitySchemes"]["rateLimitApiKey"] == scheme
+    accepting = [
+        url for url, methods in schema["paths"].items() if {"rateLimitApiKey": []} in methods["get"]["security"]
+    ]
+    assert accepting == ["/limits/me/"]
