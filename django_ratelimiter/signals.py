@@ -19,6 +19,14 @@ quota_reached = Signal()
 #: once in 10 seconds.
 engine_degraded = Signal()
 
+#: A rule has begun to refuse more than a share of the requests that meet it. Sent by a collector, once per episode,
+#: with `rule`, its slug, and the requests that it has `denied` of all `requests` in so many `minutes`.
+refusal_rate_exceeded = Signal()
+
+#: Collecting usage has begun to be behind. Sent by a collector, once per episode, with the `seconds` since the oldest
+#: minute that waits has ended, and the number of `batches` that wait.
+collector_behind = Signal()
+
 #: This process has begun to decide by another version of the rule set, its first one included. Sent with `version`.
 rules_changed = Signal()
 

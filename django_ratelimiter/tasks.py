@@ -25,7 +25,9 @@ from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .holding import Slot, pause
+from .usage.alarms import Marks, tell
 from .usage.collect import collect
+from .usage.lag import waiting
 from .usage.prune import prune
 
 P = ParamSpec("P")
@@ -41,13 +43,21 @@ _HEADER: Final = "ratelimit_slot"
 
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
-def collect_usage() -> None:
-    """Collect the usage of all closed minutes, and delete what is past its time.
+def collect_usage(**marks: Any) -> None:
+    """Collect the usage of all closed minutes, tell of what is amiss, and delete what is past its time.
 
-    While Redis is out of reach the task fails, one line each minute.
+    marks: see `usage.alarms.Marks`. While Redis is out of reach the task fails, one line each minute.
     """
+    waited = waiting()
     collect()
+    tell(waited, Marks(**marks))
     prune()
+
+
+@shared_task(name="django_ratelimiter.watch_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
+def watch_usage(**marks: Any) -> None:
+    """Tell of what is amiss without collecting: for a worker that is there when the collector is not."""
+    tell(waiting(), Marks(**marks))
 
 
 def in_slot(

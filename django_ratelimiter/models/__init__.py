@@ -7,6 +7,7 @@ version of it, say, must cost one rule and not the site.
 """
 
 from .access import AccessEntry
+from .episodes import UsageEpisode
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
@@ -24,5 +25,6 @@ __all__ = [
     "TopPartition",
     "UsageBatch",
     "UsageBucket",
+    "UsageEpisode",
     "UsageSample",
 ]

@@ -16,7 +16,9 @@ from ...connection import get_engine
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...rules import cache
+from ...usage.alarms import Marks, tell
 from ...usage.collect import Collected, Progress, collect
+from ...usage.lag import waiting
 from ...usage.prune import prune
 
 
@@ -27,18 +29,38 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
-        commands.add_parser("collect", help="Move the usage that Redis counted to the database. Run it each minute.")
+        for name, text in (
+            ("collect", "Move the usage that Redis counted to the database. Run it each minute."),
+            ("watch", "Tell of rules that refuse much and of collecting that is behind, as `collect` does."),
+        ):
+            _add_marks(commands.add_parser(name, help=text))
         commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
         commands.add_parser("on", help="Resume enforcement.")
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
+        try:
+            self._marks = Marks(**{name: value for name, value in options.items() if name in Marks.__slots__})
+        except ValueError as error:
+            raise CommandError(str(error)) from error
         getattr(self, subcommand)()
+
+    def watch(self) -> None:
+        """Tell of what is amiss: by the log and by signals, once when it begins."""
+        try:
+            waited = waiting()
+            tell(waited, self._marks)
+        except (EngineUnavailable, DatabaseError) as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+        batches = ngettext("%d batch waits", "%d batches wait", waited.batches) % waited.batches
+        self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": waited.seconds})
 
     def collect(self) -> None:
         """Collect the usage, and say what came."""
         try:
+            waited = waiting()
             collected = collect(self._progress())
+            tell(waited, self._marks)
             deleted = prune()
         except EngineUnavailable as error:
             raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
@@ -102,6 +124,17 @@ class Command(BaseCommand):
         else:
             told = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
         self.stdout.write(told)
+
+
+def _add_marks(command: ArgumentParser) -> None:
+    """What is worth telling of, see `Marks`."""
+    usual = Marks()
+    percent = "Tell of a rule that refuses more than this share of its requests: %(default)s."
+    command.add_argument("--percent", type=float, default=usual.percent, help=percent)
+    command.add_argument("--minutes", type=int, default=usual.minutes, help="In so many minutes: %(default)s.")
+    command.add_argument("--least", type=int, default=usual.least, help="If they were so many: %(default)s.")
+    behind = "Tell of usage that waits for more than so many seconds: %(default)s."
+    command.add_argument("--behind", type=float, default=usual.behind, help=behind)
 
 
 def _told(collected: Collected) -> str:

@@ -1,0 +1,24 @@
+"""What goes on, and was told of when it began."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class UsageEpisode(models.Model):
+    """Something that goes on since `began_at`. While its row is there, nobody is told of it again.
+
+    name: "behind", or "refusing:" and the slug of a rule.
+    """
+
+    name = models.CharField(_("name"), max_length=100, unique=True)
+    began_at = models.DateTimeField(_("began at"), auto_now_add=True)
+
+    class Meta:
+        verbose_name = _("usage episode")
+        verbose_name_plural = _("usage episodes")
+        ordering = ("-began_at", "name")
+
+    def __str__(self) -> str:
+        return self.name
