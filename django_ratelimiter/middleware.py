@@ -119,9 +119,14 @@ def _is_exempt(request: HttpRequest) -> bool:
     """Whether no rule shall touch this request: an exempt path, or a browser's question before a CORS request."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return "Origin" in request.headers
-    if settings.EXEMPT_PATHS is None and request.path_info.removesuffix("/") in HEALTH_PATHS:
-        return request.resolver_match is not None
-    return request.path.startswith(exempt_paths(getattr(request, "urlconf", None)))  # as Django itself asks for it
+    urlconf, path = getattr(request, "urlconf", None), request.path  # as Django itself asks for it
+    if settings.EXEMPT_PATHS is None:
+        if request.path_info.removesuffix("/") in HEALTH_PATHS:
+            return request.resolver_match is not None
+        parts = _parts_of_exempt_paths(urlconf or django_setting("ROOT_URLCONF"))
+        if not any(part in path for part in parts):  # as most
+            return False
+    return path.startswith(exempt_paths(urlconf))
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:
@@ -147,6 +152,19 @@ def _usually_exempt(urlconf: Any, root: str, language: str | None) -> tuple[str,
 
 
 @lru_cache(maxsize=100)
+def _parts_of_exempt_paths(urlconf: Any) -> tuple[str, ...]:
+    """Every exempt path holds one of these, wherever the site begins, which takes longer to ask than all the rest.
+
+    An empty one, which is in every path, where nothing else can be said.
+    """
+    if _is_translated(urlconf):
+        return ("",)
+    root = get_script_prefix()
+    parts = [path.removeprefix(root) for path in _usually_exempt(urlconf, root, None)]
+    return ("",) if any("%" in part for part in parts) else tuple(parts)  # it is written otherwise where it begins
+
+
+@lru_cache(maxsize=100)
 def _is_translated(urlconf: Any) -> bool:
     """Whether paths of this site differ by the language: they begin with it (`i18n_patterns`), or are translated.
 
@@ -161,6 +179,7 @@ def _differs(found: Any) -> bool:
 
 
 def _forget_paths(**_signal: Any) -> None:
+    _parts_of_exempt_paths.cache_clear()
     _usually_exempt.cache_clear()
     _is_translated.cache_clear()
 

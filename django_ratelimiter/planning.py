@@ -30,6 +30,9 @@ MaxDelay = float | None | Literal["rule"]
 Reach = Literal["request", "scope", "all"]
 
 
+#: Where there are no tiers: nobody's session need be read, then, nor responses vary by cookie.
+NO_STANDING: Final = Standing(None)
+
 #: What a path looks up first: who is let in or kept out, and the rules. By name, for `override_rules` replaces them.
 ENTRIES: Final = Lookup(methodcaller("access_list"), cache, together=True)
 RULES: Final = Lookup(methodcaller("current_rules"), cache, together=True)
@@ -205,7 +208,8 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
         matched = _with_extra(matched, question.extra)
     if not matched:
         return []
-    sheet, identity = sheet_of(rules, matched, _standing(rules, question)), question.identity
+    standing = _standing(rules, question) if rules.tiers else NO_STANDING
+    sheet, identity = sheet_of(rules, matched, standing), question.identity
     if identity is not None and question.is_usual:
         values = [
             identity.value(name) if name else _value(rule, question) if name is None else ""
@@ -249,8 +253,6 @@ def access_of(entries: AccessList, identity: Identity | None) -> AccessRecord | 
 
 def _standing(rules: RuleSet, question: Question) -> Standing:
     identity = question.identity
-    if not rules.tiers:  # nobody has one, so that nobody's session need be read, nor responses vary by cookie
-        return Standing(None)
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (question.before_authentication and identity.awaits_authentication):
         return Standing(None)

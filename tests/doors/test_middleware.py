@@ -12,7 +12,8 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.cache import cache as django_cache
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, modify_settings, override_settings
+from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+from django.test.utils import override_script_prefix
 from django.urls import include, path, re_path
 from django.utils import translation
 from django.utils.functional import lazy
@@ -20,7 +21,7 @@ from django.utils.functional import lazy
 from django_ratelimiter.connection import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.middleware import exempt_paths
+from django_ratelimiter.middleware import _is_exempt, exempt_paths
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
@@ -123,6 +124,22 @@ def test_an_admin_is_exempt_in_each_language(patterns: list[Any]) -> None:
         with translation.override(language):
             [*_, found] = exempt_paths(tuple(patterns))
             assert found.startswith(f"/{language}/")
+
+
+def test_the_admin_is_exempt_wherever_the_site_begins() -> None:
+    patterns, found = (path("admin/", admin.site.urls),), {}
+    for root in ("/shop/", "/"):
+        with override_script_prefix(root):
+            for inside in ("/admin/login/", "/api/admin/"):
+                request = RequestFactory().get(inside, SCRIPT_NAME=root.removesuffix("/"))
+                request.urlconf = patterns  # type: ignore[assignment]
+                found[request.path] = _is_exempt(request)
+    assert found == {
+        "/admin/login/": True,
+        "/api/admin/": False,
+        "/shop/admin/login/": True,
+        "/shop/api/admin/": False,
+    }
 
 
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "EXEMPT_PATHS": ["/plain/"]})
