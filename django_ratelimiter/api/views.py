@@ -37,6 +37,10 @@ class _Report(GenericAPIView[Any]):
     pagination_class: Any = Pages
     query_class: type[Query] = Query
 
+    def get_queryset(self) -> QuerySet[UsageBucket]:
+        """Nothing. The framework's HTML page of a list asks for it, to show filters of its own."""
+        return UsageBucket.objects.none()
+
     def page(self, rows: Any) -> Response:
         """The page of these rows that was asked for."""
         return self.get_paginated_response(self.get_serializer(self.paginate_queryset(rows), many=True).data)

@@ -232,3 +232,12 @@ def test_limited_by_the_rules_of_its_scope(make_rule: MakeRule, as_staff: Client
 @override_settings(REST_FRAMEWORK={"DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning"})
 def test_a_projects_versions_are_no_matter(as_staff: Client) -> None:
     assert as_staff.get("/limits/usage/").status_code == 200
+
+
+@pytest.mark.parametrize("url", [*VIEWS, "/limits/me/", "/limits/usage/?period=2w"])
+def test_read_in_a_browser(make_rule: MakeRule, as_staff: Client, url: str) -> None:
+    make_rule("one")
+    bucket(granularity="hour")
+    response = as_staff.get(url, headers={"Accept": "text/html"})
+    assert response["Content-Type"].startswith("text/html")
+    assert response.status_code == (400 if "2w" in url else 200)
