@@ -136,16 +136,15 @@ def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iter
 
 def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
     on = TruncDate("minute", tzinfo=zone if timezone.is_aware(start) else None)
+    # By an index on these two; rules are told apart here, for a database might prefer them to the index.
     rows = (
-        UsageSample.objects.filter(
-            minute__gte=start, rule_slug__in=list(digests), partition_hash__in=set(digests.values())
-        )
+        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
         .values_list("rule_slug", "partition_hash", on)
         .annotate(sum=Sum("count"))
         .order_by()
     )
     for rule, hashed, day, count in rows:
-        if digests[rule] == hashed:
+        if digests.get(rule) == hashed:
             yield Day(day, rule, count, None, None, "sample")
 
 

@@ -121,7 +121,10 @@ class UsageSample(models.Model):
         verbose_name = _("usage sample")
         verbose_name_plural = _("usage samples")
         ordering = ("-minute", "rule_slug", "partition_hash")
-        indexes: ClassVar = [models.Index(fields=["minute"], name="ratelimiter_sample_minute")]
+        indexes: ClassVar = [
+            models.Index(fields=["minute"], name="ratelimiter_sample_minute"),
+            models.Index(fields=["partition_hash", "minute"], name="ratelimiter_sample_hash"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["rule_slug", "minute", "partition_hash"], name="ratelimiter_usage_sample"),
         ]
