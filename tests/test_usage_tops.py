@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Engine
@@ -81,22 +80,37 @@ def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     assert heaviest("day")[DAY] == {"a": (3, 0), "c": (3, 6), "e": (3, 1)}
 
 
-def test_the_running_hour_is_stored_and_goes_on(engine: Engine) -> None:
-    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
-    meet(engine, ["a", "b"], hour)
-    meet(engine, ["a"], hour - HOUR)
-    collect()
-    meet(engine, ["a", "c"], hour)
-    collect()
-    assert heaviest("hour")[hour] == {"a": (2, 0), "b": (1, 0), "c": (1, 0)}
-    assert dict(partitions("hour"))[hour] in (3, None)  # in its first minute there is no row yet
+def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Redis an hour's heaviest live as long as the hour, and its partitions as long as the day."""
+    clock = [DAY + HOUR / 2]
+    monkeypatch.setattr(tops, "now", lambda: clock[0])
+    hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]
 
+    def known() -> tuple[set[int], list[int]]:
+        heavy = engine.partitions.heaviest([(hour, "rule") for hour in hours], 9)
+        return {hour - hours[0] for hour, _ in engine.partitions.hours()}, list(map(len, heavy))
 
-def test_what_is_over_is_forgotten(engine: Any) -> None:
-    meet(engine, ["a"], DAY)
+    meet(engine, ["a", "b"], DAY)
     collect()
-    assert engine.partitions.hours() == set()
-    assert engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9) == [{}]
+    meet(engine, ["a", "c"], DAY)
+    collect()
+    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (2, 0), "b": (1, 0), "c": (1, 0)}}
+    assert partitions("hour") == partitions("day") == [(DAY, 3)]
+    assert known() == ({0}, [3, 0])
+    clock[0] = DAY + 1.5 * HOUR
+    meet(engine, ["d"], DAY + HOUR)
+    collect()
+    assert known() == ({0, 1}, [0, 1])
+    assert partitions("day") == [(DAY, 4)]
+    clock[0] = DAY + 24 * HOUR + timedelta(minutes=1)  # the clock of Redis may be behind
+    collect()
+    assert known() == ({0, 1}, [0, 0])
+    clock[0] += timedelta(minutes=1)
+    collect()
+    assert known() == (set(), [0, 0])
+    assert partitions("day") == [(DAY, 4)]
 
 
 def test_an_older_view_takes_nothing_away(engine: Any) -> None:
@@ -107,6 +121,21 @@ def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     collect()
     tops._store_heaviest("default", "rule", int(DAY.timestamp()) // 3_600, early)
     assert heaviest("hour")[DAY] == heaviest("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
+
+
+def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of the rows may be out of date; the rows themselves decide."""
+
+    class Early(dict[object, int]):
+        def get(self, *_args: object) -> int:  # type: ignore[override]
+            return 0
+
+    meet(engine, ["a", "b"], DAY)
+    collect()
+    meet(engine, ["a"], DAY)
+    monkeypatch.setattr(tops, "_known", lambda *args: Early())
+    collect()
+    assert partitions("hour") == partitions("day") == [(DAY, 2)]
 
 
 def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,8 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         collect_partitions(engine, database)
     except (OperationalError, InterfaceError):
         raise
+    except EngineUnavailable as error:  # some shards could be asked, or it would have been raised before
+        logger.warning("What the engine knows of partitions cannot be collected now: %s", error)
     except Exception:  # the counts have come in; these figures are estimates, and wait
         logger.exception("What the engine knows of partitions could not be collected. It waits.")
     return Collected(batches, requests, failed)
