@@ -123,6 +123,8 @@ class Ledger:
             budget.used += cost
             budget.unsent += cost
             budget.spent_at = now
+            if limit.quota > budget.widest:
+                budget.widen(charge)
             at_us = budget.synced_us + int((now - budget.synced_at) * 1_000_000)
             soft = limit.soft_quota is not None and left < limit.terms.soft_floor
             if label is not None:
@@ -145,7 +147,7 @@ class Ledger:
             return None
         fits = cost <= limit.quota - budget.used
         if now < budget.due_at:
-            if fits or charge.sync_interval > 0 or (now < budget.refused_until and cost >= budget.refused_cost):
+            if fits or charge.sync_interval > 0 or budget.still_refuses(charge, now):
                 return budget
         elif budget.asked_by is not None:  # another thread is asking, and what was known will do so long
             return budget
@@ -159,6 +161,7 @@ class Ledger:
             check_units(charge)
         if is_twice(charges):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+        yield from self._telling(charges)
         call = Settlement(self, charges, version, receipts, self._clock())
         with self._lock:
             call.plan()
@@ -168,6 +171,19 @@ class Ledger:
             verdicts = call.settle(replies, self._clock())
             self._count(call.counted_here(verdicts))
         return verdicts
+
+    def _telling(self, charges: Sequence[Charge]) -> Generator[Question, list[Verdict], None]:
+        """Tell the engine first of what it has to hear with another limit than these charges'."""
+        with self._lock:
+            call = Settlement(self, (), None, (), self._clock())
+            question = call.question(always=False) if call.take_wider(charges) else None
+        if question is not None:
+            yield from self._finishing(call, question)
+
+    def _finishing(self, call: Settlement, question: Question) -> Generator[Question, list[Verdict], None]:
+        replies = yield from self._asking(call, question)
+        with self._lock:
+            call.settle(replies, self._clock())
 
     def _asking(self, call: Settlement, question: Question) -> Generator[Question, list[Verdict], list[Verdict]]:
         try:
@@ -189,9 +205,7 @@ class Ledger:
                 question = call.question(always=False)
             if question is None:
                 return
-            replies = yield from self._asking(call, question)
-            with self._lock:
-                call.settle(replies, self._clock())
+            yield from self._finishing(call, question)
 
     def now(self) -> float:
         """The time."""
@@ -231,6 +245,9 @@ class Ledger:
                     verdict.budget.due_at = float("-inf")
                 else:
                     others.append(verdict)
+                    budget = self.budgets.get(verdict.charge.key + verdict.charge.limit.tag)
+                    if budget is not None:
+                        budget.gave_back()
         return others
 
     def forget_keys(self, charges: Iterable[Charge]) -> None:
@@ -250,14 +267,14 @@ class Ledger:
     def look(self, budget: Budget, charge: Charge, now: float) -> None:
         """Renew a purely local budget from the memory that counts it."""
         carried = budget.carried(now)
-        [verdict] = self.memory.check([charge._replace(cost=0, carried=carried, usage=None)])
+        if carried:
+            told = budget.charge._replace(cost=0, carried=carried, usage=None)
+            self.memory.check([told], now_us=budget.time_at(budget.spent_at))
+        [verdict] = self.memory.check([charge._replace(cost=0, usage=None)])
         window = charge.limit.window_us / 1_000_000
         budget.learn(verdict, carried, now, now, min(LOCAL_INTERVAL, window / LOCAL_PARTS))
-        budget.charge = charge
         if verdict.remaining < charge.cost <= charge.limit.quota:
-            wait = self.memory.peek([charge])[0].retry_after or 0.0
-            budget.refused_until, budget.refused_cost = now + wait, charge.cost
-            budget.due_at = max(budget.due_at, budget.refused_until)
+            budget.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
 
     def _count(self, verdicts: Sequence[Verdict]) -> None:
         field = field_of(verdicts)

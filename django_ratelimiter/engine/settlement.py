@@ -103,13 +103,17 @@ class Settlement:
             self._own[index] = budget
         elif budget.knows(charge, self._began) or self._can_wait(budget, charge):
             self._own[index] = budget
-        elif budget.asked_by is not None:  # by another thread, which carries what there is
+        elif budget.asked_by is not None or self._is_too_narrow(charge, budget):  # others carry what there is
             budget.pass_by(charge.cost)
             self._sent[index] = _Sent(charge, None, passed=budget)
         else:
             budget.asked_by, carried = self, budget.carried(self._began)
             budget.used += charge.cost  # so that other threads do not spend it before the engine has answered
             self._sent[index] = _Sent(charge._replace(carried=carried), budget, carried)
+
+    def _is_too_narrow(self, charge: Charge, budget: Budget) -> bool:
+        """Whether this charge cannot carry what the budget owes; another thread has spent that just now."""
+        return charge.limit.quota < budget.widest and budget.carried(self._began) > 0
 
     def _can_wait(self, budget: Budget, charge: Charge) -> bool:
         """Whether another thread is asking, so that what was known before will do until it has an answer."""
@@ -142,12 +146,28 @@ class Settlement:
                 break
             if name in charged:
                 continue
-            if budget.asked_by is None and (self._began >= budget.due_at or not due) and budget.carried(self._began):
-                charge, carried = budget.charge, budget.unsent
-                if (charge.sync_interval or 0) > 0:
-                    budget.asked_by = self
-                    silent = charge._replace(cost=0, carried=carried, gating=False, usage=None, count_refusals=False)
-                    self._riders.append((name, _Sent(silent, budget, carried)))
+            if self._began >= budget.due_at or not due:
+                self._tell(name, budget)
+
+    def take_wider(self, charges: Sequence[Charge]) -> bool:
+        """Take along what callers of a wider limit have spent of these charges' counters, if any.
+
+        The engine takes no more of it than the limit that it comes with holds, so that it comes with its own.
+        """
+        for charge in charges:
+            name = charge.key + charge.limit.tag
+            budget = self._ledger.budgets.get(name)
+            if budget is not None and budget.charge.limit.quota > charge.limit.quota and self._began >= budget.due_at:
+                self._tell(name, budget)
+        return bool(self._riders)
+
+    def _tell(self, name: str, budget: Budget) -> None:
+        """Take along what it owes, unless another thread does."""
+        charge, carried = budget.charge, 0 if budget.asked_by is not None else budget.carried(self._began)
+        if carried and (charge.sync_interval or 0) > 0:
+            budget.asked_by = self
+            silent = charge._replace(cost=0, carried=carried, gating=False, usage=None, count_refusals=False)
+            self._riders.append((name, _Sent(silent, budget, carried)))
 
     def question(self, *, always: bool = True) -> Question | None:
         """What to ask; `None` = nothing. always: also for the version alone, if that was not asked for a while.

@@ -150,7 +150,6 @@ class TestSeveralCharges:
         engine.down = False
         assert one.check([near])[0].remaining == 3
 
-
     def test_a_counter_that_tells_what_it_owes_is_not_asked_for_twice(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:
@@ -262,6 +261,21 @@ class TestRefunds:
         assert not one.check([near], refund_if_denied=earlier)[0].allowed
         assert held(engine, exact) == 0
 
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_slots"])
+    def test_what_was_given_back_there_is_waited_for_until_it_is_asked(
+        self, process: Process, engine: Counted, clock: Clock, algorithm: str
+    ) -> None:
+        one, asked = process(), charge(1, algorithm=algorithm, window=60)
+        spent = one.check([asked])
+        assert not one.check([asked])[0].allowed
+        clock.now += INTERVAL
+        assert not one.check([asked])[0].allowed
+        one.refund(spent)
+        wait = one.check([asked])[0].retry_after
+        assert wait == pytest.approx(INTERVAL)
+        clock.now += wait
+        assert one.check([asked])[0].allowed
+
 
 def test_refusals_that_count(process: Process, engine: Counted, clock: Clock) -> None:
     one, asked = process(), charge(5, count_refusals=True)
@@ -315,13 +329,26 @@ class TestVersions:
         assert admitted(one, free, 1) == 0
         assert len(engine.calls) == 1
 
+    @pytest.mark.parametrize("interval", [INTERVAL, -1.0])
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_slots"])
+    def test_the_smaller_one_tells_all_that_the_larger_one_has_spent(
+        self, process: Process, clock: Clock, algorithm: str, interval: float
+    ) -> None:
+        one = process()
+        free, pro = (charge(quota, algorithm=algorithm, sync_interval=interval) for quota in (2, 10))
+        found = []
+        for _ in range(5):
+            found += [admitted(one, pro, 7)]
+            clock.now += INTERVAL
+            assert not one.check([free])[0].allowed
+        assert found == [7, 3, 0, 0, 0]
+
     def test_where_the_smaller_one_is_used_up_the_larger_one_asks(self, process: Process, engine: Counted) -> None:
         other, one, free, pro = process(), process(), charge(3), charge(10)
         admitted(other, pro, 6)
         other.flush()
         assert admitted(one, free, 2) == 0
         assert admitted(one, pro, 9) == 4
-
 
     def test_a_call_without_charges_asks_for_it_whatever_was_asked_just_now(
         self, process: Process, engine: Counted, clock: Clock
@@ -333,6 +360,21 @@ class TestVersions:
         clock.now += 0.9
         with pytest.raises(StaleRules):
             one.check([], version=1)
+
+    @pytest.mark.parametrize("interval", [INTERVAL, -1.0])
+    def test_one_tier_is_not_told_to_wait_as_long_as_another(
+        self, process: Process, clock: Clock, interval: float
+    ) -> None:
+        options = {"algorithm": "sliding_window_counter", "window": 60, "sync_interval": interval}
+        one, free, pro = process(), charge(2, **options), charge(10, **options)
+        clock.now = 60 - START_US // 1_000_000 % 60  # a window of the clock begins
+        admitted(one, pro, 10)
+        clock.now += INTERVAL
+        admitted(one, free, 1)
+        clock.now += 60
+        assert (one.check([free])[0].retry_after or 0) > 20
+        admitted(one, pro, 10)
+        assert (one.check([pro])[0].retry_after or 60) <= 6
 
 
 class TestPurelyLocal:
@@ -357,6 +399,27 @@ class TestPurelyLocal:
             clock.now += found.retry_after - 0.01
             assert not one.check([asked])[0].allowed
             clock.now += 0.011
+
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_slots"])
+    def test_what_was_spent_counts_from_when_it_was(self, process: Process, clock: Clock, algorithm: str) -> None:
+        one, exact = process(), MemoryEngine(clock.us)
+        asked, chance = charge(5, algorithm=algorithm, window=10, sync_interval=-1.0), random.Random(1)
+        for _ in range(400):
+            clock.now += chance.choice([0, 0.2, 1.5, 7.0])
+            cost = chance.choice([1, 1, 3])
+            [here], [there] = one.check([asked._replace(cost=cost)]), exact.check([asked._replace(cost=cost)])
+            assert (here.allowed, here.remaining) == (there.allowed, there.remaining)
+            assert here.retry_after == pytest.approx(there.retry_after)
+
+    def test_a_greater_cost_is_told_to_wait_longer(self, process: Process, clock: Clock) -> None:
+        options = {"algorithm": "sliding_window_slots", "window": 10, "sync_interval": -1.0}
+        one, asked = process(), charge(3, **options)
+        for _ in range(3):
+            one.check([asked])
+            clock.now += 2
+        waits = [one.check([asked._replace(cost=cost)])[0].retry_after for cost in (1, 3, 1, 3)]
+        assert waits[:2] == waits[2:]
+        assert waits[1] == pytest.approx((waits[0] or 0) + 4)
 
     def test_each_process_has_the_whole_quota(self, process: Process) -> None:
         asked = charge(5, sync_interval=-1.0)
