@@ -111,53 +111,42 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def _observe(decision: Decision, seconds: float) -> None:
     """Note one decision. It is in the path of requests: a few microseconds are all it may take."""
     results = decision.results
-    if len(results) == 1:  # as mostly
-        tier = results[0].tier
-        _counting(results[0].rule.slug, "" if tier is None else tier.slug, _outcome(results[0]))()
-    else:
-        _count_each(results)
+    for count in _counting(*map(_named, results)):
+        count()
     if results and random() < TIMED:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
         _note_version(decision.version.number)
     if decision.degraded:
-        for name in set(map(_name, results)):
-            DEGRADED.labels(*name).inc()
+        for rule, tier in {_named(result)[:2] for result in results}:
+            DEGRADED.labels(rule, tier).inc()
 
 
-def _count_each(results: Iterable[Result]) -> None:
-    """Count once for each rule and tier; of several limits of a rule one that denies is enough."""
-    outcomes: dict[tuple[str, str], str] = {}
-    for result in results:
-        name, outcome = _name(result), _outcome(result)
-        if name not in outcomes or outcome in ("denied", "shadow_denied") or outcomes[name] == "allowed":
-            outcomes[name] = outcome
-    for name, outcome in outcomes.items():
-        _counting(*name, outcome)()
-
-
-def _name(result: Result) -> tuple[str, str]:
-    return result.rule.slug, "" if result.tier is None else result.tier.slug
-
-
-def _outcome(result: Result) -> str:
-    verdict = result.verdict
-    if result.rule.failure_policy != "closed" if verdict is None else verdict.allowed:
-        return "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
-    return "denied" if result.mode == "enforce" else "shadow_denied"
+def _named(result: Result) -> tuple[str, str, str]:
+    """The rule, the tier and the outcome of one limit."""
+    rule, tier, verdict = result.rule, result.tier, result.verdict
+    if rule.failure_policy != "closed" if verdict is None else verdict.allowed:
+        outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
+    else:
+        outcome = "denied" if result.mode == "enforce" else "shadow_denied"
+    return rule.slug, "" if tier is None else tier.slug, outcome
 
 
 @lru_cache(maxsize=10_000)
-def _counting(rule: str, tier: str, outcome: str) -> Callable[[], None]:
-    if outcome != "soft_exceeded":
-        return DECISIONS.labels(rule, tier, outcome).inc
-    allowed, exceeded = DECISIONS.labels(rule, tier, "allowed"), SOFT_EXCEEDED.labels(rule, tier)
-
-    def count() -> None:
-        allowed.inc()
-        exceeded.inc()
-
-    return count
+def _counting(*named: tuple[str, str, str]) -> tuple[Callable[[], None], ...]:
+    """What counts a call once for each rule and tier; of several limits of a rule one that denies is enough."""
+    outcomes: dict[tuple[str, str], str] = {}
+    for rule, tier, outcome in named:
+        before = outcomes.get((rule, tier), "allowed")
+        if before == "allowed" or outcome in ("denied", "shadow_denied"):
+            outcomes[rule, tier] = outcome
+    counts: list[Callable[[], None]] = []
+    for (rule, tier), outcome in outcomes.items():
+        if outcome == "soft_exceeded":
+            counts.append(SOFT_EXCEEDED.labels(rule, tier).inc)
+            outcome = "allowed"
+        counts.append(DECISIONS.labels(rule, tier, outcome).inc)
+    return tuple(counts)
 
 
 def _note_version(number: int) -> None:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
@@ -16,13 +18,15 @@ from prometheus_client import REGISTRY
 
 from django_ratelimiter import connection, limiter, measuring, prometheus
 from django_ratelimiter.connection import get_engine
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, resilience
 from django_ratelimiter.engine.base import Verdict
+from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.resilience import MOST_FAILURES, Breaker, open_breakers
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.lag import Waiting, waiting
+from example_project.redis_server import RedisServer
 
 from .urls import say_hello
 
@@ -137,20 +141,41 @@ def test_the_version_is_that_of_the_last_decision(monkeypatch: pytest.MonkeyPatc
         assert REGISTRY.get_sample_value("ratelimiter_rules_version") == number
 
 
-def test_open_breakers_are_counted_while_they_are_there() -> None:
-    def told() -> float | None:
-        return REGISTRY.get_sample_value("ratelimiter_breakers_open")
+@pytest.fixture
+def open_breakers_told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float | None]:
+    """What the metric says, of breakers that are made from now on."""
+    monkeypatch.setattr(resilience, "_breakers", WeakValueDictionary())
+    return lambda: REGISTRY.get_sample_value("ratelimiter_breakers_open")
 
-    before = open_breakers()
+
+def test_open_breakers_are_counted_while_they_are_there(open_breakers_told: Callable[[], float | None]) -> None:
     one, other = Breaker(), Breaker()
     for breaker in (one, other):
         for _ in range(MOST_FAILURES):
             breaker.fail(OSError("gone"))
-    assert told() == before + 2
+    assert open_breakers_told() == 2
     one.close()
-    assert told() == before + 1
+    assert open_breakers_told() == 1
     del breaker, other
-    assert open_breakers() == before
+    assert open_breakers() == 0
+
+
+def test_an_outage_is_seen_until_it_is_over(open_breakers_told: Callable[[], float | None]) -> None:
+    charge = Charge("key", Limit(9, 60))
+    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=5.0)
+        engine.check([charge])
+        server.kill()
+        for _ in range(MOST_FAILURES):
+            with pytest.raises(EngineUnavailable):
+                engine.check([charge])
+        assert open_breakers_told() == 1
+        server.start()
+        deadline = time.monotonic() + 20
+        while open_breakers_told():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        engine.check([charge])
 
 
 def test_an_observer_that_fails_breaks_no_request(
