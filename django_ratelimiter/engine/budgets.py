@@ -35,8 +35,8 @@ class Budget:
     """What one counter has left, as far as this process knows.
 
     charge: of those that spent what is unsent, one with the widest limit, which is of so many units: widest.
-    used: units spent, by the engine's latest word and since then here. unsent: those of them that the engine has not been
-    told of. due_at: when the engine is to be asked again.
+    used: units spent, by the engine's latest word and since then here. unsent: those of them that the engine has not
+    been told of. due_at: when the engine is to be asked again.
     asked_by: the call that is asking it; `None` = none. at_most: the quota up to which `used` is exact.
     pending: what other threads are asking the engine to spend past this budget; beside: what it has, with its time.
     refused_until, refused_cost, refused_quota: what the engine has refused, and until when it will. passes_at: when the
