@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import weakref
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -149,6 +151,24 @@ def test_one_engine_on_one_loop_after_another(redis_url: str) -> None:
             await engine.aclose()
 
     assert [asyncio.run(use()) for _ in range(3)] == [4, 3, 2]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("in_good_order", [True, False])
+def test_event_loops_that_have_ended_leave_nothing_behind(redis_url: str, in_good_order: bool) -> None:
+    """As under WSGI with asynchronous views, which make an event loop for each request."""
+    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(redis_url), "test", deadline=5.0)
+    ended: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+    for _ in range(5):
+        loop = asyncio.new_event_loop()
+        ended.append(weakref.ref(loop))
+        loop.run_until_complete(engine.check([DAY]))
+        if in_good_order:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        del loop
+    gc.collect()
+    assert [loop() for loop in ended[:-1]] == [None] * 4
 
 
 def test_release_and_reset(redis_url: str) -> None:

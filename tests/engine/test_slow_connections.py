@@ -97,6 +97,18 @@ def test_event_loops_that_end_with_each_request_probe_within_them(server: RedisS
     assert async_to_sync(aadmits)(engine)
 
 
+def test_an_event_loop_that_stands_still_keeps_no_other_from_probing(server: RedisServer) -> None:
+    """As in a thread that runs one now and then, and does not close it."""
+    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(server.url), "test", deadline=5.0)
+    still = asyncio.new_event_loop()
+    server.kill()
+    assert not any(still.run_until_complete(aadmits(engine)) for _ in range(10))
+    server.start()
+    until(lambda: asyncio.run(aadmits(engine)))
+    still.run_until_complete(still.shutdown_asyncgens())
+    still.close()
+
+
 def test_who_is_refused_a_connection_does_not_wait() -> None:
     """All that wait for the same one are told at once."""
     with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0") as client:

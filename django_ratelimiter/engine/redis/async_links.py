@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from os import getpid
 from time import monotonic
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as LostError
@@ -44,7 +43,7 @@ class AsyncLinks:
         self._probing: asyncio.Task[None] | None = None
         self._attempted: asyncio.Future[None]
         self._pid, self._cut_off = getpid(), False
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
     async def ask(self, packed: bytes, until: float | None = None) -> Any:
         """Send one packed call and read its reply. A call whose reply was lost is not sent again.
@@ -87,6 +86,8 @@ class AsyncLinks:
             await kept.until_shutdown.aclose()
 
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> _OfLoop:
+        for ended in [other for other in list(self._loops) if other.is_closed()]:
+            self._loops.pop(ended, None)
         kept = self._loops[loop] = _OfLoop(loop, self._pool, self._most, self._deadline)
         await anext(kept.until_shutdown)
         return kept
@@ -102,8 +103,8 @@ class AsyncLinks:
     def _see_to_probe(self, kept: _OfLoop) -> asyncio.Future[None]:
         """What is done when the server has been probed the next time."""
         probing, ours = self._probing, self._pid == getpid()
-        if probing is None or probing.done() or probing.get_loop().is_closed() or not ours:
-            # One that ended while it was needed was cut off by the end of its event loop.
+        if probing is None or probing.done() or not probing.get_loop().is_running() or not ours:
+            # One that ended while it was needed was cut off by the end of its event loop; it may stand still, too.
             self._cut_off, self._pid = probing is not None and ours, getpid()
             self._attempted = kept.loop.create_future()
             self._probing = kept.begin(self._probe_until_closed(kept))
