@@ -77,6 +77,26 @@ def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(server
         wait_until(lambda: not threads())
 
 
+def test_where_no_thread_could_be_had_one_is_begun_later(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that is out of processes says so once, and the server would never be probed."""
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, "test", deadline=LONG)
+        engine.check([DAY])
+        wait_until(lambda: not threads())
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            server.stop()
+            for _ in range(MOST_FAILURES + 1):
+                with pytest.raises(EngineUnavailable):
+                    engine.check([DAY])
+        server.start()
+        wait_until(lambda: admits(engine))
+
+
 def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
     deadline = 0.1
 

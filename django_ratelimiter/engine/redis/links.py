@@ -42,6 +42,7 @@ class Links:
         if stock.pid != getpid():
             stock = self._after_fork()
         if stock.breaker.is_open:
+            stock.see_to_probing()
             raise EngineUnavailable(stock.breaker.why())
         whole = until is None
         if whole and self._deadline is not None:

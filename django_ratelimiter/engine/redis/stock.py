@@ -96,6 +96,11 @@ class Stock:
         """
         if self._deadline is not None and self.breaker.fail(error):
             self.hang_up()
+            self.see_to_probing()
+
+    def see_to_probing(self) -> None:
+        """Have the thread begin, unless it has; where there was none to be had, there may be one now."""
+        if self._thread is None:
             with self._changed, suppress(RedisError):
                 self._see_to_thread()
 
