@@ -109,7 +109,7 @@ class Topology:
         """Ask the cluster again and wait for that, so many seconds at most, off the path of decisions.
 
         Sees, too, that all that can be reached was spread over as many shards. failed: as for `doubt`. Raises
-        EngineUnavailable if it was not, if nobody answers, or if time is up.
+        EngineUnavailable if it was not, or if nobody answers. Where time is up, what was known before has to do.
         """
         self._not_before = 0.0
         self.doubt(failed)
@@ -117,7 +117,7 @@ class Topology:
         assert thread
         with suppress(RuntimeError):  # it has not begun, since the process is ending
             thread.join(wait)
-        if thread.is_alive() or self._problem:
+        if self._problem or not self._addresses:
             raise EngineUnavailable(self._problem or "The cluster is being asked who serves what.")
 
     def _ask(self, failed: Address | None) -> None:

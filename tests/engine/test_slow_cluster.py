@@ -1,0 +1,59 @@
+"""A cluster at some distance: what takes many round trips is done all the same, and holds no decision up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from example_project.redis_server import HOST
+from tests.clusters import Cluster
+from tests.engine.slow import SlowProxy
+
+ROUND_TRIP, DEADLINE = 0.005, 0.05
+DAY = Charge("key", Limit(1_000, 86_400, "token_bucket"))
+
+
+@pytest.fixture
+def client(running_cluster: Cluster) -> Iterator[ClusterOnDemand]:
+    """A client that reaches every server through a slow network."""
+    running_cluster.flush()
+    with ExitStack() as stack:
+        proxies = {
+            server.port: stack.enter_context(SlowProxy(server.port, ROUND_TRIP / 2))
+            for server in running_cluster.servers
+        }
+        ports = {port: urlsplit(proxy.url).port or 0 for port, proxy in proxies.items()}
+        client = ClusterOnDemand(
+            f"redis://{HOST}:{ports[running_cluster.masters[0].port]}",
+            address_remap=lambda address: (address[0], ports.get(address[1], address[1])),
+        )
+        yield client
+        client.close()
+
+
+@pytest.mark.parametrize("on_an_event_loop", [False, True])
+def test_rules_are_published(client: ClusterOnDemand, on_an_event_loop: bool) -> None:
+    """To ask who serves what, and whether all agree on it, takes longer than a decision may wait."""
+    engine = RedisEngine(client, deadline=DEADLINE)
+    twin = engine.for_event_loops()
+    assert twin is not None
+
+    async def publish() -> None:
+        await twin.publish(1)
+        await twin.aclose()
+
+    for attempt in range(3):
+        try:
+            asyncio.run(publish()) if on_an_event_loop else engine.publish(1)
+            break
+        except EngineUnavailable:
+            assert attempt < 2
+            time.sleep(0.5)
+    assert client.get("{rl:40}:version") == b"0:1"
