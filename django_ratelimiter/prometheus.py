@@ -169,4 +169,5 @@ def _begin_anew() -> None:
 REGISTRY.register(LAG)
 observe(_observe)
 when_switched(_note_breakers)
-os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_anew)

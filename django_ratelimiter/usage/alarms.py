@@ -101,7 +101,7 @@ def _refusals(minutes: int) -> Iterator[Refusals]:
         .annotate(refused=Sum("denied"), met=Sum(F("allowed") + F("denied") + F("shadow_denied")))
     )
     for row in sums:
-        yield Refusals(row["rule_slug"], row["refused"], row["met"])
+        yield Refusals(row["rule_slug"], int(row["refused"]), int(row["met"]))
 
 
 def _begins(name: str) -> bool:
