@@ -53,6 +53,7 @@ class Ledger:
     def forget(self) -> None:
         """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
         self._lock = Lock()
+        self.memory = self.memory.anew()
         self.budgets: dict[str, Budget] = {}
         self.refusals = Refusals(self._denial_memory, self.most)
         self._tally: dict[tuple[int, str], int] = {}

@@ -63,6 +63,10 @@ class MemoryEngine:
         self.partitions = MemoryPartitions()
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
+    def anew(self) -> MemoryEngine:
+        """One of the same clock and size that knows nothing."""
+        return MemoryEngine(self._clock, most=self._most)
+
     def check(
         self,
         charges: Iterable[Charge],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -76,13 +77,19 @@ def test_threads_and_an_event_loop_share_one_budget() -> None:
 def test_a_fork_owes_nothing_and_has_no_budget() -> None:
     engine = MemoryEngine()
     ours = Approximate(engine, denial_memory=60.0)
-    tight = Charge("tight", Limit(1, 86_400))
+    tight, local = Charge("tight", Limit(1, 86_400)), Charge("local", Limit(5, 86_400), sync_interval=-1.0)
     for _ in range(3):
         ours.check([NEAR._replace(sync_interval=60.0)])
         ours.check([tight])
+        ours.check([local])
+    held = ours.ledger.memory._lock  # by another thread, which the child does not have
+    held.acquire()
     child = os.fork()
     if not child:
+        signal.alarm(10)
         ledger = ours.ledger
-        os._exit(bool(ledger.budgets or ledger.refusals or ledger.owes))
+        os._exit(bool(ledger.budgets or ledger.refusals or ledger.owes or ours.peek([local])[0].remaining < 5))
+    held.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (len(ours.ledger.budgets), len(ours.ledger.refusals), ours.ledger.owes) == (1, 1, True)
+    assert (len(ours.ledger.budgets), len(ours.ledger.refusals), ours.ledger.owes) == (2, 1, True)
+    assert ours.peek([local])[0].remaining == 2
