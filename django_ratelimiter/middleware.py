@@ -124,7 +124,10 @@ def _is_exempt(request: HttpRequest) -> bool:
         if request.path_info.removesuffix("/") in HEALTH_PATHS:
             return request.resolver_match is not None
         parts = _parts_of_exempt_paths(urlconf or django_setting("ROOT_URLCONF"))
-        if not any(part in path for part in parts):  # as most
+        for part in parts:
+            if part in path:
+                break
+        else:  # as for most
             return False
     return path.startswith(exempt_paths(urlconf))
 

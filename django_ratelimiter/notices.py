@@ -78,8 +78,10 @@ def are_due(latest: Decision) -> bool:
 def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Generator[Telling, Any, None]:
     """Tell of what one call decided about a request, and of all that was decided about it."""
     if not latest.allowed:
-        _log_refusal(decision)
-        yield Telling(limit_exceeded, Decision, request=request, decision=decision)
+        if logger.isEnabledFor(logging.WARNING):
+            _log_refusal(decision)
+        if limit_exceeded.receivers:
+            yield Telling(limit_exceeded, Decision, request=request, decision=decision)
     for result in soft_exceeded(latest):
         if result.verdict and _told.is_news(result.verdict):
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
@@ -165,8 +166,15 @@ def _context(request: HttpRequest, decision: Decision, status: int, words: Words
 
 def _preferred_body(request: HttpRequest) -> str:
     """json, html or text; json where the client has no wish, none that can be met, or none that can be read."""
-    if len(request.META.get("HTTP_ACCEPT", "")) > _LONGEST_ACCEPT:
-        return "json"
+    accept: str = request.META.get("HTTP_ACCEPT", "*/*")
+    return _body_for(accept) if len(accept) <= _LONGEST_ACCEPT else "json"
+
+
+@lru_cache(maxsize=500)
+def _body_for(accept: str) -> str:
+    """The same by an Accept field. Most callers send one of a few, and to read one takes as long as all the rest."""
+    request = HttpRequest()
+    request.META["HTTP_ACCEPT"] = accept
     try:
         preferred = request.get_preferred_type(list(_BODIES))
     except (ValueError, LookupError):  # Django's parser gives up on some malformed parameters
