@@ -222,3 +222,25 @@ def test_what_is_known_of_partitions_comes_in_whole(collector: Callable[[], Coll
         assert get_engine().partitions.samples(10**9) == {}  # type: ignore[attr-defined]
     for once in ("count", "heaviest", "drop_heaviest", "drop_hours", "samples", "drop_samples"):
         assert seen[once] >= 1
+
+
+def test_what_is_known_of_partitions_comes_in_once_from_three_at_once(collector: Callable[[], Collector]) -> None:
+    others, decided = [collector(), collector()], Counter[str]()
+    for hour in range(PAST_US // HOUR_US, PAST_US // HOUR_US + 3):  # of one day, which all of them write
+        for number in range(120):
+            caller = str(number % 40)
+            charge = Charge(f"{hour}{caller}", LIMITS["many|pro"], usage="many|pro", partition=caller)
+            get_engine().check([charge], now_us=hour * HOUR_US)
+            decided[caller] += 1
+        for other in others:
+            other.start("run")
+        collect()
+        for other in others:
+            assert other.wait()
+            assert other.code == 0
+    for granularity in ("hour", "day"):
+        rows = TopPartition.objects.filter(granularity=granularity).values_list("partition", "allowed")
+        found = Counter[str]()
+        for caller, allowed in rows:
+            found[caller] += allowed
+        assert found == decided
