@@ -1,0 +1,108 @@
+"""The reports in a browser, as a person opens them: every link, wide and narrow, light and dark, by keyboard."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.usage.spans import DAY, HOUR
+
+from .browser import ENTER, TAB, Browser, browser, missing
+from .test_usage_admin import REPORT
+from .test_usage_pages import count, weigh
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+PERIODS = ["Last hour", "Last 24 hours", "Last 7 days", "Last 30 days", "Last 90 days", "Last year"]
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def page(window: Browser, live_server: Any) -> Browser:
+    """The browser at the report on all rules, by somebody who may see reports, with usage of a year in it."""
+    Rule.objects.create(slug="search", name="Search")
+    Tier.objects.create(slug="free", name="Free")
+    for ago in (HOUR / 2, 20 * HOUR, 5 * DAY, 20 * DAY, 80 * DAY, 300 * DAY):
+        count(ago, tier=f"t{ago // HOUR}", allowed=900, denied=90, shadow_denied=10, partitions=40)
+        weigh(ago, "0123456789abcdef", 300, 30)
+    count(40 * DAY, rule="other", allowed=5)
+    user = User.objects.create_user("staff", password="secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}{REPORT}")
+    window.type("#id_username", "staff")
+    window.type("#id_password", "secret" + ENTER)
+    assert window.texts("h1") == ["Usage"]
+    return window
+
+
+def test_every_period_of_every_report(page: Browser) -> None:
+    for number, period in enumerate(PERIODS, 1):
+        page.click(f".periods a:nth-of-type({number})")
+        assert page.texts(".periods [aria-current=page]") == [period]
+        rows = page.texts(".totals tbody tr")
+        assert len(rows) == number + (number > 4)
+        assert len(set(page.texts(".totals tbody .tier"))) == len(rows)
+    page.click(".totals tbody tr:last-child th a")
+    assert page.texts("h1") == ["Usage of “Search”"]
+    for number, period in enumerate(PERIODS, 1):
+        page.click(f".periods a:nth-of-type({number})")
+        assert page.texts(".periods [aria-current=page]") == [period]
+        assert len(page.texts(".totals tbody tr")) == number
+        assert page.texts(".heaviest tbody tr")
+    assert page.complaints() == []
+
+
+def test_bars_stand_where_the_figures_say(page: Browser) -> None:
+    heights = page.script(
+        "return ['allowed', 'denied'].map(kind => Math.max(...[...document.querySelectorAll(`.bars rect.${kind}`)]"
+        ".map(e => e.getBoundingClientRect().height)))"
+    )
+    assert heights[0] == pytest.approx(10 * heights[1], rel=0.1)
+    assert heights[0] > 100
+
+
+def test_narrow_and_dark(page: Browser) -> None:
+    colours = []
+    for width, dark in ((360, False), (1280, True)):
+        page.resize(width, 800, dark=dark)
+        page.click(".periods a:nth-of-type(3)")
+        assert page.script("return document.documentElement.scrollWidth") <= width
+        colours.append(page.script("return getComputedStyle(document.body).backgroundColor"))
+    assert colours[0] != colours[1]
+
+
+def test_by_keyboard(page: Browser) -> None:
+    page.click(".periods a:nth-of-type(3)")
+    page.script("document.querySelector('.periods a:last-of-type').focus()")
+    page.press(TAB)
+    assert page.script("return document.activeElement.tagName") == "SUMMARY"
+    assert page.texts(".chart table")[0] == ""
+    page.press(ENTER)
+    assert "900" in page.texts(".chart table")[0]
+    for _ in range(20):
+        page.press(TAB)
+        if page.script("return document.activeElement.closest('.totals tbody th') !== null"):
+            break
+    page.press(ENTER)
+    assert page.texts("h1") == ["Usage of “Search”"]
+
+
+def test_a_picture_of_it(page: Browser) -> None:
+    picture = page.pictured(500)
+    assert picture.startswith(b"\x89PNG")
+    assert struct.unpack(">II", picture[16:24]) == (1280, 500)
