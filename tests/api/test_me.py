@@ -192,6 +192,9 @@ class TestLastDays:
         self.sample(rule, mine, 1, 6, minutes=1)
         self.sample(rule, "user:77", 1, 99)
         self.sample(shared, mine, 1, 99)
+        by_address = make_rule("per-ip", partition_by=["ip"])
+        self.top(by_address, mine, 2, 99, 99)
+        self.sample(by_address, mine, 1, 99)
         usage = me(as_ann)["usage"]
         assert (usage["since"], usage["until"]) == (str(today() - timedelta(days=29)), str(today()))
         assert usage["complete"] is False
