@@ -1,7 +1,7 @@
-"""The pages that the demo's rules are about, and the admin."""
+"""The pages that the demo's rules are about, the limiter's own API, and the admin."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from . import views
 
@@ -13,5 +13,6 @@ urlpatterns = [
     path("api/search/", views.Search.as_view()),
     path("api/export/", views.Export.as_view()),
     path("api/reports/", views.Reports.as_view()),
+    path("api/limits/", include("django_ratelimiter.api.urls")),
     path("admin/", admin.site.urls),
 ]
