@@ -89,6 +89,22 @@ def test_who_waits_too_long_for_a_connection_gets_no_decision(server: RedisServe
     assert {type(answer) for answer in run(server.url, use, most_connections=2)} == {EngineUnavailable}
 
 
+def test_a_crowd_before_a_sound_server_is_no_outage(redis_url: str) -> None:
+    """More calls at once than the event loop can serve in time must not make it stop asking."""
+
+    async def crowd(engine: AsyncRedisEngine) -> None:
+        await engine.check([DAY])
+        kept = engine._links._loops[asyncio.get_running_loop()]
+        wire = kept.take()
+        assert wire is not None
+        for result in await asyncio.gather(*(engine.check([DAY]) for _ in range(5)), return_exceptions=True):
+            assert isinstance(result, EngineUnavailable)
+        kept.give_back(wire)
+        assert (await engine.check([DAY]))[0].remaining == 3
+
+    run(redis_url, crowd, deadline=1.0, most_connections=1)
+
+
 def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None:
     async def use(engine: AsyncRedisEngine) -> None:
         cancelled = 0

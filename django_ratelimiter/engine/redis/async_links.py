@@ -68,7 +68,7 @@ class AsyncLinks:
                 kept.drop(wire)
                 raise
         except (RedisError, OSError) as error:
-            if self._deadline is not None and self._breaker.fail(error):
+            if self._deadline is not None and not isinstance(error, _Crowded) and self._breaker.fail(error):
                 kept.hang_up()  # what is idle may be as lost
                 self._see_to_probe(kept)
             raise EngineUnavailable(f"Redis gave no decision: {error}") from error
@@ -134,6 +134,10 @@ class AsyncLinks:
         kept.give_back(wire)
 
 
+class _Crowded(TooLate):
+    """There was no connection in time, but others are at work: whether the server fails, they will tell."""
+
+
 class _OfLoop:
     """What one event loop has: idle connections, calls that wait for one, and tasks that see to that.
 
@@ -167,6 +171,10 @@ class _OfLoop:
         self._connect_if_needed()
         try:
             wire: AsyncWire = await within(self.loop, waiting, at)
+        except TooLate as error:
+            if self._out:
+                raise _Crowded("All connections were at work until the deadline.") from error
+            raise
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 self.give_back(waiting.result())
