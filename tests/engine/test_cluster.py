@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -348,6 +350,31 @@ def test_a_shard_is_followed_to_its_new_node(engine: Any, moving: Callable[[int,
     if state == "moved":
         engine.reset(charges)
         assert remaining(engine, *charges) == [5, 5]
+
+
+def test_no_decision_waits_for_a_node_that_hangs_while_it_takes_a_slot_over(
+    cluster: Cluster, moving: Callable[[int, str], None]
+) -> None:
+    engine = RedisEngine(ClusterOnDemand(cluster.urls[0]), deadline=0.1)
+    twin: Any = engine.for_event_loops()
+    until(lambda: answers(engine), "it answers")
+    until(lambda: engine.publish(1) is None, "it publishes")
+    until(lambda: engine.check([charge(40)], version=1), "there is a counter")
+    asyncio.run(twin.peek([]))
+    target = next(server for server in cluster.masters if server is not cluster.owner(b"{rl:40}"))
+    moving(40, "moving")
+    for check in (
+        lambda: engine.check([charge(40)], version=1),
+        lambda: asyncio.run(twin.check([charge(40)], version=1)),
+    ):
+        os.kill(target.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            with pytest.raises(EngineUnavailable):
+                check()
+            assert time.monotonic() - began < 0.7
+        finally:
+            os.kill(target.pid, signal.SIGCONT)
 
 
 def test_a_call_whose_keys_lie_on_both_sides_of_a_move_is_not_decided(

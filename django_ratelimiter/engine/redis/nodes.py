@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from redis import Redis
@@ -17,7 +18,7 @@ from .clients import Access, Address
 from .links import Links
 from .on_demand import access_of
 from .topology import PATIENCE, Topology
-from .wires import LOAD, packed
+from .wires import LAST_LOOK, LOAD, packed
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Nodes:
         for _ in range(MOST_TURNS):
             try:
                 if asking:
-                    return ask_there(self._access, address, call)
+                    return ask_there(self._access, address, call, _left(until, self._deadline))
                 return self._links.at(address).ask(call, until)
             except EngineUnavailable as error:
                 redirection = self._topology.redirection(shard, address, error)
@@ -123,7 +124,8 @@ class AsyncNodes:
         for _ in range(MOST_TURNS):
             try:
                 if asking:
-                    return await asyncio.to_thread(ask_there, self._access, address, call)
+                    left = _left(until, self._deadline)
+                    return await asyncio.to_thread(ask_there, self._access, address, call, left)
                 return await self._links.at(address).ask(call, until)
             except EngineUnavailable as error:
                 redirection = self._topology.redirection(shard, address, error)
@@ -167,10 +169,19 @@ def async_nodes_of(
     return AsyncNodes(access, Topology(access, namespace, shards), most, deadline)
 
 
-def ask_there(access: Access, address: Address, call: bytes) -> Any:
-    """Send one packed call to a node that is taking the slot over, and knows the script or not."""
+def _left(until: float | None, deadline: float | None) -> float:
+    """Seconds that a call may still take."""
+    left = deadline if until is None else until - monotonic()
+    return PATIENCE if left is None else max(left, LAST_LOOK)
+
+
+def ask_there(access: Access, address: Address, call: bytes, seconds: float) -> Any:
+    """Send one packed call to a node that is taking the slot over, and knows the script or not.
+
+    seconds: for each step.
+    """
     try:
-        with access.node(address, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE) as client:
+        with access.node(address, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
             connection = client.connection_pool.get_connection()
             connection.send_packed_command([LOAD + _ASKING + call])
             return [connection.read_response() for _ in range(3)][-1]
