@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -154,8 +153,12 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
 
 
 _unfinished: Final[set[asyncio.Future[None]]] = set()
-_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+_locks: Final[dict[asyncio.AbstractEventLoop, asyncio.Lock]] = {}
 
 
 def _lock_of_this_loop() -> asyncio.Lock:
-    return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    loop = asyncio.get_running_loop()
+    if loop not in _locks:
+        for ended in [other for other in list(_locks) if other.is_closed()]:  # which their locks may hold
+            _locks.pop(ended, None)
+    return _locks.setdefault(loop, asyncio.Lock())

@@ -20,7 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 from django.utils.functional import SimpleLazyObject
 
-from django_ratelimiter import connection, headers, limiter, middleware
+from django_ratelimiter import connection, headers, limiter, middleware, waiting
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine
@@ -314,3 +314,21 @@ def test_without_the_engine_failure_policies_decide(
     assert connection.get_engine()
     monkeypatch.setattr(connection, "_engine", Broken())
     assert [get("/native/").status_code for _ in range(2)] == [status, status]
+
+
+def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
+    """A lock that somebody has waited for holds on to its event loop."""
+
+    def look() -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise SynchronousOnlyOperation
+
+    async def together() -> None:
+        await asyncio.gather(*(waiting.Lookup(look, together=True).atake() for _ in range(2)))
+
+    for _ in range(3):
+        asyncio.run(together())
+    assert len(waiting._locks) == 1
