@@ -14,6 +14,7 @@ from django.db.backends.signals import connection_created
 
 from django_ratelimiter import connection as connections
 from django_ratelimiter import notices
+from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.connection import unsent
 from django_ratelimiter.engine.approximate import Approximate
 from django_ratelimiter.engine.base import Engine
@@ -50,6 +51,8 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
+    # Tests that give settings of their own are not about how long a loaded machine lets one wait.
+    monkeypatch.setitem(ENTRIES, "DEADLINE_MS", ENTRIES["DEADLINE_MS"]._replace(default=10_000))
     monkeypatch.setattr(cache, "_kept", cache._Kept())
     monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
     unsent._forget()
