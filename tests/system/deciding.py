@@ -1,0 +1,167 @@
+"""Processes that decide requests by all kinds of rules, and note what they decided; the chaos test's other end.
+
+Run: python -m tests.system.deciding REQUESTS PROCESSES. It prints "begun", decides so many requests in all, prints
+"done", reads a line, has every process tell the engine what it still owes, and prints as JSON what `Noted` describes.
+An engine that is away is asked again after a fraction of a second, so that it decides most of the requests.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import HttpRequest
+from django.test import RequestFactory
+
+TIERS = ("", "free", "pro")
+PATHS = ("/one/", "/two/", "/three/")
+CALLERS = 40
+
+#: Worse outcomes of a rule's limits go before the others.
+OUTCOMES = ("allowed", "soft_exceeded", "denied")
+
+
+@dataclass
+class Noted:
+    """What happened, in requests; keys are "RULE|TIER OUTCOME", those of lost "RULE|TIER".
+
+    decided: by the limiter, as its decisions say; `degraded` beside the outcome where it was decided without Redis.
+    lost: calls whose reply did not come, though the server may have run them.
+    """
+
+    decided: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    lost_calls: int = 0
+
+    def note(self, decision: Any) -> None:
+        """Add what each rule said of a request."""
+        self.requests += 1
+        worst: dict[tuple[str, str], str] = {}
+        for result in decision.results:
+            label = f"{result.rule.slug}|{result.tier.slug if result.tier else ''}"
+            key = label, result.mode
+            worst[key] = max(worst.get(key, "allowed"), _outcome(result), key=OUTCOMES.index)
+        for (label, mode), outcome in worst.items():
+            if outcome == "soft_exceeded":
+                self.decided[f"{label} allowed"] += 1
+            elif outcome == "denied" and mode == "shadow":
+                outcome = "shadow_denied"
+            self.decided[f"{label} {outcome}"] += 1
+            self.decided[f"{label} degraded"] += decision.degraded
+
+    def watch(self, engine: Any) -> None:
+        """Count the calls of an engine whose reply is lost."""
+        from django_ratelimiter.engine import EngineUnavailable
+        from tests.engine.enduring import may_have_been_run
+
+        check = engine.check
+
+        def watched(charges: Any, **options: Any) -> Any:
+            charges = list(charges)
+            try:
+                return check(charges, **options)
+            except EngineUnavailable as error:
+                if may_have_been_run(error):
+                    self.lost_calls += 1
+                    self.lost.update({charge.usage for charge in charges if charge.usage})
+                raise
+
+        engine.check = watched
+
+
+def _outcome(result: Any) -> str:
+    if result.verdict is None:
+        return "denied" if result.rule.failure_policy == "closed" else "allowed"
+    if not result.verdict.allowed:
+        return "denied"
+    return "soft_exceeded" if result.verdict.soft_exceeded else "allowed"
+
+
+def tier_of(request: HttpRequest) -> str | None:
+    """The TIER_RESOLVER of these processes: the request says it."""
+    return request.headers.get("X-Tier") or None
+
+
+def decide(requests: int, number: int) -> Noted:
+    """What one process does."""
+    from django_ratelimiter import limiter
+    from django_ratelimiter.connection import get_engine
+    from django_ratelimiter.engine import EngineUnavailable
+
+    noted, chance, make = Noted(), random.Random(number), RequestFactory()
+    engine: Any = get_engine()
+    noted.watch(engine.engine)
+    together.wait()
+    for _ in range(requests):
+        request = make.get(
+            chance.choice(PATHS),
+            headers={"X-Tier": chance.choice(TIERS)},
+            REMOTE_ADDR=f"203.0.113.{chance.randrange(CALLERS)}",
+        )
+        noted.note(limiter.check(request))
+    together.wait()
+    stop.wait()
+    deadline = time.monotonic() + 30
+    while engine.ledger.owes and time.monotonic() < deadline:
+        engine.flush()
+        try:
+            engine.engine.peek([])
+        except EngineUnavailable:
+            time.sleep(0.05)
+    assert not engine.ledger.owes
+    return noted
+
+
+def work(requests: int, number: int, results: Any) -> None:
+    noted = decide(requests, number)
+    results.put((noted.decided, noted.lost, noted.requests, noted.lost_calls))
+
+
+def main(requests: int, processes: int) -> None:
+    """Let them decide, and sum up."""
+    import django
+    from django.conf import settings
+    from django.test import override_settings
+
+    from django_ratelimiter.engine import resilience
+
+    django.setup()
+    logging.getLogger("django_ratelimiter").setLevel(logging.CRITICAL)
+    resilience.LONGEST_WAIT = 0.1  # type: ignore[misc]
+    ours = {"TIER_RESOLVER": "tests.system.deciding.tier_of", "DENIAL_MEMORY": 0.2, "VERSION_CHECK_INTERVAL": 0.2}
+    with override_settings(RATELIMITER={**settings.RATELIMITER, **ours}):
+        results = fork.Queue()
+        shares = [len(range(number, requests, processes)) for number in range(processes)]
+        workers = [fork.Process(target=work, args=(share, number, results)) for number, share in enumerate(shares)]
+        for worker in workers:
+            worker.start()
+        together.wait()
+        print("begun", flush=True)
+        together.wait()
+        print("done", flush=True)
+        sys.stdin.readline()
+        stop.set()
+        total = Noted()
+        for _ in workers:
+            decided, lost, so_many, lost_calls = results.get(timeout=60)
+            total.decided += decided
+            total.lost += lost
+            total.requests += so_many
+            total.lost_calls += lost_calls
+        for worker in workers:
+            worker.join()
+    print(json.dumps(vars(total)))
+
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    stop, together = fork.Event(), fork.Barrier(int(sys.argv[2]) + 1, timeout=900)
+    main(int(sys.argv[1]), int(sys.argv[2]))
