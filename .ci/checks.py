@@ -106,11 +106,21 @@ def test_here(outcome: Outcome) -> None:
 #: What need not be asked again once it was asked on the Python of .venv.
 AGAIN = ("--ignore=tests/test_wheel.py", "-m", "not long and not once")
 
-#: The engine imports no Django, and what is tested with whole servers depends little on it: besides on the Python of
-#: .venv they are tested on the latest pair.
+#: The engine imports no Django, and what is tested with whole servers depends little on it.
 WITHOUT_SERVERS = tuple(
-    f"--ignore=tests/{path}"
-    for path in ("engine", "system", "test_demo.py", "test_usage_crash.py", "doors/test_same_everywhere.py")
+    f"--ignore=tests/{path}" for path in ("engine", "system", "test_demo.py", "test_usage_crash.py")
+)
+
+#: What of these another Python may change: it is tested on the latest pair, too.
+ON_THE_LATEST = {
+    *("test_async_engine.py", "test_examples.py", "test_redis_engine.py", "test_redis_failures.py", "test_twins.py"),
+    *("test_concurrency.py", "test_responses.py"),
+}
+LATEST_SPARED = tuple(
+    f"--ignore={path.relative_to(ROOT)}"
+    for folder in ("engine", "system")
+    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+    if path.name not in ON_THE_LATEST
 )
 
 #: The long searches are made on the Python of .venv.
@@ -150,7 +160,7 @@ def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
                 pin = (uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*")
                 ready = outcome.check(f"environment: Django {django} instead", *pin)
             if ready:
-                spared = () if (version, django) == (versions[-1], latest) else WITHOUT_SERVERS
+                spared = LATEST_SPARED if (version, django) == (versions[-1], latest) else WITHOUT_SERVERS
                 outcome.tests(f"tests: {name}", program, *AGAIN, *spared, **BRIEFLY)
 
 

@@ -54,6 +54,7 @@ def download(folder: Path, requirement: str) -> None:
         pytest.skip(f"pip could not download {requirement}: {done.stderr.strip()[-200:]}")
 
 
+@pytest.mark.once
 def test_but_for_two_of_them_they_pass(framework: tarfile.TarFile, tmp_path: Path) -> None:
     member = framework.extractfile(f"{NAME}-{rest_framework.VERSION}/tests/test_throttling.py")
     assert member is not None

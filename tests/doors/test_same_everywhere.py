@@ -207,6 +207,7 @@ DOORS: dict[str, tuple[str, bool, bool, str]] = {
 }
 
 
+@pytest.mark.once
 def test_every_door_decides_the_same(
     rules: Callable[[str], None], clock: Clock, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ async def ask_both(engine: Any, server: ServerWith) -> list[int]:
 
 
 def test_the_master_is_asked_in_threads_and_on_several_event_loops(watched: Watched, master: ServerWith) -> None:
-    client = Sentinel(watched.addresses, socket_timeout=0.5).master_for(watched.name)
+    client = Sentinel(watched.addresses, socket_timeout=10).master_for(watched.name)
     engine = RedisEngine(client)
     assert engine.check([CHARGE])[0].remaining == 4
     twin = engine.for_event_loops()
@@ -57,7 +57,7 @@ def test_the_master_is_asked_in_threads_and_on_several_event_loops(watched: Watc
 
 def test_a_client_for_event_loops_will_do(watched: Watched, master: ServerWith) -> None:
     async def ask() -> list[int]:
-        sentinel = AsyncSentinel(watched.addresses, socket_timeout=0.5)
+        sentinel = AsyncSentinel(watched.addresses, socket_timeout=10)
         client = sentinel.master_for(watched.name)
         try:
             return await ask_both(AsyncRedisEngine(client), master)
@@ -101,7 +101,7 @@ async def asked_on_a_loop() -> Any:
 
 def test_a_failover_on_purpose_is_followed(watched: Watched, master: ServerWith) -> None:
     """The master becomes a replica and stays up: it would have read, and it would not have counted."""
-    client = Sentinel(watched.addresses, socket_timeout=0.5).master_for(watched.name)
+    client = Sentinel(watched.addresses, socket_timeout=10).master_for(watched.name)
     engine = RedisEngine(client)
     engine.check([CHARGE])
     replica = next(server for server in watched.servers if server is not master)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 from django.urls import reverse
 
 from example_project.demo.admin_client import Form
@@ -28,6 +29,7 @@ def switch(editor: Editor, enforcement: str) -> str:
     return editor.open(path, fields)
 
 
+@pytest.mark.once
 def test_four_processes_stop_and_resume_within_a_second(
     start_site: StartSite, make_rule: MakeRule, edit: Edit, redis_server: Callable[..., RedisServer]
 ) -> None:

@@ -63,6 +63,7 @@ def counted() -> dict[str, int]:
     return {f"/items/{row['rule_slug'].removeprefix('items-')}/": row["calls"] for row in rows}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("driven", [in_threads, on_an_event_loop])
 def test_a_master_dies(driven: Callable[[], Any], cluster: Cluster, rules: None) -> None:
     with driven() as traffic:

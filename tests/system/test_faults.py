@@ -278,6 +278,7 @@ def on_an_event_loop() -> Iterator[Traffic]:
         thread.join()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("driven", [in_threads, on_an_event_loop])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_fault(fault: Fault, driven: Callable[[], Any], stage: Stage, rules: None) -> None:

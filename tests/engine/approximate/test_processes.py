@@ -13,6 +13,7 @@ from tests.engine.test_processes import outcome
 RUNS, MANY = 8, 50
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(MANY, marks=pytest.mark.long)])
 def test_they_admit_the_quota_and_what_each_but_one_admits_in_two_intervals(redis_url: str, runs: int) -> None:
     found = outcome("approximate.hits", redis_url, "approximate", runs)
@@ -28,6 +29,7 @@ def test_they_admit_the_quota_and_what_each_but_one_admits_in_two_intervals(redi
     assert found["usage"][0] == admitted
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(MANY, marks=pytest.mark.long)])
 def test_a_flood_of_refusals_asks_once_in_the_time_that_they_are_remembered(redis_url: str, runs: int) -> None:
     found = outcome("approximate.hits", redis_url, "denials", runs)
