@@ -192,6 +192,14 @@ class Watched:
         """The running servers that take writes: none or two while another one takes over."""
         return [each for each in self.servers if each.is_running and each.ask("ROLE")[0] == b"master"]
 
+    @property
+    def settled(self) -> ServerWith | None:
+        """The master, if all Sentinels name it and find it well: a loaded machine keeps one silent for long."""
+        masters = self.masters
+        if len(masters) == 1 and all(self._finds_well(sentinel, masters[0].port) for sentinel in self.sentinels):
+            return masters[0]
+        return None
+
     def __enter__(self) -> Watched:
         with ExitStack() as stack:
             for server in self.servers:
@@ -208,6 +216,11 @@ class Watched:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _finds_well(self, sentinel: Sentinel, port: int) -> bool:
+        with sentinel.client() as client:
+            seen = client.sentinel_master(self.name)
+            return bool(seen["port"] == port and not seen["is_sdown"] and not seen["is_odown"])
 
     def _sees_all(self, sentinel: Sentinel) -> bool:
         with sentinel.client() as client:

@@ -29,8 +29,9 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture
 def master(watched: Watched) -> ServerWith:
-    watched.master.ask("FLUSHALL")
-    return watched.master
+    master: ServerWith = until(lambda: watched.settled, "the Sentinels agree on a master")
+    master.ask("FLUSHALL")
+    return master
 
 
 async def ask_both(engine: Any, server: ServerWith) -> list[int]:
