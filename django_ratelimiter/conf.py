@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.urls import get_script_prefix
 
 from .rules.access import network_of
 from .rules.partitions import IDENTITIES, is_identity
@@ -310,10 +311,10 @@ def django_setting(name: str, default: Any = None) -> Any:
 def asset_paths() -> tuple[str, ...]:
     """STATIC_URL and MEDIA_URL where they are paths of this site, to compare with `request.path`.
 
-    "/" is left out: Django makes it of an unset MEDIA_URL, and it would stand for the whole site.
+    Where the site begins is left out: Django makes it of an unset MEDIA_URL, and it would stand for the whole site.
     """
-    urls = (django_setting("STATIC_URL"), django_setting("MEDIA_URL"))
-    return tuple(url for url in urls if url and url.startswith("/") and not url.startswith("//") and url != "/")
+    root, urls = get_script_prefix(), (django_setting("STATIC_URL"), django_setting("MEDIA_URL"))
+    return tuple(url for url in urls if url and url.startswith("/") and url[:2] != "//" and not root.startswith(url))
 
 
 def _read(name: str) -> object:

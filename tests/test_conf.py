@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from django.test.utils import override_script_prefix
 
 from django_ratelimiter.conf import ENTRIES, Settings, asset_paths, problems, settings
 from django_ratelimiter.connection import get_engine
@@ -248,6 +249,12 @@ def test_trusted_proxies_are_networks_or_a_number() -> None:
 def test_asset_paths_are_paths_of_this_site(static: str | None, media: str, paths: tuple[str, ...]) -> None:
     with override_settings(STATIC_URL=static, MEDIA_URL=media):
         assert asset_paths() == paths
+
+
+def test_files_without_a_path_of_their_own_exempt_no_site_below_another() -> None:
+    """Django makes the site's own beginning of an unset MEDIA_URL."""
+    with override_script_prefix("/shop/"), override_settings(STATIC_URL="static/", MEDIA_URL=""):
+        assert asset_paths() == ("/shop/static/",)
 
 
 def test_the_engine_is_in_memory_without_an_alias() -> None:
