@@ -49,11 +49,11 @@ def test_rules_are_published(client: ClusterOnDemand, on_an_event_loop: bool) ->
         await twin.publish(1)
         await twin.aclose()
 
-    for attempt in range(3):
+    for attempt in range(10):  # on a loaded machine the network is slower still
         try:
             asyncio.run(publish()) if on_an_event_loop else engine.publish(1)
             break
         except EngineUnavailable:
-            assert attempt < 2
+            assert attempt < 9
             time.sleep(0.5)
     assert client.get("{rl:40}:version") == b"0:1"
