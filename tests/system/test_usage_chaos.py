@@ -116,7 +116,7 @@ def keep_collecting(collector: Collector, done: threading.Event, chance: random.
     ends: Counter[str] = Counter()
     orders: list[Callable[[], str]] = [
         lambda: "run",
-        lambda: f"kill {chance.randrange(40)}",
+        lambda: f"kill {chance.randrange(20)}",
         lambda: f"die {chance.uniform(0.001, 0.2):.4f}",
     ]
     while not done.is_set():
