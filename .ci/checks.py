@@ -46,7 +46,7 @@ class Outcome:
         """Run the test suite, and count test by test."""
         report = CACHE / "junit.xml"
         report.unlink(missing_ok=True)
-        pytest = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--durations=8")
+        pytest = (python, "-m", "pytest", "-q", f"-n{WORKERS}", "--dist=worksteal", "--durations=8")
         done = _run(name, (*pytest, f"--junitxml={report}", *options), environment)
         passed = failed = 0
         for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
