@@ -74,13 +74,6 @@ class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
         return list(RateLimitTierLimitsSerializer(told, many=True).data)
 
 
-class _FiguresSerializer(serializers.Serializer[Any]):
-    allowed = serializers.IntegerField()
-    denied = serializers.IntegerField()
-    shadow_denied = serializers.IntegerField(help_text="Would have been denied, were the rule enforced.")
-    soft_exceeded = serializers.IntegerField(help_text="A part of allowed.")
-
-
 class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
     """What one rule decided for one tier in one span of time, in requests."""
 
@@ -100,7 +93,7 @@ class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
         )  # fmt: skip
 
 
-class RateLimitTotalSerializer(_FiguresSerializer):
+class RateLimitTotalSerializer(serializers.Serializer[Any]):
     """What one rule decided for one tier in the whole period, in requests."""
 
     rule = serializers.CharField(source="rule_slug")
@@ -111,6 +104,9 @@ class RateLimitTotalSerializer(_FiguresSerializer):
         source="figures.shadow_denied", help_text="Would have been denied, were the rule enforced."
     )
     soft_exceeded = serializers.IntegerField(source="figures.soft_exceeded", help_text="A part of allowed.")
+    degraded = serializers.IntegerField(
+        source="figures.degraded", help_text="Decided without Redis; a part of the others."
+    )
     refusal_rate = serializers.FloatField(
         source="figures.refusal_rate", allow_null=True, help_text="From 0 to 1; null without requests."
     )

@@ -163,11 +163,11 @@ class TestUsage:
         assert seen == sorted(set(seen))
 
     def test_totals(self, as_staff: Client) -> None:
-        bucket(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2)
+        bucket(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2, degraded=4)
         bucket(timedelta(minutes=6), allowed=10)
         assert results(as_staff, "/limits/usage/totals/", period="1h") == [
             {"rule": "rule", "tier": "free", "allowed": 16, "denied": 3, "shadow_denied": 1, "soft_exceeded": 2,
-             "refusal_rate": 0.15}
+             "degraded": 4, "refusal_rate": 0.15}
         ]  # fmt: skip
 
 
