@@ -1,4 +1,4 @@
-"""What refused callers read, and the usage reports, are translated into German, all of it."""
+"""What callers read, the usage reports and the names in the admin are translated into German, all of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.test import Client, override_settings
 from django.utils import translation
 from django.utils.translation.template import templatize
 
 import django_ratelimiter
+from django_ratelimiter.engine import Limit
 from django_ratelimiter.headers import refusal
+from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.rules.words import limit_in_words
 from django_ratelimiter.testing import RulesInForce, assert_limited
 
 from .test_headers import DENIED, NEVER, decision, results
@@ -26,6 +30,8 @@ CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"
 
 #: Where the texts stand that callers read, and those of the usage reports.
 SOURCES = [
+    *PACKAGE.glob("api/*.py"),
+    PACKAGE / "rules/words.py",
     *PACKAGE.glob("headers/*.py"),
     *PACKAGE.glob("throttling*"),
     *PACKAGE.glob("decorators/*.py"),
@@ -38,40 +44,47 @@ TEMPLATES = [
     *PACKAGE.glob("templates/admin/django_ratelimiter/usage*.html"),
 ]
 
+#: How many texts a function of gettext takes.
+TEXTS = {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}
+
+#: What a German reads as it is.
+THE_SAME = ("GCRA",)
+
 
 def german() -> gettext.GNUTranslations:
     with CATALOG.with_suffix(".mo").open("rb") as file:
         return gettext.GNUTranslations(file)
 
 
-def texts() -> Iterator[tuple[str, ...]]:
-    """What the code translates: (text,), (text, plural), or (context, text, plural)."""
+def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What the code translates: (function of gettext, what it is given up to the last text)."""
     for template in TEMPLATES:
-        yield from ((text,) for text in re.findall(r"gettext\(u?'(.*?)'\)", templatize(template.read_text("utf-8"))))
+        found = re.findall(r"gettext\(u?'(.*?)'\)", templatize(template.read_text("utf-8")))
+        yield from (("gettext", (text,)) for text in found)
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
-                "_",
-                "gettext_lazy",
-                "ngettext",
-                "pgettext",
-                "npgettext",
-            ):
-                yield tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))
+            function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            name = "gettext" if function == "_" else function.removesuffix("_lazy")
+            if isinstance(node, ast.Call) and name in TEXTS:
+                yield name, tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))[: TEXTS[name]]
 
 
 def test_every_text_is_translated() -> None:
     catalog, found = german(), list(texts())
-    assert len(found) > 90
-    assert ("Try again",) in found
-    for text in found:
-        if len(text) == 3:
-            for count in (1, 2):
-                assert catalog.npgettext(*text, count) not in text[1:]
-        elif len(text) == 2:
-            assert catalog.pgettext(*text) != text[1]
-        else:
-            assert catalog.gettext(*text) != text[0]
+    assert len(found) > 140
+    assert ("gettext", ("Try again",)) in found
+    for name, given in found:
+        counts = [(1,), (2,)] if name.startswith("n") else [()]
+        for count in counts:
+            assert getattr(catalog, name)(*given, *count) not in given or given[0] in THE_SAME
+
+
+def test_the_names_of_models() -> None:
+    app = apps.get_app_config("django_ratelimiter")
+    names = [name for model in app.get_models() for name in (model._meta.verbose_name, model._meta.verbose_name_plural)]
+    english = [str(name) for name in [app.verbose_name, *names]]
+    with translation.override("de"):
+        assert not {str(name) for name in [app.verbose_name, *names]} & set(english)
 
 
 def test_the_compiled_catalog_is_that_of_the_source() -> None:
@@ -103,6 +116,19 @@ def test_a_wait(wait: float, says: str) -> None:
     with translation.override("de"):
         page = refusal(get("text/html"), decision(results((False, 0, wait, wait)))).content.decode()
     assert says in page
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (Limit(1_000, 60, burst=2_000, algorithm="token_bucket"), "1.000 pro Minute, Token-Bucket, Burst 2.000"),
+        (Limit(5, 0.25), "5 pro 0,25 Sekunden, gleitendes Fenster"),
+        (Limit(5, 7_200, algorithm="concurrency"), "5 zugleich, jede für höchstens 2 Stunden"),
+    ],
+)
+def test_a_limit(limit: Limit, says: str) -> None:
+    with translation.override("de"):
+        assert limit_in_words(LimitRecord(limit)) == says
 
 
 def test_what_never_passes_and_what_cannot_be_checked() -> None:

@@ -134,4 +134,4 @@ def units(number: int) -> str:
 
 
 def _decimal(microseconds: int) -> str:
-    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}".rstrip("0").rstrip(".")
+    return number_format(f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}".rstrip("0").rstrip("."))
