@@ -19,7 +19,7 @@ from django_ratelimiter.usage import reports, spans
 from django_ratelimiter.usage.prune import prune
 from django_ratelimiter.usage.reports import Figures
 from django_ratelimiter.usage.rollup import starts_of
-from django_ratelimiter.usage.spans import DAY, HOUR, NEVER, Period
+from django_ratelimiter.usage.spans import DAY, HOUR, NEVER, STEPS, Period
 from django_ratelimiter.usage.times import Step, floor, now
 
 pytestmark = pytest.mark.django_db
@@ -129,6 +129,23 @@ class TestAfterDeletion:
             assert floor(period.end, step, BERLIN) == period.end >= asked.end
             expected = sum(period.start <= moment < period.end for moment in moments)
             assert admitted(asked) == (expected, expected)
+
+    @pytest.mark.parametrize(("ago", "step"), [(20 * DAY, Step.HOUR), (110 * DAY, Step.DAY)])
+    @pytest.mark.parametrize("wanted", list(Step))
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata"])
+    def test_steps_are_never_finer_than_what_is_left(
+        self, moments: list[datetime], ago: timedelta, step: Step, wanted: Step, zone: str
+    ) -> None:
+        start = floor(now(), Step.DAY, BERLIN) - ago
+        period = spans.kept().widened(Period(start, start + 3 * DAY))
+        with timezone.override(ZoneInfo(zone)):
+            points = reports.series(period, step=wanted)
+        taken = max(step, wanted, key=STEPS.index)
+        assert spans.kept().step(period, wanted) is taken
+        assert {point.end - point.start for point in points[1:-1]} & {HOUR, DAY} == {HOUR if taken == "hour" else DAY}
+        expected = sum(period.start <= moment < period.end for moment in moments)
+        assert expected
+        assert sum(point.figures.allowed for point in points) == expected
 
     @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
     def test_for_readers_elsewhere(self, moments: list[datetime], zone: str) -> None:

@@ -102,7 +102,8 @@ class UsageQuery(TotalsQuery):
     granularity = serializers.ChoiceField(
         [step.value for step in Step],
         required=False,
-        help_text="How wide a bucket is; else minutes for up to 3 hours, hours for up to 8 days, days beyond.",
+        help_text="How wide a bucket is; else minutes for up to 3 hours, hours for up to 8 days, days beyond, "
+        "and wider ones where these are deleted.",
     )
 
 
@@ -110,7 +111,8 @@ class PartitionsQuery(PeriodQuery):
     granularity = serializers.ChoiceField(
         [Step.HOUR.value, Step.DAY.value],
         required=False,
-        help_text="Whether the heaviest of each hour are added up, or those of each day; else days beyond 8 days.",
+        help_text="Whether the heaviest of each hour are added up, or those of each day; else days beyond 8 days, "
+        "and where hours are deleted.",
     )
     by = serializers.ChoiceField(["allowed", "denied"], default="allowed", help_text="What they are sorted by.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet, Sum
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.generics import GenericAPIView
@@ -16,9 +17,9 @@ from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.ruleset import RuleRecord
 from ..throttling import RuleThrottle
-from ..usage import reports
-from ..usage.reports import Period
-from ..usage.times import Step, stored
+from ..usage import clients, reports, spans
+from ..usage.spans import Period, Piece
+from ..usage.times import Step, floor
 from . import own, serializers
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
@@ -72,7 +73,10 @@ class Rule(_Report):
 
 
 class Partitions(_Report):
-    """The heaviest partitions of a rule, the heaviest first: of each hour or day 100 are known at most."""
+    """The heaviest partitions of a rule, the heaviest first, in all hours or days that the period touches.
+
+    Of each hour or day 100 are known at most.
+    """
 
     serializer_class = serializers.RateLimitPartitionSerializer
     query_class = PartitionsQuery
@@ -83,9 +87,10 @@ class Partitions(_Report):
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
-        granularity = query.get("granularity") or (Step.DAY if span.step is Step.DAY else Step.HOUR)
+        granularity = Step(query.get("granularity") or clients.unit(span, spans.kept()))
+        start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
-            rows.filter(granularity=granularity, start__gte=stored(span.start), start__lt=stored(span.end))
+            rows.filter(Piece(granularity, start, span.end).condition)
             .values("partition")
             .annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
             .order_by(f"-sum_{query['by']}", "partition")
@@ -94,7 +99,7 @@ class Partitions(_Report):
 
 
 class Usage(_Report):
-    """Usage buckets of one granularity, oldest first, then by rule and tier."""
+    """Usage buckets of one granularity that begin in the period, oldest first, then by rule and tier."""
 
     serializer_class = serializers.RateLimitBucketSerializer
     query_class = UsageQuery
@@ -102,12 +107,12 @@ class Usage(_Report):
 
     def get(self, request: Request) -> Response:
         query = asked(self.query_class, request)
-        span: Period = query["span"]
-        rows = UsageBucket.objects.filter(
-            granularity=query.get("granularity") or span.step,
-            start__gte=stored(span.start),
-            start__lt=stored(span.end),
-        )
+        span, granularity = query["span"], query.get("granularity")
+        if granularity is None:
+            kept = spans.kept()
+            span = kept.widened(span)
+            granularity = kept.step(span)
+        rows = UsageBucket.objects.filter(Piece(granularity, *span).condition)
         for name in ("rule", "tier"):
             if name in query:
                 rows = rows.filter(**{f"{name}_slug": query[name]})

@@ -111,12 +111,13 @@ def series(
 ) -> list[Point]:
     """The sums in each step of the period, by the clock of the current time zone; the other arguments as of `totals`.
 
-    step: `None` = the one that suits the period. By the project's clock where no buckets are left that fit the current
-    one: hours and days are kept by the project's.
+    step: `None` = the one that suits the period. Where nothing so fine is left, the steps are wider, never empty in its
+    stead: `kept.step(period, step)` tells which they are, and each point when it ends. By the project's clock where no
+    buckets are left that fit the current one: hours and days are kept by the project's.
     """
     kept = kept or spans.kept()
     period = kept.widened(period)
-    starts, widest = _steps(period, kept, step or kept.step(period))
+    starts, widest = _steps(period, kept, kept.step(period, step))
     # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
     # back into Python for every row, not for every start.
     rows = _rows(kept.pieces(period, widest), rule, tier)

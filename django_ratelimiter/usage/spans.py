@@ -80,9 +80,12 @@ class Kept:
         """The finest granularity that is whole at this moment; minutes where none is."""
         return next((step for step in STEPS if self.whole[step] <= moment), Step.MINUTE)
 
-    def step(self, period: Period) -> Step:
-        """How fine a series over this period can be."""
-        return max(period.step, self.finest(period.start), key=STEPS.index)
+    def step(self, period: Period, wanted: Step | None = None) -> Step:
+        """How fine a series over this period is: as wanted, or wider where nothing finer is left at its start.
+
+        wanted: `None` = what suits the length of the period.
+        """
+        return max(wanted or period.step, self.finest(period.start), key=STEPS.index)
 
     def pieces(self, period: Period, widest: Step = Step.DAY) -> list[Piece]:
         """The period in pieces, in order, without gap or overlap; none is of wider buckets than `widest`."""

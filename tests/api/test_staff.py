@@ -10,10 +10,11 @@ from urllib.parse import quote, urlencode
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
+from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_ratelimiter.models import Tier, TopPartition, UsageBucket
-from django_ratelimiter.usage.times import stored
+from django_ratelimiter.usage.times import Step, floor, stored
 
 from .conftest import KEY, MakeRule, bucket, moment
 
@@ -142,6 +143,17 @@ class TestUsage:
         for url in ("/limits/usage/", "/limits/usage/totals/", "/limits/rules/gone/partitions/"):
             assert as_staff.get(url, {"until": until, "period": "366d"}).status_code in (200, 404)
 
+    def test_wider_buckets_where_narrow_ones_are_deleted(self, as_staff: Client) -> None:
+        now = timezone.now()
+        for days, granularity in ((0, "minute"), (20, "hour"), (30, "hour"), (120, "day")):
+            at = floor(now - timedelta(days=days), Step(granularity), timezone.get_default_timezone())
+            UsageBucket.objects.create(rule_slug="rule", granularity=granularity, start=stored(at), allowed=days)
+        for days, granularity in ((20, "hour"), (120, "day")):
+            until = (now - timedelta(days=days) + timedelta(minutes=1)).isoformat()
+            [row] = results(as_staff, "/limits/usage/", period="10m", until=until)
+            assert (row["granularity"], row["allowed"]) == (granularity, days)
+            assert results(as_staff, "/limits/usage/", period="10m", until=until, granularity="minute") == []
+
     def test_days_are_those_of_the_clock(self, as_staff: Client, settings: Any) -> None:
         settings.TIME_ZONE = "Europe/Berlin"
         for hour in (21, 22):
@@ -188,6 +200,17 @@ class TestPartitions:
         assert results(as_staff, url) == [x, y]
         assert results(as_staff, url, by="denied") == [y, x]
         assert results(as_staff, url, period="30d") == [{"partition": "y", "allowed": 99, "denied": 0}]
+
+    @pytest.mark.parametrize(("days", "granularity"), [(0, "hour"), (120, "day")])
+    def test_of_all_that_the_period_touches(self, as_staff: Client, days: int, granularity: str) -> None:
+        at = timezone.now() - timedelta(days=days)
+        start = floor(at, Step(granularity), timezone.get_default_timezone())
+        UsageBucket.objects.create(rule_slug="gone", granularity=granularity, start=stored(start))
+        TopPartition.objects.create(
+            rule_slug="gone", granularity=granularity, start=stored(start), partition="x", allowed=5
+        )
+        query = {"period": "1m", "until": (start + timedelta(minutes=50)).isoformat()}
+        assert [row["allowed"] for row in results(as_staff, "/limits/rules/gone/partitions/", **query)] == [5]
 
 
 class TestWrongQueries:
