@@ -17,6 +17,9 @@ KEY: Final = "a-key-that-is-known"
 #: What no caller reaches.
 PLENTY: Final = 100_000_000
 
+#: Views whose rules a process decides by what it has counted, and tells Redis of every so many milliseconds.
+SYNCED: Final = {"synced": 1_000}
+
 #: View: for each of its rules what it is counted by, the quota, the seconds of its window, and the algorithm.
 RULES: Final = {
     "one": [(["ip"], QUOTA, HOUR, "sliding_window_counter")],
@@ -24,6 +27,11 @@ RULES: Final = {
     "three": [
         (["ip"], QUOTA, HOUR, "sliding_window_counter"),
         (["ip"], PLENTY, 86_400, "token_bucket"),
+        ([], PLENTY, HOUR, "fixed_window"),
+    ],
+    "synced": [
+        (["ip"], QUOTA, HOUR, "sliding_window_counter"),
+        (["ip"], PLENTY, 86_400, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "known": [
@@ -48,7 +56,12 @@ def make_rules(*, tiers: bool) -> None:
             for number, (partition_by, quota, seconds, algorithm) in enumerate(rules):
                 slug = f"{view}-{number}"
                 rule = Rule.objects.create(
-                    slug=slug, name=slug, mode="enforce", view_name=view, partition_by=partition_by
+                    slug=slug,
+                    name=slug,
+                    mode="enforce",
+                    view_name=view,
+                    partition_by=partition_by,
+                    sync_interval_ms=SYNCED.get(view),
                 )
                 RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=seconds, algorithm=algorithm)
 

@@ -11,13 +11,14 @@ from django.urls import path
 from .settings import LIMITER
 
 #: Paths of one name each: rules are met by the name of a view.
-NAMES: Final = ("free", "one", "three", "known", "minute")
+NAMES: Final = ("free", "one", "three", "known", "minute", "synced")
 
 #: Limiter: what wraps the view, in `benchmarks`; ours is a middleware.
 LIMITERS: Final = {
     "": "",
     "ours": "",
     "ours, tiers": "",
+    "bare": "site.bare:limited",
     "django-ratelimit": "peers.django_ratelimit:limited",
     "DRF": "peers.rest_framework:limited",
     "DRF, no limiter": "peers.rest_framework:unlimited",

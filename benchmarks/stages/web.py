@@ -31,9 +31,11 @@ START_SECONDS = 30.0
 #: Name: the limiter of the site, the path, and the name of what to compare with.
 SITES = {
     "no limiter": ("", "/free/", "no limiter"),
+    "no limiter, only the call for 3 rules": ("bare", "/free/", "no limiter"),
     "ours, a view that no rule names": ("ours", "/free/", "no limiter"),
     "ours, 1 rule": ("ours", "/one/", "no limiter"),
     "ours, 3 rules": ("ours", "/three/", "no limiter"),
+    "ours, 3 rules, synced each second": ("ours", "/synced/", "no limiter"),
     "ours, 3 rules and tiers": ("ours, tiers", "/three/", "no limiter"),
     "django-ratelimit": ("django-ratelimit", "/free/", "no limiter"),
     "django-smart-ratelimit": ("django-smart-ratelimit", "/free/", "no limiter"),
