@@ -58,6 +58,7 @@ class Collector:
         assert self.process.stdout
         for line in self.process.stdout:
             self.lines.put(line.strip())
+        self.lines.put("gone")
 
     def tell(self, line: str) -> None:
         assert self.process.stdin
@@ -72,6 +73,7 @@ class Collector:
         try:
             while self.code is None:
                 word, _, rest = self.lines.get(timeout=seconds).partition(" ")
+                assert word != "gone", "The collector's process has ended."
                 if word == "paused":
                     break
                 if word == "ended":

@@ -20,6 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 
+def tell(line: str) -> None:
+    """Print a line in one piece: with PYTHONUNBUFFERED, `print` writes word by word, and whoever dies cuts it off."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 class Steps:
     """Counts the steps of a collection, and does `what` before the one with the number `fatal`."""
 
@@ -29,11 +34,11 @@ class Steps:
         self.passed = 0
 
     def reach(self, name: str) -> None:
-        print("step", name, flush=True)
+        tell(f"step {name}")
         if self.passed == self.fatal:
             if self.what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            print("paused", flush=True)
+            tell("paused")
             os.read(sys.stdin.fileno(), 100)
         self.passed += 1
 
@@ -88,7 +93,7 @@ def main() -> None:
             collect_in_steps(Steps(what, int(number) if what in ("kill", "pause") else -1))
             os._exit(0)
         _pid, status = os.waitpid(child, 0)
-        print("ended", os.waitstatus_to_exitcode(status), flush=True)
+        tell(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":
