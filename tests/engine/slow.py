@@ -12,11 +12,14 @@ from typing import Any
 class SlowProxy:
     """Passes every byte between its own port and a server's after `seconds` each way; one thread, for all connections.
 
-    seconds: may be changed at any time, for what arrives from then on.
+    seconds: may be changed at any time, for what arrives from then on. silent: whether it passes nothing on.
+    script_turns: how often somebody has sent calls of scripts and then waited for the replies.
     """
 
     def __init__(self, port: int, seconds: float) -> None:
         self.seconds = seconds
+        self.silent = False
+        self.script_turns = 0
         self._server_port = port
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,15 +40,20 @@ class SlowProxy:
         except OSError:
             writer.close()
             return
-        for source, target in ((reader, far_writer), (far_reader, writer)):
-            task = self._loop.create_task(self._pass_on(source, target))
+        turns = _Turns()
+        for source, target, asks in ((reader, far_writer, True), (far_reader, writer, False)):
+            task = self._loop.create_task(self._pass_on(source, target, turns, asks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, turns: _Turns, asks: bool
+    ) -> None:
         try:
             while data := await source.read(65_536):
-                self._loop.call_later(self.seconds, _write, target, data)
+                self.script_turns += turns.begins(data, asks)
+                if not self.silent:
+                    self._loop.call_later(self.seconds, _write, target, data)
         except OSError:
             pass
         finally:
@@ -67,6 +75,19 @@ class SlowProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target
+
+
+class _Turns:
+    """Who speaks on one connection, and whether the client has called a script since it began to."""
+
+    def __init__(self) -> None:
+        self._is_counted = False
+
+    def begins(self, data: bytes, asks: bool) -> bool:
+        """Whether this is the first call of a script in the client's turn. asks: it is the client who speaks."""
+        first = asks and b"EVALSHA" in data and not self._is_counted
+        self._is_counted = asks and (self._is_counted or first)
+        return first
 
 
 def _write(target: asyncio.StreamWriter, data: bytes) -> None:

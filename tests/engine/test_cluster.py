@@ -352,6 +352,20 @@ def test_a_shard_is_followed_to_its_new_node(engine: Any, moving: Callable[[int,
         assert remaining(engine, *charges) == [5, 5]
 
 
+@pytest.mark.parametrize("state", ["beginning", "moving", "moved"])
+def test_rules_are_published_wherever_a_shard_is(engine: Any, moving: Callable[[int, str], None], state: str) -> None:
+    charges = [charge(3), charge(40)]
+    engine.publish(1)
+    engine.check(charges, version=1)
+    moving(40, state)
+    engine.publish(2)
+    engine.publish(3)
+    for each in charges:
+        with pytest.raises(StaleRules) as caught:
+            engine.check([each], version=2)
+        assert caught.value.number == 3
+
+
 def test_no_decision_waits_for_a_node_that_hangs_while_it_takes_a_slot_over(
     cluster: Cluster, moving: Callable[[int, str], None]
 ) -> None:

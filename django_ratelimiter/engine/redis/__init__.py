@@ -67,7 +67,7 @@ class RedisEngine(Planner):
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._nodes = nodes_of(client, namespace, shards, deadline)
-            self._spread = Spread(self, self._nodes.node_of)
+            self._spread = Spread(self)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
@@ -133,8 +133,7 @@ class RedisEngine(Planner):
     def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
         if self._nodes:
-            self._nodes.agree()
-            return self._go(self._spread.publishing(version))
+            return self._nodes.publish(self, version)
         with suppress(StaleRules):  # a later version is in force already
             self._call(Mode.PUBLISH, (), (), version, None)
 

@@ -68,16 +68,46 @@ class AsyncLinks:
                 kept.drop(wire)
                 raise
         except (RedisError, OSError) as error:
-            if self._deadline is not None and not isinstance(error, _Crowded) and self._breaker.fail(error):
-                kept.hang_up()  # what is idle may be as lost
-                self._see_to_probe(kept)
-            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+            raise self._failed(kept, error) from error
         kept.give_back(wire)
         if self._breaker.failures:
             self._breaker.succeed()
         if isinstance(reply, Exception):
             raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
         return reply
+
+    async def burst(self, packed: bytes, replies: int) -> list[Any]:
+        """Send several calls at once and read so many replies, which may be exceptions.
+
+        An outage raises as in `ask`, after the calls before and behind it were made.
+        """
+        loop = asyncio.get_running_loop()
+        kept = self._loops.get(loop) or await self._begin(loop)
+        at = None if self._patience is None else loop.time() + self._patience
+        if self._breaker.is_open and not await self._is_closed_now(kept, at):
+            raise EngineUnavailable(self._breaker.why())
+        try:
+            wire = kept.take() or await kept.wait(at)
+            try:
+                found = await wire.ask_all(packed, replies, at)
+                for reply in found:
+                    if isinstance(reply, Exception) and is_outage(reply):
+                        raise reply
+            except BaseException:
+                kept.drop(wire)
+                raise
+        except (RedisError, OSError) as error:
+            raise self._failed(kept, error) from error
+        kept.give_back(wire)
+        self._breaker.succeed()
+        return found
+
+    def _failed(self, kept: _OfLoop, error: RedisError | OSError) -> EngineUnavailable:
+        """What to raise, after the failure was noted."""
+        if self._deadline is not None and not isinstance(error, _Crowded) and self._breaker.fail(error):
+            kept.hang_up()  # what is idle may be as lost
+            self._see_to_probe(kept)
+        return EngineUnavailable(f"Redis gave no decision: {error}")
 
     async def close(self) -> None:
         """Close the idle connections of this event loop."""

@@ -52,11 +52,14 @@ class AsyncWire(asyncio.Protocol):
 
     async def ask_loading(self, call: bytes, at: float | None) -> Any:
         """The same to a server that has lost the script, in one round trip."""
-        self._transport.write(LOAD + call)
-        self._due = 2
-        loaded = await self._next(at)
-        reply = await self._next(at)
+        loaded, reply = await self.ask_all(LOAD + call, 2, at)
         return loaded if isinstance(loaded, Exception) else reply
+
+    async def ask_all(self, calls: bytes, replies: int, at: float | None) -> list[Any]:
+        """Send several calls at once and give all replies, which may be exceptions."""
+        self._transport.write(calls)
+        self._due = replies
+        return [await self._next(at) for _ in range(replies)]
 
     def hang_up(self) -> None:
         """Close it at once, without waiting for anything."""

@@ -52,7 +52,7 @@ class AsyncRedisEngine(Planner):
             self._links = AsyncLinks(client, most_connections, deadline, probe(self))
         else:
             self._nodes = async_nodes_of(client, namespace, shards, most_connections, deadline)
-            self._spread = Spread(self, self._nodes.node_of)
+            self._spread = Spread(self)
 
     async def check(
         self,
@@ -107,8 +107,7 @@ class AsyncRedisEngine(Planner):
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
         if self._nodes:
-            await self._nodes.agree()
-            return await self._go(self._spread.publishing(version))
+            return await self._nodes.publish(self, version)
         with suppress(StaleRules):  # a later version is in force already
             await self._call(Mode.PUBLISH, (), (), version, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from os import getpid
 from time import monotonic
@@ -69,6 +70,37 @@ class Links:
         if isinstance(reply, Exception):
             raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
         return reply
+
+    def burst(self, packed: bytes, replies: int) -> Generator[None, None, list[Any]]:
+        """Send several calls at once, and in a second step read so many replies, which may be exceptions.
+
+        Each step may take the deadline. An outage raises as in `ask`, after the calls before and behind it were made.
+        """
+        stock = self._stock if self._stock.pid == getpid() else self._after_fork()
+        if stock.breaker.is_open:
+            stock.see_to_probing()
+            raise EngineUnavailable(stock.breaker.why())
+        try:
+            wire = stock.take() or stock.wait(self._until())
+            try:
+                wire.send(packed)
+                yield
+                found = wire.replies(replies, self._until())
+                for reply in found:
+                    if isinstance(reply, Exception) and is_outage(reply):
+                        raise reply
+            except BaseException:
+                wire.hang_up()
+                raise
+        except (RedisError, OSError) as error:
+            stock.fail(error)
+            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+        stock.give_back(wire)
+        stock.breaker.succeed()
+        return found
+
+    def _until(self) -> float | None:
+        return None if self._deadline is None else monotonic() + self._deadline
 
     def _after_fork(self) -> Stock:
         """Begin anew: sockets and thread belong to the parent."""

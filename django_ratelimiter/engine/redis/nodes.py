@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -13,20 +13,19 @@ from redis.cluster import RedisCluster
 from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ...exceptions import EngineUnavailable
+from ..base import Version
+from ..plan import Planner
 from .async_links import AsyncLinks
 from .clients import Access, Address
 from .links import Links
 from .on_demand import access_of
+from .publishing import ASKING, MOST_TURNS, Burst, Publication
 from .topology import PATIENCE, Topology
-from .wires import LAST_LOOK, LOAD, packed
+from .wires import LAST_LOOK, LOAD
 
 T = TypeVar("T")
 
-#: How often one call is sent on, from node to node.
-MOST_TURNS: Final = 5
 LOST: Final = f"The nodes of the cluster sent a call on {MOST_TURNS} times."
-
-_ASKING: Final = packed("ASKING")
 
 
 class _OfEach:
@@ -98,15 +97,35 @@ class Nodes:
             except (RedisError, OSError) as cause:
                 failed, error = address, EngineUnavailable(f"Redis did not do it: {cause}")
                 if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
-                    self._topology.ask_now(2 * PATIENCE, failed)
+                    self._topology.ask_again(failed)
+                    self._topology.await_answer(monotonic() + 2 * PATIENCE)
                     address = self._topology.known_address(shard)
                 if address == failed:
                     raise error from cause
         raise EngineUnavailable(LOST)
 
-    def agree(self) -> None:
-        """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
-        self._topology.ask_now(2 * PATIENCE if self._deadline is None else self._deadline)
+    def publish(self, planner: Planner, version: int | Version) -> None:
+        """Put a version in force in every shard that can be reached, with all nodes at once.
+
+        Meanwhile the cluster is asked again who serves what, and whether it was spread over as many shards as we say.
+        Raises EngineUnavailable if not, or if a shard could not be told.
+        """
+        until = monotonic() + (2 * PATIENCE if self._deadline is None else self._deadline)
+        self._topology.ask_again()
+        if not self._topology.in_use:
+            self._topology.await_answer(until)
+        publication = Publication(planner, self._topology, version)
+        self._publish_in_turns(publication)
+        self._topology.await_answer(until)
+        self._publish_in_turns(publication)  # where others have taken over
+        publication.finish()
+
+    def _publish_in_turns(self, publication: Publication) -> None:
+        while due := publication.due():
+            bursts = {address: self._links.at(address).burst(*burst) for address, burst in due.items()}
+            problems = {address: error for address, burst in bursts.items() if (error := _begun(burst))}
+            for address, burst in bursts.items():
+                publication.take(address, problems.get(address) or _ended(burst))
 
 
 class AsyncNodes:
@@ -134,14 +153,30 @@ class AsyncNodes:
                 address, asking = redirection
         raise EngineUnavailable(LOST)
 
-    def node_of(self, shard: int) -> Address | None:
-        """What tells the node of a shard from others; `None` if it is not known."""
-        return self._topology.served_by(shard)
+    async def publish(self, planner: Planner, version: int | Version) -> None:
+        """Put a version in force, see Nodes.publish."""
+        until = monotonic() + (2 * PATIENCE if self._deadline is None else self._deadline)
+        self._topology.ask_again()
+        if not self._topology.in_use:
+            await asyncio.to_thread(self._topology.await_answer, until)
+        publication = Publication(planner, self._topology, version)
+        await self._publish_in_turns(publication)
+        await asyncio.to_thread(self._topology.await_answer, until)
+        await self._publish_in_turns(publication)
+        publication.finish()
 
-    async def agree(self) -> None:
-        """See that the cluster was spread over as many shards as we say. Raises EngineUnavailable if not."""
-        wait = 2 * PATIENCE if self._deadline is None else self._deadline
-        await asyncio.to_thread(self._topology.ask_now, wait)
+    async def _publish_in_turns(self, publication: Publication) -> None:
+        while due := publication.due():
+            answers = await asyncio.gather(*(self._answer(address, burst) for address, burst in due.items()))
+            for address, answer in zip(due, answers, strict=True):
+                publication.take(address, answer)
+
+    async def _answer(self, address: Address, burst: Burst) -> list[Any] | EngineUnavailable:
+        try:
+            replies: list[Any] = await self._links.at(address).burst(*burst)
+        except EngineUnavailable as error:
+            return error
+        return replies
 
     async def close(self) -> None:
         """Close this event loop's idle connections."""
@@ -169,6 +204,27 @@ def async_nodes_of(
     return AsyncNodes(access, Topology(access, namespace, shards), most, deadline)
 
 
+def _begun(burst: Generator[None, None, list[Any]]) -> EngineUnavailable | None:
+    """Send it; what has kept us from that."""
+    try:
+        next(burst)
+    except EngineUnavailable as error:
+        return error
+    return None
+
+
+def _ended(burst: Generator[None, None, list[Any]]) -> list[Any] | EngineUnavailable:
+    """The replies to what was sent."""
+    try:
+        next(burst)
+    except StopIteration as end:
+        replies: list[Any] = end.value
+        return replies
+    except EngineUnavailable as error:
+        return error
+    raise AssertionError("A burst has two steps.")
+
+
 def _left(until: float | None, deadline: float | None) -> float:
     """Seconds that a call may still take."""
     left = deadline if until is None else until - monotonic()
@@ -183,7 +239,7 @@ def ask_there(access: Access, address: Address, call: bytes, seconds: float) -> 
     try:
         with access.node(address, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
             connection = client.connection_pool.get_connection()
-            connection.send_packed_command([LOAD + _ASKING + call])
+            connection.send_packed_command([LOAD + ASKING + call])
             return [connection.read_response() for _ in range(3)][-1]
     except (RedisError, OSError) as error:
         raise EngineUnavailable(f"Redis gave no decision: {error}") from error

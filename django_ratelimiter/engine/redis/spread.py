@@ -7,12 +7,12 @@ their errors thrown in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ...exceptions import EngineUnavailable, StaleRules
+from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, Verdict, Version
 from ..plan import Mode, Planner, mark_refunded, read
@@ -60,14 +60,10 @@ class _Part:
 
 
 class Spread:
-    """The calls over the shards of a planner.
+    """The calls over the shards of a planner."""
 
-    node_of: names the node that serves a shard, so that one that is out of reach is not asked for each of its shards.
-    """
-
-    def __init__(self, planner: Planner, node_of: Callable[[int], Hashable]) -> None:
+    def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._node_of = node_of
         self._turn = count()
         self._sent_to: OrderedDict[str, int] = OrderedDict()
 
@@ -129,25 +125,6 @@ class Spread:
                 mark_refunded(parts[shard].receipts)
         if problem:
             raise problem
-
-    def publishing(self, version: int | Version) -> Calls[None]:
-        """Put a version in force in every shard that can be reached; raises EngineUnavailable if one could not."""
-        down: set[Hashable] = set()
-        problem, missed = None, 0
-        for shard in range(self._planner.shards):
-            node = self._node_of(shard)
-            try:
-                if node not in down:
-                    yield Call(shard, Mode.PUBLISH, version=version)
-                    continue
-            except StaleRules:  # a later version is in force already
-                continue
-            except EngineUnavailable as error:
-                problem = error
-                down.add(node)
-            missed += 1
-        if problem:
-            raise EngineUnavailable(f"{missed} of {self._planner.shards} shards were not told: {problem}") from problem
 
     def _parts(self, charges: Sequence[Charge], receipts: Iterable[Verdict]) -> dict[int, _Part]:
         parts: dict[int, _Part] = {}

@@ -105,18 +105,24 @@ class Topology:
         with suppress(RuntimeError):  # the process is ending
             self._thread.start()
 
-    def ask_now(self, wait: float, failed: Address | None = None) -> None:
-        """Ask the cluster again and wait for that, so many seconds at most, off the path of decisions.
+    def ask_again(self, failed: Address | None = None) -> None:
+        """Ask the cluster again, whenever that was last done. failed: as for `doubt`.
 
-        Sees, too, that all that can be reached was spread over as many shards. failed: as for `doubt`. Raises
-        EngineUnavailable if it was not, or if nobody answers. Where time is up, what was known before has to do.
+        Sees, too, that all that can be reached was spread over as many shards.
         """
         self._not_before = 0.0
         self.doubt(failed)
+
+    def await_answer(self, until: float) -> None:
+        """Wait until the cluster has been asked, at most until then, in monotonic seconds; off the path of decisions.
+
+        Raises EngineUnavailable if it was spread over another number of shards, or if nobody answers. Where time is
+        up, what was known before has to do.
+        """
         thread = self._thread
         assert thread
         with suppress(RuntimeError):  # it has not begun, since the process is ending
-            thread.join(wait)
+            thread.join(max(until - time.monotonic(), 0.0))
         if self._problem or not self._addresses:
             raise EngineUnavailable(self._problem or "The cluster is being asked who serves what.")
 

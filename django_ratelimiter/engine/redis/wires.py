@@ -125,6 +125,14 @@ class Wire:
         loaded, reply = self._reply(until), self._reply(until)
         return loaded if isinstance(loaded, Exception) else reply
 
+    def send(self, calls: bytes) -> None:
+        """Send several calls at once. All their replies are to be read before anything else is asked."""
+        self._send(calls)
+
+    def replies(self, number: int, until: float | None) -> list[Any]:
+        """So many replies to what was sent, which may be exceptions."""
+        return [self._reply(until) for _ in range(number)]
+
     def hang_up(self) -> None:
         """Close it; where it is a parent process's, only our hold on it."""
         self._link.disconnect()

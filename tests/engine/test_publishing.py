@@ -1,0 +1,115 @@
+"""Rules are put in force in all shards of a cluster: at once, and wherever somebody can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from django_ratelimiter.engine import EngineUnavailable
+from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from example_project.redis_server import HOST
+from tests.clusters import Cluster, until
+from tests.engine.conftest import Blocking
+from tests.engine.slow import SlowProxy
+
+ROUND_TRIP, DEADLINE = 0.01, 0.3
+
+
+class Far:
+    """A cluster behind a slow network. proxies: by the port of the server behind."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        self.cluster = cluster
+        self.proxies = {
+            server.port: stack.enter_context(SlowProxy(server.port, ROUND_TRIP / 2)) for server in cluster.servers
+        }
+        self._ports = {port: urlsplit(proxy.url).port or 0 for port, proxy in self.proxies.items()}
+        self.client = ClusterOnDemand(
+            f"redis://{HOST}:{self._ports[cluster.masters[0].port]}",
+            address_remap=lambda address: (address[0], self._ports.get(address[1], address[1])),
+        )
+        stack.callback(self.client.close)
+
+    def owner(self, shard: int) -> SlowProxy:
+        return self.proxies[self.cluster.owner(f"{{rl:{shard}}}").port]
+
+    def held(self) -> list[bytes | None]:
+        """The version that each shard holds."""
+        return [self._asked(shard) for shard in range(64)]
+
+    def _asked(self, shard: int) -> bytes | None:
+        found: bytes | None = self.cluster.owner(f"{{rl:{shard}}}").ask("GET", f"{{rl:{shard}}}:version")
+        return found
+
+
+@pytest.fixture
+def far(running_cluster: Cluster) -> Iterator[Far]:
+    running_cluster.flush()
+    with ExitStack() as stack:
+        yield Far(running_cluster, stack)
+
+
+@pytest.fixture(params=["threads", "event loops"])
+def engine(request: pytest.FixtureRequest, far: Far) -> Iterator[Any]:
+    """The engine of either kind; it has published a version, and so has connections."""
+    engine: Any = RedisEngine(far.client, deadline=DEADLINE)
+    loop = asyncio.new_event_loop()
+    if request.param == "event loops":
+        engine = Blocking(engine.for_event_loops(), loop)
+    until(lambda: publishes(engine, 1), "it publishes")
+    yield engine
+    if request.param == "event loops":
+        engine.aclose()
+    loop.close()
+
+
+def publishes(engine: Any, version: int) -> bool:
+    try:
+        engine.publish(version)
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def test_all_shards_of_a_node_are_told_in_one_round_trip(far: Far, engine: Any) -> None:
+    before = {port: proxy.script_turns for port, proxy in far.proxies.items()}
+    engine.publish(2)
+    turns = [proxy.script_turns - before[port] for port, proxy in far.proxies.items()]
+    assert sorted(turns) == [0, 0, 0, 1, 1, 1]
+    assert far.held() == [b"0:2"] * 64
+
+
+def test_a_later_version_stays_in_force(far: Far, engine: Any) -> None:
+    engine.publish(7)
+    engine.publish(6)
+    assert far.held() == [b"0:7"] * 64
+
+
+def test_lost_scripts_are_loaded_on_the_way(far: Far, engine: Any) -> None:
+    for server in far.cluster.servers:
+        server.ask("SCRIPT", "FLUSH")
+    before = sum(proxy.script_turns for proxy in far.proxies.values())
+    engine.publish(2)
+    assert sum(proxy.script_turns for proxy in far.proxies.values()) - before == 3
+
+
+@pytest.mark.once
+def test_a_node_that_does_not_answer_keeps_nobody_else_from_the_number(far: Far, engine: Any) -> None:
+    hung = far.owner(3)
+    missed = {shard for shard in range(64) if far.owner(shard) is hung}
+    hung.silent = True
+    for version in range(2, 6):  # the last one while the node is not asked any more
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable, match=f"{len(missed)} of 64 shards were not told: "):
+            engine.publish(version)
+        assert time.monotonic() - began < 3 * DEADLINE
+        assert {shard for shard, held in enumerate(far.held()) if held != b"0:%d" % version} == missed
+    hung.silent = False
+    until(lambda: publishes(engine, version), "it has come back")
+    assert far.held() == [b"0:5"] * 64
