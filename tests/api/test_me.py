@@ -183,7 +183,7 @@ class TestLastDays:
         self.top(rule, mine, 2, 30, 4)
         self.top(rule, mine, 40, 1, 1)
         self.top(rule, mine, 1, 7, 7, "hour")
-        self.top(rule, "user:77", 2, 99, 99)
+        self.top(rule, f"user:{ann.pk + 1}", 2, 99, 99)
         self.top(shared, "", 2, 99, 99)
         self.sample(rule, mine, 2, 5)
         self.top(rule, mine, 3, 5, 0)
