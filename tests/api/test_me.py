@@ -190,7 +190,7 @@ class TestLastDays:
         self.sample(rule, mine, 3, 6)
         self.sample(rule, mine, 1, 5)
         self.sample(rule, mine, 1, 6, minutes=1)
-        self.sample(rule, "user:77", 1, 99)
+        self.sample(rule, f"user:{ann.pk + 1}", 1, 99)
         self.sample(shared, mine, 1, 99)
         by_address = make_rule("per-ip", partition_by=["ip"])
         self.top(by_address, mine, 2, 99, 99)
