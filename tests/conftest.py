@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 import redis
+from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -27,6 +28,21 @@ from example_project.redis_server import RedisServer
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Leave the database its name under pytest-xdist: `tests.servers` gave each worker its own."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _permissions_stay() -> Iterator[None]:
+    """Let tests that commit leave permissions behind: to make them anew takes longer than most of the tests do."""
+    kept = {"django_content_type", "auth_permission"}
+
+    def without_them(style: object, connection: BaseDatabaseWrapper, **options: bool) -> list[str]:
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+        return connection.ops.sql_flush(style, [table for table in tables if table not in kept], **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flush, "sql_flush", without_them)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *_given: None)
+        yield
 
 
 @pytest.fixture(scope="session")
