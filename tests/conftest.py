@@ -40,7 +40,7 @@ def _permissions_stay() -> Iterator[None]:
         tables = [table for table in tables if table not in kept]
         if connection.vendor != "postgresql":
             return connection.ops.sql_flush(style, tables, **options)
-        unordered = "SET LOCAL session_replication_role = replica"  # minds no foreign keys; to truncate takes far longer
+        unordered = "SET LOCAL session_replication_role = replica"  # minds no foreign keys; to truncate takes longer
         return [unordered, *(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)]
 
     with pytest.MonkeyPatch.context() as patch:
