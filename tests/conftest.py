@@ -1,4 +1,7 @@
-"""Fixtures that more than one test module uses."""
+"""Fixtures that more than one test module uses.
+
+HYPOTHESIS_PROFILE=long searches much longer than the default does, "brief" shorter.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import redis
 from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from hypothesis import settings
 
 from django_ratelimiter import connection as connections
 from django_ratelimiter import notices
@@ -23,6 +27,11 @@ from django_ratelimiter.engine.partitions import Notes
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.rules import cache, entries, tiers, versions
 from example_project.redis_server import RedisServer
+
+settings.register_profile("brief", deadline=None, max_examples=15)
+settings.register_profile("short", deadline=None, max_examples=60)
+settings.register_profile("long", deadline=None, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
 @pytest.fixture(scope="session")

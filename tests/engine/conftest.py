@@ -1,30 +1,20 @@
-"""What the engine's tests share.
-
-HYPOTHESIS_PROFILE=long searches much longer than the default does, "brief" shorter.
-"""
+"""What the engine's tests share."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import settings
 
 from django_ratelimiter.engine import Engine, MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster
 from tests.engine.trio import Trio
-
-settings.register_profile("brief", deadline=None, max_examples=15)
-settings.register_profile("short", deadline=None, max_examples=60)
-settings.register_profile("long", deadline=None, max_examples=5_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
 @pytest.fixture(scope="session")
