@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 import pytest
+import redis
 from django.db.models import Sum
 
 from django_ratelimiter.connection import get_engine
@@ -246,3 +247,25 @@ def test_what_is_known_of_partitions_comes_in_once_from_three_at_once(collector:
         for caller, allowed in rows:
             found[caller] += allowed
         assert found == decided
+
+
+@pytest.mark.parametrize("after", ["closing", "collecting"])
+def test_a_minute_that_is_closed_twice_comes_in_once(after: str, redis_client: redis.Redis) -> None:
+    """Redis has lost what it did last, as after a crash or a failover: the minute is open again, counts and all."""
+    decided = Outcomes()
+    decide(decided)
+    decide(decided, minute=1)
+    kept = {key: redis_client.dump(key) for key in redis_client.scan_iter("{rl:0}:[um]*s*")}
+    if after == "closing":
+        get_engine().take_usage()
+    else:
+        collect()
+    for key, value in kept.items():
+        redis_client.restore(key, 0, value, replace=True)
+    decide(decided, minute=2)
+    collect()
+    assert collected() == decided
+    decide(decided)  # late, in a hash of its own
+    collect()
+    assert collected() == decided
+    assert get_engine().take_usage() == []

@@ -161,8 +161,10 @@ local prefix = sub(KEYS[1], 1, -8)
 local function count(minute, field, calls)
   local usage = prefix .. 'usage:' .. minute
   if call('HINCRBY', usage, field, calls) == tonumber(calls) then -- perhaps the first of its minute
-    -- One long value turns the hash from a list that is searched into a table.
-    call('HSET', usage, '', string.rep(' ', 512))
+    -- When the hash began names its batch, see take_usage.lua. One long value turns it from a list that is searched
+    -- into a table.
+    local time = call('TIME')
+    call('HSETNX', usage, '', time[1] .. '.' .. time[2] .. string.rep(' ', 512))
     call('SADD', prefix .. 'minutes', minute)
     call('EXPIRE', usage, USAGE_SECONDS)
     call('EXPIRE', prefix .. 'minutes', USAGE_SECONDS)

@@ -158,7 +158,7 @@ def test_usage_keys_expire(redis_client: redis.Redis) -> None:
     engine.take_usage(now_us=LATER)
     check(engine, Charge("a", FIVE, usage="a|"))
     keys = [key for key in redis_client.keys("{expire:0}:*") if not key.startswith(b"{expire:0}:a:")]
-    assert len(keys) == len(["minutes", "usage", "batches", "batch"])
+    assert len(keys) == len(["minutes", "usage", "batches", "batch", "source"])
     assert all(7 * 86_400 < redis_client.ttl(key) <= 8 * 86_400 for key in keys)
 
 
