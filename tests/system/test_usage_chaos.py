@@ -28,6 +28,8 @@ from tests.clusters import ServerWith
 from tests.test_usage_crash import Collector
 
 PROCESSES = 4
+#: After so many requests, every kind of rule has said all that it can say.
+MANY = 10_000
 FIELDS = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
 DAY = 86_400
 
@@ -112,26 +114,26 @@ def deciding(requests: int) -> Iterator[Deciders]:
 
 
 def keep_collecting(collector: Collector, done: threading.Event, chance: random.Random) -> Counter[str]:
-    """Collect again and again, mostly not to the end. How the collections ended."""
+    """Collect again and again, mostly not to the end; both at least once. How the collections ended."""
     ends: Counter[str] = Counter()
     orders: list[Callable[[], str]] = [
         lambda: "run",
         lambda: f"kill {chance.randrange(20)}",
         lambda: f"die {chance.uniform(0.001, 0.2):.4f}",
     ]
-    while not done.is_set():
+    while not (done.is_set() and ends["whole"] and ends["before a step"]):
         order = chance.choice(orders)()
         collector.start(order)
-        assert collector.wait(60)
+        assert collector.wait(60), f"no end of {order!r} after {collector.steps}"
         ends[{0: "whole", -9: "before a step", -14: "at a moment"}.get(collector.code or 0, "failed")] += 1
         done.wait(chance.uniform(0, 0.1))
     return ends
 
 
 def keep_killing(server: ServerWith, done: threading.Event, chance: random.Random) -> int:
-    """Kill the server and start it again, again and again; how often."""
+    """Kill the server and start it again, again and again, once at least; how often."""
     kills = 0
-    while not done.wait(chance.uniform(0.5, 2.5)):
+    while not done.wait(chance.uniform(0.5, 2.5)) or not kills:
         server.kill()
         kills += 1
         done.wait(chance.uniform(0, 0.1))
@@ -151,8 +153,14 @@ def collected() -> Counter[str]:
     return found["minute"]
 
 
-@pytest.mark.long  # on a loaded machine it takes minutes
-@pytest.mark.parametrize("requests", [10_000, 100_000])
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param(MANY, marks=pytest.mark.long),
+        pytest.param(10 * MANY, marks=pytest.mark.long),  # on a loaded machine it takes many minutes
+        pytest.param(500, marks=pytest.mark.once),
+    ],
+)
 @pytest.mark.usefixtures("rules")
 def test_every_request_is_counted_once(requests: int, server: ServerWith) -> None:
     chance = random.Random(requests)
@@ -187,9 +195,8 @@ def test_every_request_is_counted_once(requests: int, server: ServerWith) -> Non
     print(f"{noted['lost_calls']} replies lost, {UsageBatch.objects.count()} batches: {sorted(decided.items())}")
     assert noted["requests"] == requests
     assert kills > 0
-    assert ended["whole"] > 0
-    assert ended["before a step"] > 0
-    assert_kinds_were_met(decided)
+    if requests >= MANY:
+        assert_kinds_were_met(decided)
     labels = {key.partition(" ")[0] for key in (*decided, *counted)}
     for label in labels:
         beyond = {name: counted[f"{label} {name}"] - decided[f"{label} {name}"] for name in FIELDS}
