@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from .base import Charge, UsageCount, Verdict
@@ -28,15 +29,22 @@ MOST_ENTRIES_HELD: Final = 100
 #: Seconds after which whoever took counts, and said no more, is taken for dead: a task that was cancelled.
 PATIENCE: Final = 60.0
 
+#: Seconds after which counts are sent again whose own shard was out of reach, unlike that of the call they came with.
+LATER: Final = 1.0
 
-class Held(NamedTuple):
+
+@dataclass(slots=True)
+class Held:
     """Counts that a process has held, on their way to the engine, which adds what comes under one id only once.
 
-    entries: a minute, counted from the Unix epoch, a field, and the calls to add to it.
+    entries: a minute, counted from the Unix epoch, a field, and the calls to add to it. shard: the one that they were
+    sent to, of an engine that has several, as long as it is not known whether they have arrived: only there they can
+    be sent again. `None` = they may go anywhere.
     """
 
     id: str
     entries: tuple[tuple[int, str, int], ...]
+    shard: int | None = None
 
 
 def lines_of(charges: Iterable[Charge]) -> list[str]:
@@ -168,9 +176,12 @@ class Unsent:
             return held
 
     def done(self, held: Held) -> None:
-        """The call has returned: they are counted."""
+        """The call has returned: they are counted, or wait for their own shard."""
         with self._locked():
-            self._taken.pop(held.id, None)
+            if held.shard is None:
+                self._taken.pop(held.id, None)
+            elif held.id in self._taken:
+                self._taken[held.id] = held, self._clock() + LATER
 
     def back(self, held: Held) -> None:
         """The call has failed: nobody knows whether they are counted, so they are sent again under the same id."""

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_stale_rules_in_a_later_shard_leave_nothing_spent_or_counted(engine: Any
 def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
     cluster: Cluster, engine: Any, sync_engine: RedisEngine
 ) -> None:
-    charges = [charge(3), charge(40)]
+    charges = [charge(5), charge(40)]  # on two nodes
     engine.check(charges)
     owner = cluster.owner("{rl:40}")
     owner.ask("CONFIG", "SET", "maxmemory", "1")  # which refuses scripts that might write
@@ -157,7 +158,7 @@ def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
     finally:
         owner.ask("CONFIG", "SET", "maxmemory", "0")
     assert remaining(engine, *charges) == [4, 4]
-    assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (1, 0)}
+    assert counted(sync_engine) == {"rule5|": (1, 0), "rule40|": (1, 0)}
 
 
 def test_an_impossible_charge_leaves_nothing_spent(engine: Any) -> None:
@@ -243,7 +244,7 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
 
     def lose(*call: Any) -> None:
         ask(*call)
-        raise EngineUnavailable("the reply was lost")
+        raise EngineUnavailable("the reply was lost") from TimeoutError()
 
     monkeypatch.setattr(nodes, "ask", lose)
     with pytest.raises(EngineUnavailable):
@@ -251,8 +252,30 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
     monkeypatch.undo()
     sync_engine.check([charge(40)], counts=held)
     assert counted(sync_engine)["held|"] == (3, 0)
-    sync_engine.check([charge(40)], counts=held._replace(id="another"))
+    sync_engine.check([charge(40)], counts=replace(held, id="another"))
     assert counted(sync_engine)["held|"] == (3, 0)
+
+
+def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
+    cluster: Cluster, engine: Any, sync_engine: RedisEngine
+) -> None:
+    """They may have arrived there, so that they can be sent to no other shard; the call they come with is decided."""
+    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),), shard=40)
+    owner = cluster.owner("{rl:40}")
+    owner.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert engine.check([charge(5)], counts=held)[0].remaining == 4
+        assert held.shard == 40
+        refused = Held("another", ((HOUR // 60_000_000, "held|\nA", 2),))
+        with pytest.raises(EngineUnavailable):
+            engine.check([charge(40)], counts=refused)
+        assert refused.shard is None, "it was refused, and may go anywhere"
+    finally:
+        owner.ask("CONFIG", "SET", "maxmemory", "0")
+    for counts in (held, refused):
+        engine.check([charge(5)], counts=counts)
+        assert counts.shard is None
+    assert counted(sync_engine) == {"rule5|": (3, 0), "held|": (5, 0)}
 
 
 @pytest.mark.parametrize("flushed", [False, True])

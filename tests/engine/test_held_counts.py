@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, Engine, Limit, StaleRules, UsageCount
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.usage import MOST_ENTRIES_HELD, PATIENCE, Held, Unsent, counts_of, field_of
+from django_ratelimiter.engine.usage import LATER, MOST_ENTRIES_HELD, PATIENCE, Held, Unsent, counts_of, field_of
 from tests.engine.test_usage_counts import FIRST, collected
 from tests.engine.trio import HOUR
 
@@ -21,7 +22,7 @@ def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) 
     charge = Charge("key", FIVE, usage="a|")
     for _ in range(3):
         engine.check([charge], now_us=HOUR, counts=HELD)
-    engine.check([charge], now_us=HOUR, counts=HELD._replace(id="another"), refused=True)
+    engine.check([charge], now_us=HOUR, counts=replace(HELD, id="another"), refused=True)
     assert collected(engine) == [
         UsageCount(FIRST - 3, "a|", allowed=4, degraded=4),
         UsageCount(FIRST, "a|", allowed=3 + 1 + 2 * 4, denied=2, degraded=2),
@@ -30,7 +31,7 @@ def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) 
 
 
 def test_held_counts_need_no_charge_of_their_own(engine: Engine) -> None:
-    engine.check([], now_us=HOUR, counts=HELD._replace(entries=HELD.entries[:1]))
+    engine.check([], now_us=HOUR, counts=replace(HELD, entries=HELD.entries[:1]))
     assert collected(engine) == [UsageCount(FIRST - 3, "a|", allowed=2, degraded=2)]
 
 
@@ -46,7 +47,7 @@ def test_held_counts_of_a_stale_call_wait_for_the_next(engine: Engine) -> None:
 def test_held_counts_of_a_collected_minute_make_a_batch_of_their_own(engine: Engine) -> None:
     engine.check([Charge("key", FIVE, usage="a|")], now_us=HOUR)
     assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1)]
-    engine.check([], counts=HELD._replace(entries=((FIRST, "a|\na", 1),)))
+    engine.check([], counts=replace(HELD, entries=((FIRST, "a|\na", 1),)))
     assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1)]
 
 
@@ -116,6 +117,27 @@ def test_what_failed_is_sent_again_as_it_was() -> None:
     assert second is not None
     assert second.entries == first.entries
     assert second.id != first.id
+
+
+def test_what_waits_for_its_own_shard_lets_others_pass() -> None:
+    clock = Clock()
+    unsent = Unsent(clock=clock)
+    unsent.add(7, "a|\nA")
+    first = unsent.take()
+    assert first is not None
+    first.shard = 3
+    unsent.done(first)
+    unsent.add(8, "a|\nA")
+    second = unsent.take()
+    assert second is not None
+    unsent.done(second)
+    assert second.entries == ((8, "a|\nA", 1),)
+    assert unsent.take() is None
+    clock.now = LATER
+    assert unsent.take() is first
+    first.shard = None
+    unsent.done(first)
+    assert not unsent
 
 
 def test_what_a_cancelled_task_has_taken_is_taken_again() -> None:

@@ -6,11 +6,13 @@ their errors thrown in.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
+
+from redis.exceptions import ResponseError
 
 from ...exceptions import EngineUnavailable
 from .. import usage
@@ -24,9 +26,6 @@ SHARDS: Final = 64
 
 #: What giving back may take beyond the deadline, which whoever did not answer has used up.
 UNDO_SECONDS: Final = 0.005
-
-#: Held counts whose fate is unknown and whose shard is remembered.
-MOST_REMEMBERED: Final = 1_000
 
 
 class Call(NamedTuple):
@@ -65,7 +64,6 @@ class Spread:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._turn = count()
-        self._sent_to: OrderedDict[str, int] = OrderedDict()
 
     def checking(
         self,
@@ -79,16 +77,15 @@ class Spread:
         """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back."""
         parts = self._parts(charges, receipts)
         asked = [shard for shard in sorted(parts) if parts[shard].charges] or [next(self._turn) % self._planner.shards]
-        carrier = self._carrier(counts, asked[0])
-        if counts and carrier not in asked:
-            yield Call(carrier, Mode.CHECK, counts=counts)
+        carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: list[tuple[int, list[Verdict]]] = []
         admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any
         for shard in asked:
             part, mode = parts.setdefault(shard, _Part()), Mode.REFUSED if refused else Mode.CHECK
             carried = counts if shard == carrier else None
+            call = Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
             try:
-                reply = yield Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
+                reply = yield from _bringing(call)
             except Exception as error:
                 yield from self._undoing(found)
                 raise error
@@ -99,10 +96,11 @@ class Spread:
                 mark_refunded(part.receipts)
             else:
                 admitted.append(shard)
-        if counts:
-            self._sent_to.pop(counts.id, None)
         if refused:
             yield from self._withdrawing(parts, dict(found), admitted)
+        if counts and carrier not in asked:
+            with suppress(EngineUnavailable):  # nothing else waits for that shard
+                yield from _bringing(Call(carrier, Mode.CHECK, counts=counts))
         return _in_order(parts, found, len(charges))
 
     def peeking(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
@@ -136,14 +134,6 @@ class Spread:
             parts.setdefault(self._planner.shard_of(receipt.charge), _Part()).receipts.append(receipt)
         return parts
 
-    def _carrier(self, counts: usage.Held | None, first: int) -> int:
-        """The shard that held counts go to: if it is not known whether they arrived, the one they were sent to."""
-        if counts is None:
-            return first
-        while len(self._sent_to) >= MOST_REMEMBERED:
-            self._sent_to.popitem(last=False)
-        return self._sent_to.setdefault(counts.id, first)
-
     def _undoing(self, found: Iterable[tuple[int, Sequence[Verdict]]]) -> Calls[None]:
         """Take back what these shards have spent and counted. Where one is out of reach, it stays spent."""
         for shard, verdicts in found:
@@ -172,6 +162,28 @@ class Spread:
                 except EngineUnavailable:
                     continue
                 mark_refunded(receipts)
+
+
+def _bringing(call: Call) -> Calls[list[int]]:
+    """Make a call that may have counts with it, and note in them whether that has become their only shard."""
+    counts = call.counts
+    if counts is None:
+        return (yield call)  # type: ignore[no-any-return]
+    was_sent, counts.shard = counts.shard is not None, call.shard
+    try:
+        reply: list[int] = yield call
+    except Exception as error:
+        if not (was_sent or _may_have_been_run(error)):
+            counts.shard = None
+        raise
+    counts.shard = None
+    return reply
+
+
+def _may_have_been_run(error: Exception) -> bool:
+    """Whether a shard may have run a call that failed: it was asked, and has not said no."""
+    cause = error.__cause__
+    return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
 
 
 def names_by_shard(planner: Planner, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
