@@ -59,7 +59,12 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._tell("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tell("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self._tell("Emulation.setEmulatedMedia", {"media": "", "features": [scheme]})
+
+    def on_paper(self, width: int) -> None:
+        """Let the page be laid out as for printing, this many CSS pixels wide, until the window is resized."""
+        self.resize(width, 1000)
+        self._tell("Emulation.setEmulatedMedia", {"media": "print"})
 
     def pictured(self, height: int) -> bytes:
         """The page from its top as a PNG, so many pixels of it."""

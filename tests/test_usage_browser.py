@@ -102,6 +102,25 @@ def test_by_keyboard(page: Browser) -> None:
     assert page.texts("h1") == ["Usage of “Search”"]
 
 
+@pytest.mark.parametrize("width", [700, 1000])
+def test_on_paper(page: Browser, width: int) -> None:
+    page.click(".periods a:nth-of-type(3)")
+    page.script("document.documentElement.dataset.theme = 'dark'")
+    page.on_paper(width)
+    told = page.script(
+        "const shown = [...document.querySelectorAll('.ratelimiter-usage :is(p, table)')].filter(e => e.offsetParent);"
+        "return [document.scrollingElement.scrollHeight, Math.max(...shown.map(e => e.getBoundingClientRect().bottom)),"
+        " getComputedStyle(document.querySelector('tbody th')).color, getComputedStyle(document.body).backgroundColor,"
+        " getComputedStyle(document.querySelector('tfoot')).display]"
+    )
+    assert told[0] - told[1] < 1  # what reached further would leave a page empty
+    assert told[2:4] == ["rgb(51, 51, 51)", "rgb(255, 255, 255)"]
+    assert told[4] == "table-row-group"  # else it is repeated on every page
+    away = "return [...document.querySelectorAll('nav, #header, .breadcrumbs, .downloads, summary')].filter(e => e.{})"
+    assert len(page.script(away.format("tagName"))) > 5
+    assert page.script(away.format("offsetParent")) == []
+
+
 def test_a_picture_of_it(page: Browser) -> None:
     picture = page.pictured(500)
     assert picture.startswith(b"\x89PNG")
