@@ -116,7 +116,7 @@ def test_on_paper(page: Browser, width: int) -> None:
     assert told[0] - told[1] < 1  # what reached further would leave a page empty
     assert told[2:4] == ["rgb(51, 51, 51)", "rgb(255, 255, 255)"]
     assert told[4] == "table-row-group"  # else it is repeated on every page
-    away = "return [...document.querySelectorAll('nav, #header, .breadcrumbs, .downloads, summary')].filter(e => e.{})"
+    away = "return [...document.querySelectorAll('.periods, #header, .downloads, summary')].filter(e => e.{})"
     assert len(page.script(away.format("tagName"))) > 5
     assert page.script(away.format("offsetParent")) == []
 
