@@ -30,6 +30,7 @@ from .nodes import Nodes, nodes_of
 from .on_demand import ClusterOnDemand
 from .partitions import RedisPartitions
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
+from .wires import NOT_A_REPLY
 
 __all__ = ["CLIENT_ERRORS", "SHARDS", "AsyncRedisEngine", "ClusterOnDemand", "RedisEngine"]
 
@@ -100,8 +101,7 @@ class RedisEngine(Planner):
         if self._nodes:
             return self._go(self._spread.checking(charges, receipts, version, now_us, refused, counts), together=True)
         mode = Mode.REFUSED if refused else Mode.CHECK
-        reply = self._call(mode, charges, receipts, version, now_us, counts)
-        verdicts = read(reply, charges, spending=True, refused=refused)
+        verdicts = self._call(mode, charges, receipts, version, now_us, counts)
         settle(receipts, verdicts, refused=refused)
         return verdicts
 
@@ -110,7 +110,7 @@ class RedisEngine(Planner):
         charges = list(charges)
         if self._nodes:
             return self._go(self._spread.peeking(charges, now_us), together=True)
-        return read(self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
+        return self._call(Mode.PEEK, charges, (), None, now_us)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
@@ -196,7 +196,7 @@ class RedisEngine(Planner):
         counts: usage.Held | None = None,
         shard: int = 0,
         until: float | None = None,
-    ) -> list[int]:
+    ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         times: Sequence[int] | None = None
         began = monotonic()
@@ -206,13 +206,24 @@ class RedisEngine(Planner):
                 mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
             )
             reply: list[int] = self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until)
-            if reply[0] >= 0:
-                if notes:
-                    self._notes.done(notes, reply[0])
-                return reply
-            times = self._times(reply, now_us)
+            try:
+                if reply[0] >= 0:
+                    verdicts = read(reply, charges, spending=mode is not Mode.PEEK, refused=mode is Mode.REFUSED)
+                    if notes:
+                        self._notes.done(notes, reply[0])
+                    return verdicts
+                times = self._times(reply, now_us)
+            except NOT_A_REPLY as error:
+                self._distrust(shard)
+                raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
             until = until or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
+
+    def _distrust(self, shard: int) -> None:
+        if self._nodes:
+            self._nodes.distrust(shard)
+        else:
+            self._links.distrust()
 
     def _go(self, calls: Calls[T], *, together: bool = False) -> T:
         """Make these calls. together: within one deadline."""

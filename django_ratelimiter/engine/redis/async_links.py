@@ -18,7 +18,7 @@ from ...exceptions import EngineUnavailable
 from ..resilience import Breaker
 from .async_wires import AsyncWire, connect, within
 from .stock import CONNECT_SECONDS
-from .wires import LOAD, PING, is_outage
+from .wires import LOAD, PING, is_outage, raise_if_broken
 
 #: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
 DEFAULT_SECONDS: Final = 5.0
@@ -45,10 +45,10 @@ class AsyncLinks:
         self._pid, self._cut_off = getpid(), False
         self._loops: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
-    async def ask(self, packed: bytes, until: float | None = None) -> Any:
+    async def ask(self, packed: bytes, until: float | None = None, kind: type = list) -> Any:
         """Send one packed call and read its reply. A call whose reply was lost is not sent again.
 
-        until: as for Links.
+        until: as for Links. kind: of the reply; a script's is a list.
         """
         loop = asyncio.get_running_loop()
         kept = self._loops.get(loop) or await self._begin(loop)
@@ -60,10 +60,10 @@ class AsyncLinks:
             wire = kept.take() or await kept.wait(at)
             try:
                 reply = await wire.ask(packed, at)
-                if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                    reply = await wire.ask_loading(packed, at)
-                if isinstance(reply, Exception) and is_outage(reply):
-                    raise reply
+                if type(reply) is not kind:
+                    if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
+                        reply = await wire.ask_loading(packed, at)
+                    raise_if_broken(reply, kind)
             except BaseException:  # a task that was cancelled leaves a reply unread
                 kept.drop(wire)
                 raise
@@ -72,7 +72,7 @@ class AsyncLinks:
         kept.give_back(wire)
         if self._breaker.failures:
             self._breaker.succeed()
-        if isinstance(reply, Exception):
+        if type(reply) is not kind:
             raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
         return reply
 
@@ -108,6 +108,12 @@ class AsyncLinks:
             kept.hang_up()  # what is idle may be as lost
             self._see_to_probe(kept)
         return EngineUnavailable(f"Redis gave no decision: {error}")
+
+    def distrust(self) -> None:
+        """Close what is idle here: one of these connections has just given a reply that is none."""
+        kept = self._loops.get(asyncio.get_running_loop())
+        if kept is not None:
+            kept.hang_up()
 
     async def close(self) -> None:
         """Close the idle connections of this event loop."""
@@ -217,7 +223,9 @@ class _OfLoop:
         return wire
 
     def give_back(self, wire: AsyncWire) -> None:
-        """Take back a connection whose call has been answered."""
+        """Take back a connection whose call has been answered, unless more has arrived than that."""
+        if not wire.is_sound:
+            return self.drop(wire)
         self._out -= 1
         self.offer(wire)
 

@@ -45,6 +45,8 @@ class AsyncWire(asyncio.Protocol):
 
         What it raises, cancelling included, leaves the connection useless: hang up.
         """
+        if not self.is_sound:  # since it was chosen
+            raise LostError("Connection closed by server.")
         self._transport.write(call)
         self._due, reply = 1, self._loop.create_future()
         self._reply = reply
@@ -76,12 +78,17 @@ class AsyncWire(asyncio.Protocol):
     async def _next(self, at: float | None) -> Any:
         """The next reply."""
         if not is_incomplete(early := self._reader.gets()):
-            self._due -= 1
+            self._count_reply()
             return early
         if not self.is_sound:
             raise LostError("Connection closed by server.")
         self._reply = self._loop.create_future()
         return await within(self._loop, self._reply, at)
+
+    def _count_reply(self) -> None:
+        self._due -= 1
+        if not self._due and self._reader.has_data():
+            self.is_sound = False  # nobody has asked for what else is there
 
     def data_received(self, data: bytes) -> None:
         waiting = self._reply
@@ -89,7 +96,7 @@ class AsyncWire(asyncio.Protocol):
             self._reader.feed(data)
             if waiting is not None and not waiting.done() and not is_incomplete(reply := self._reader.gets()):
                 self._reply = None
-                self._due -= 1
+                self._count_reply()
                 waiting.set_result(reply)
             elif not self._due:
                 self.is_sound = False  # nobody has asked for this

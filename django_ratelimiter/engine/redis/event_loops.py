@@ -18,7 +18,7 @@ from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mar
 from .async_links import AsyncLinks
 from .nodes import AsyncNodes, async_nodes_of
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
-from .wires import packed
+from .wires import NOT_A_REPLY, packed
 
 T = TypeVar("T")
 
@@ -74,8 +74,7 @@ class AsyncRedisEngine(Planner):
             calls = self._spread.checking(charges, receipts, version, now_us, refused, counts)
             return await self._go(calls, together=True)
         mode = Mode.REFUSED if refused else Mode.CHECK
-        reply = await self._call(mode, charges, receipts, version, now_us, counts)
-        verdicts = read(reply, charges, spending=True, refused=refused)
+        verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
         settle(receipts, verdicts, refused=refused)
         return verdicts
 
@@ -84,7 +83,7 @@ class AsyncRedisEngine(Planner):
         charges = list(charges)
         if self._nodes:
             return await self._go(self._spread.peeking(charges, now_us), together=True)
-        return read(await self._call(Mode.PEEK, charges, (), None, now_us), charges, spending=False)
+        return await self._call(Mode.PEEK, charges, (), None, now_us)
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
@@ -102,7 +101,7 @@ class AsyncRedisEngine(Planner):
     async def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys: their next request finds the full quota."""
         for shard, names in names_by_shard(self, charges).items():
-            await self._ask(shard, deletion(names))  # the client's own connections know one event loop only
+            await self._ask(shard, deletion(names), kind=int)  # the client's own connections know one event loop only
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
@@ -125,7 +124,7 @@ class AsyncRedisEngine(Planner):
         counts: usage.Held | None = None,
         shard: int = 0,
         until: float | None = None,
-    ) -> list[int]:
+    ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         times: Sequence[int] | None = None
         began = monotonic()
@@ -135,13 +134,24 @@ class AsyncRedisEngine(Planner):
                 mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
             )
             reply: list[int] = await self._ask(shard, call, until)
-            if reply[0] >= 0:
-                if notes:
-                    self._notes.done(notes, reply[0])
-                return reply
-            times = self._times(reply, now_us)
+            try:
+                if reply[0] >= 0:
+                    verdicts = read(reply, charges, spending=mode is not Mode.PEEK, refused=mode is Mode.REFUSED)
+                    if notes:
+                        self._notes.done(notes, reply[0])
+                    return verdicts
+                times = self._times(reply, now_us)
+            except NOT_A_REPLY as error:
+                self._distrust(shard)
+                raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
             until = until or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
+
+    def _distrust(self, shard: int) -> None:
+        if self._nodes:
+            self._nodes.distrust(shard)
+        else:
+            self._links.distrust()
 
     async def _go(self, calls: Calls[T], *, together: bool = False) -> T:
         """Make these calls. together: within one deadline."""
@@ -163,5 +173,5 @@ class AsyncRedisEngine(Planner):
             return await self._call(*call[1:7], call.shard, call.until(until))
         return await self._ask(call.shard, call.packed, call.until(until))
 
-    async def _ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
-        return await (self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until))
+    async def _ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
+        return await (self._nodes.ask(shard, call, until, kind) if self._nodes else self._links.ask(call, until, kind))

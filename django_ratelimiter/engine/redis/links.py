@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ...exceptions import EngineUnavailable
 from .stock import Stock
-from .wires import PING, connect, is_outage
+from .wires import PING, connect, is_outage, raise_if_broken
 
 
 class Links:
@@ -34,8 +34,8 @@ class Links:
         self._stock = self._new_stock()
         self._at_end = finalize(self, self._stock.stop)
 
-    def ask(self, packed: bytes, until: float | None = None) -> Any:
-        """Send one packed call and read its reply. A call whose reply was lost is not sent again.
+    def ask(self, packed: bytes, until: float | None = None) -> list[Any]:
+        """Send one packed call of a script and read its reply, a list. A call whose reply was lost is not sent again.
 
         until: monotonic seconds, where an earlier call for the same decision has used up some of the time.
         """
@@ -54,10 +54,10 @@ class Links:
                 wire, whole = stock.wait(until), until is None
             try:
                 reply = wire.ask(packed, until, whole=whole)
-                if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                    reply = wire.ask_loading(packed, until)
-                if isinstance(reply, Exception) and is_outage(reply):
-                    raise reply
+                if type(reply) is not list:
+                    if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
+                        reply = wire.ask_loading(packed, until)
+                    raise_if_broken(reply)
             except BaseException:  # whatever is unread on it would be taken for the next call's reply
                 wire.hang_up()
                 raise
@@ -67,7 +67,7 @@ class Links:
         stock.give_back(wire)
         if stock.breaker.failures:
             stock.breaker.succeed()
-        if isinstance(reply, Exception):
+        if type(reply) is not list:
             raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
         return reply
 
@@ -98,6 +98,10 @@ class Links:
         stock.give_back(wire)
         stock.breaker.succeed()
         return found
+
+    def distrust(self) -> None:
+        """Close what is idle: one of these connections has just given a reply that is none."""
+        self._stock.hang_up()
 
     def _until(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline

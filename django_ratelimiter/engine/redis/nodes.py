@@ -21,7 +21,7 @@ from .links import Links
 from .on_demand import access_of
 from .publishing import ASKING, MOST_TURNS, Burst, Publication
 from .topology import PATIENCE, Topology
-from .wires import LAST_LOOK, LOAD
+from .wires import LAST_LOOK, LOAD, raise_if_broken
 
 T = TypeVar("T")
 
@@ -78,6 +78,12 @@ class Nodes:
                     raise
                 address, asking = redirection
         raise EngineUnavailable(LOST)
+
+    def distrust(self, shard: int) -> None:
+        """See Links.distrust, of the node of a shard."""
+        address = self._topology.served_by(shard)
+        if address is not None:
+            self._links.at(address).distrust()
 
     def node_of(self, shard: int) -> Address | None:
         """What tells the node of a shard from others; `None` if it is not known."""
@@ -137,21 +143,27 @@ class AsyncNodes:
         self._deadline = deadline
         self._links = _OfEach(topology, lambda address: AsyncLinks(access.async_node(address), most, deadline))
 
-    async def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
+    async def ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see AsyncLinks.ask."""
         address, asking = await self._address(shard), False
         for _ in range(MOST_TURNS):
             try:
                 if asking:
                     left = _left(until, self._deadline)
-                    return await asyncio.to_thread(ask_there, self._access, address, call, left)
-                return await self._links.at(address).ask(call, until)
+                    return await asyncio.to_thread(ask_there, self._access, address, call, left, kind)
+                return await self._links.at(address).ask(call, until, kind)
             except EngineUnavailable as error:
                 redirection = self._topology.redirection(shard, address, error)
                 if redirection is None:
                     raise
                 address, asking = redirection
         raise EngineUnavailable(LOST)
+
+    def distrust(self, shard: int) -> None:
+        """See AsyncLinks.distrust, of the node of a shard."""
+        address = self._topology.served_by(shard)
+        if address is not None:
+            self._links.at(address).distrust()
 
     async def publish(self, planner: Planner, version: int | Version) -> None:
         """Put a version in force, see Nodes.publish."""
@@ -231,15 +243,17 @@ def _left(until: float | None, deadline: float | None) -> float:
     return PATIENCE if left is None else max(left, LAST_LOOK)
 
 
-def ask_there(access: Access, address: Address, call: bytes, seconds: float) -> Any:
+def ask_there(access: Access, address: Address, call: bytes, seconds: float, kind: type = list) -> Any:
     """Send one packed call to a node that is taking the slot over, and knows the script or not.
 
-    seconds: for each step.
+    seconds: for each step. kind: of the reply.
     """
     try:
         with access.node(address, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
             connection = client.connection_pool.get_connection()
             connection.send_packed_command([LOAD + ASKING + call])
-            return [connection.read_response() for _ in range(3)][-1]
-    except (RedisError, OSError) as error:
+            reply = [connection.read_response() for _ in range(3)][-1]
+            raise_if_broken(reply, kind)
+            return reply
+    except (RedisError, OSError, ValueError) as error:  # of an address that is none
         raise EngineUnavailable(f"Redis gave no decision: {error}") from error

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, Verdict, Version
-from ..plan import Mode, Planner, mark_refunded, read
+from ..plan import Mode, Planner, mark_refunded
 
 T = TypeVar("T")
 
@@ -85,11 +85,10 @@ class Spread:
             carried = counts if shard == carrier else None
             call = Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
             try:
-                reply = yield from _bringing(call)
+                verdicts = yield from _bringing(call)
             except Exception as error:
                 yield from self._undoing(found)
                 raise error
-            verdicts = read(reply, part.charges, spending=True, refused=refused)
             found.append((shard, verdicts))
             refused = refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)
             if refused:
@@ -107,8 +106,7 @@ class Spread:
         """What `checking` would find."""
         parts, found = self._parts(charges, ()), []
         for shard in sorted(parts):
-            reply = yield Call(shard, Mode.PEEK, parts[shard].charges, now_us=now_us)
-            found.append((shard, read(reply, parts[shard].charges, spending=False)))
+            found.append((shard, (yield Call(shard, Mode.PEEK, parts[shard].charges, now_us=now_us))))
         return _in_order(parts, found, len(charges))
 
     def refunding(self, receipts: Sequence[Verdict]) -> Calls[None]:
@@ -164,20 +162,20 @@ class Spread:
                 mark_refunded(receipts)
 
 
-def _bringing(call: Call) -> Calls[list[int]]:
+def _bringing(call: Call) -> Calls[list[Verdict]]:
     """Make a call that may have counts with it, and note in them whether that has become their only shard."""
     counts = call.counts
     if counts is None:
         return (yield call)  # type: ignore[no-any-return]
     was_sent, counts.shard = counts.shard is not None, call.shard
     try:
-        reply: list[int] = yield call
+        verdicts: list[Verdict] = yield call
     except Exception as error:
         if not (was_sent or _may_have_been_run(error)):
             counts.shard = None
         raise
     counts.shard = None
-    return reply
+    return verdicts
 
 
 def _may_have_been_run(error: Exception) -> bool:

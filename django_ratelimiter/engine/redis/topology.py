@@ -145,7 +145,7 @@ class Topology:
             try:
                 with self._access.node(address, **self._patience) as client:
                     masters = _masters(client.execute_command("CLUSTER SLOTS"), address[0])
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, LookupError, TypeError, ValueError) as error:  # or it said what is none
                 problem = str(error)
                 continue
             found = [masters.get(slot) for slot in self._slots]
@@ -165,7 +165,7 @@ class Topology:
             shards = [shard for shard, served_by in enumerate(addresses) if served_by == address]
             try:
                 spread = set(self._spread(address, shards))
-            except (RedisError, OSError):
+            except (RedisError, OSError, ValueError):
                 continue  # whoever comes to it first will tell the others
             if other := spread - {self._shards}:
                 self._addresses = []

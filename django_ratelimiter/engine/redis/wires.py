@@ -37,6 +37,9 @@ def packed(*words: str | bytes) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
 
 
+#: What reading a reply raises that is none of the script's.
+NOT_A_REPLY: Final = (LookupError, TypeError, ValueError)
+
 LOAD: Final = packed("SCRIPT", "LOAD", CHECK)
 PING: Final = packed("PING")
 
@@ -57,11 +60,15 @@ def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
 
 def reader_for(link: Any) -> Reader:
     """Reads replies as redis-py's own parser of this connection does; errors come as its exceptions, not raised."""
-    return Reader(
-        protocolError=InvalidResponse,
-        replyError=link._parser.parse_error,
-        notEnoughData=_MORE,
-    )
+    parse: Callable[[str], Exception] = link._parser.parse_error
+
+    def error_of(text: str) -> Exception:
+        try:
+            return parse(text)
+        except Exception as error:  # an address that is none
+            return InvalidResponse(f"An error that no Redis sends, {text!r}: {error}")
+
+    return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=_MORE)
 
 
 def is_outage(error: Exception) -> bool:
@@ -69,6 +76,18 @@ def is_outage(error: Exception) -> bool:
     if not isinstance(error, ResponseError) or isinstance(error, ReadOnlyError | MasterDownError | ClusterDownError):
         return True
     return str(error).startswith("BUSY ")  # a script of somebody's has been running for seconds
+
+
+def raise_if_broken(reply: object, kind: type = list) -> None:
+    """Raise what leaves a connection useless: an outage, or a reply of another kind than the call has.
+
+    Errors that refuse this one command do no harm.
+    """
+    if isinstance(reply, Exception):
+        if is_outage(reply):
+            raise reply
+    elif type(reply) is not kind:
+        raise InvalidResponse(f"A reply that no Redis sends: {reply!r:.100}")
 
 
 def is_incomplete(reply: object) -> bool:
@@ -84,7 +103,7 @@ class Wire:
     What it raises (OSError, RedisError) leaves it useless: hang up.
     """
 
-    __slots__ = ("_buffer", "_link", "_reader", "_receive", "_send", "_sock", "_timeout", "_unread")
+    __slots__ = ("_buffer", "_has_more", "_link", "_reader", "_receive", "_send", "_sock", "_timeout", "_unread")
 
     def __init__(self, link: Any, timeout: float | None) -> None:
         self._link = link
@@ -93,13 +112,14 @@ class Wire:
             self._sock.settimeout(timeout)
         self._timeout = self._sock.gettimeout()
         self._reader = reader_for(link)
+        self._has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
         self._send, self._receive = self._sock.sendall, self._sock.recv_into
         self._unread = _looking_at(link)
 
     def is_sound(self) -> bool:
         """Whether a call may be sent: the server has not hung up, and nothing unread has arrived."""
-        return not self._unread(0)
+        return not self._unread(0) and not self._has_more()
 
     def ask(self, call: bytes, until: float | None, *, whole: bool) -> Any:
         """Send one call and give its reply, which may be an exception.
