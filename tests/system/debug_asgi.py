@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -75,7 +76,8 @@ class _SlowCallbacks(logging.Handler):
 
 def _watch_this_loop() -> None:
     loop = asyncio.get_running_loop()
-    asyncio.constants.DEBUG_STACK_DEPTH = 1  # type: ignore[attr-defined]  # half the time goes into tracebacks else
+    # Half the time would go into noting where each handle and each future was made.
+    asyncio.constants.DEBUG_STACK_DEPTH = sys.tracebacklimit = 1  # type: ignore[attr-defined]
     loop.set_debug(True)
     loop.slow_callback_duration = SLOW_SECONDS
     logger = logging.getLogger("asyncio")
