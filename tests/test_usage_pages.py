@@ -8,6 +8,7 @@ import re
 from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
@@ -99,6 +100,17 @@ class TestOneRule:
     def test_a_rule_that_nobody_met(self, staff: Client) -> None:
         count(2 * HOUR, rule="other", allowed=1)
         assert "No request met a rule in this period" in text_of(staff.get(RULE))
+
+    @pytest.mark.parametrize("slug", ["a\0", "\0", "x" * 5_000, "\U0001f600", "a\n", "\ud800"])
+    def test_what_no_rule_is_called(self, staff: Client, slug: str) -> None:
+        """Not every database takes every text."""
+        count(2 * HOUR, allowed=3)
+        query = urlencode({"rule": slug, "tier": slug, "by": slug}, errors="surrogatepass")
+        expected = 404 if "\0" in slug else 200
+        for page in ("", "rule/", *(f"{table}.csv" for table in TABLES)):
+            response = staff.get(f"{REPORT}{page}?{query}")
+            assert response.status_code == expected
+            assert expected == 404 or page.endswith("csv") or "No request met a rule" in text_of(response)
 
     def test_hostile_names(self, staff: Client) -> None:
         slug = '"><script>&=/?'

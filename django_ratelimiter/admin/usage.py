@@ -105,4 +105,8 @@ class UsageBucketAdmin(admin.ModelAdmin):
 
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
-    return Report(form.cleaned_data["span"], rule, request.GET.get("tier"), request.GET.get("by", ""))
+    """What is asked for; 404 for a slug that not every database could look for."""
+    tier = request.GET.get("tier")
+    if "\0" in f"{rule}{tier}":
+        raise Http404
+    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""))
