@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 from django.utils.timezone import get_default_timezone
 
@@ -14,6 +14,7 @@ from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.usage import Held
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage import adding
 from django_ratelimiter.usage import collect as module
 from django_ratelimiter.usage.collect import Collected, collect
 
@@ -90,6 +91,14 @@ def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: py
         patch.setattr(engine, "take_usage", lambda: both)
         assert collect() == Collected(batches=2, requests=1)
     assert rows() == [("rule", "free", 1, 0, 0, 1)]
+    assert engine.take_usage() == []
+
+
+def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:
+    """The counts are lost, or so old that their row was deleted."""
+    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))
+    assert collect().failed == 0
+    assert rows() == [("rule", "free", 0, 0, 0, 0)]
     assert engine.take_usage() == []
 
 
@@ -192,6 +201,62 @@ def test_publishing_that_fails_does_not_keep_counts_waiting(
     decide(engine)
     assert collect() == Collected(batches=1, requests=1)
     assert "could not be published" in caplog.text
+
+
+def test_no_name_is_forgotten_whose_batch_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the clock of a collector says."""
+    decide(engine, times=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "drop_usage", fail)
+        with pytest.raises(EngineUnavailable):
+            collect()
+    UsageBatch.objects.update(collected_at=timezone.now() - timedelta(days=10))
+    assert collect() == Collected()
+    assert rows() == [("rule", "free", 2, 0, 0, 1)]
+    assert not UsageBatch.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("done", [False, True])
+def test_a_commit_whose_answer_is_an_error_loses_and_doubles_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """done: the database has committed before it was lost."""
+    decide(engine, times=2)
+    commit = connection._commit  # type: ignore[attr-defined]
+
+    def fail_to_commit() -> None:
+        if UsageBatch.objects.exists():
+            if done:
+                commit()
+            raise OperationalError("made to fail")
+        commit()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_commit", fail_to_commit)
+        with pytest.raises(OperationalError):
+            collect()
+    assert collect() == Collected(1 - done, 2 * (1 - done))
+    assert rows() == [("rule", "free", 2, 0, 0, 1)]
+    assert engine.take_usage() == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="others have limits of their own")
+def test_a_collector_that_halts_forever_lets_others_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its machine is gone, and its connection is open."""
+    monkeypatch.setattr(adding, "LOCK_SECONDS", 1)
+    decide(engine)
+    (batch,) = engine.take_usage()
+    halted = connection.copy()
+    with halted.cursor() as cursor:
+        cursor.execute("BEGIN")
+        table = UsageBatch._meta.db_table
+        cursor.execute(f"INSERT INTO {table} (batch_id, collected_at) VALUES (%s, now())", [batch])
+        with pytest.raises(OperationalError, match="lock timeout"):
+            collect()
+    halted.close()
+    assert collect() == Collected(1, 1)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError, connections
 from django.db.models import F
+from django.db.models.functions import Greatest
 
 from ..models import UsageBucket
 
@@ -18,6 +19,9 @@ SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
 #: Rows of one statement: few enough for the parameters that any database takes.
 MOST_ROWS: Final = 80
+
+#: Seconds that one waits for another's lock.
+LOCK_SECONDS: Final = 20
 
 
 class Key(NamedTuple):
@@ -72,10 +76,30 @@ def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
 
 
 def _add_one_by_one(database: str, keys: Sequence[Key], totals: Totals) -> None:
-    """First see that every row exists, then add; in this order and in key order two collectors cannot deadlock."""
+    """Row after row in key order. Nothing falls below 0: what is taken back may have been lost before it came here."""
     rows = UsageBucket.objects.using(database)
-    rows.bulk_create([UsageBucket(**key._asdict()) for key in keys], ignore_conflicts=True)
     for key in keys:
-        added = {field: F(field) + amount for field, amount in zip(FIELDS, totals[key], strict=True) if amount}
-        if added and rows.filter(**key._asdict()).update(**added) != 1:
-            raise OperationalError(f"The usage bucket of {key} was deleted while it was added to.")
+        row = rows.filter(**key._asdict())
+        added = {field: _sum(field, amount) for field, amount in zip(FIELDS, totals[key], strict=True) if amount}
+        if added and not row.update(**added):
+            rows.bulk_create([UsageBucket(**key._asdict())], ignore_conflicts=True)
+            if row.update(**added) != 1:
+                raise OperationalError(f"The usage bucket of {key} was deleted while it was added to.")
+
+
+def _sum(field: str, amount: int) -> Any:
+    return F(field) + amount if amount > 0 else Greatest(F(field) + amount, 0)
+
+
+def limit_wait(database: str) -> None:
+    """Have this transaction wait for no lock longer than LOCK_SECONDS, if the project has set no limit of its own.
+
+    PostgreSQL would wait as long as the other transaction is open, be its machine gone. Others have limits.
+    """
+    connection = connections[database]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true) WHERE current_setting('lock_timeout') = '0'",
+                [f"{LOCK_SECONDS}s"],
+            )

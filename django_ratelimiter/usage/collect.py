@@ -21,7 +21,7 @@ from ..engine.base import UsageCount
 from ..exceptions import EngineUnavailable
 from ..models import UsageBatch, UsageBucket
 from ..rules import cache
-from .adding import FIELDS, Key, add, slug
+from .adding import FIELDS, Key, add, limit_wait, slug
 from .rollup import starts_of
 from .tops import collect_partitions
 
@@ -56,9 +56,8 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     rollback would lose what has been dropped from the engine.
     """
     database = router.db_for_write(UsageBucket)
-    with transaction.atomic(using=database, durable=True):
-        forgotten = timezone.now() - NAMES_KEPT
-        UsageBatch.objects.using(database).filter(collected_at__lt=forgotten).delete()
+    with transaction.atomic(using=database, durable=True):  # raises where it could not be done later on
+        pass
     _republish()
     engine = get_engine()
     batches = requests = failed = 0
@@ -90,6 +89,8 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         logger.warning("What the engine knows of partitions cannot be collected now: %s", error)
     except Exception:  # the counts have come in; these figures are estimates, and wait
         logger.exception("What the engine knows of partitions could not be collected. It waits.")
+    # Last, when no batch waits whose name would be needed: a clock may be wrong by days.
+    UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - NAMES_KEPT).delete()
     return Collected(batches, requests, failed)
 
 
@@ -104,6 +105,7 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
     """Add the counts and the batch's name in one transaction; False if the batch is in the buckets already."""
     try:
         with transaction.atomic(using=database, durable=True):
+            limit_wait(database)
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
     except IntegrityError:
