@@ -23,7 +23,7 @@ from .measuring import measured
 from .planning import Extra, MaxDelay, Question
 from .returning import arefund, mark_failed, refund
 from .rules import cache
-from .stencils import Planned
+from .stencils import Planned, charges_of
 from .waiting import Lookup, Path, Spending, ago, go
 
 __all__ = ["acheck", "apeek", "arefund", "charge", "check", "mark_failed", "peek", "refund", "slot"]
@@ -136,8 +136,7 @@ def _deciding(question: Question) -> Path[Decision | None]:
                 planned = yield from planning.planning(rules, question)
                 if not planned and not cache.is_time_to_ask():
                     return None
-                charges = [each.charge for each in planned]
-                verdicts = yield Spending(charges, rules.version, receipts, question.now_us)
+                verdicts = yield Spending(charges_of(planned), rules.version, receipts, question.now_us)
             except StaleRules as stale:
                 yield Lookup(cache.reload, stale, rules, together=True)
             else:

@@ -15,7 +15,7 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, Decision, decide
 from .engine.limits import Algorithm
 from .exceptions import AccessDenied, EngineUnavailable
-from .identity import Identity, UserUnread, identify, partition
+from .identity import Identity, UserUnread, digest, identify, partition
 from .rules import cache
 from .rules.access import NOBODY, AccessList, AccessRecord
 from .rules.partitions import may_need_user
@@ -221,7 +221,9 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
     for stencil in sheet.stencils:
         rule = stencil.rule
         if rule.slug not in decided and _meets(rule, question):
-            planned += stencil.charges(_value(rule, question), question.cost, question.max_delay)
+            value = _value(rule, question)
+            hashed = None if value is None else digest(value)
+            planned += stencil.charges(hashed, question.cost, question.max_delay)
     if question.only_leases:
         planned = [each for each in planned if each.charge.limit.algorithm == Algorithm.CONCURRENCY]
     return planned

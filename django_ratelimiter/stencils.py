@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from django.utils.functional import cached_property
+
 from .decision import Result
 from .engine.base import Charge, Verdict
 from .engine.limits import EXACT
@@ -37,6 +39,15 @@ class Planned(NamedTuple):
         return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
+class Plan(tuple[Planned, ...]):
+    """What is charged to those who come again, as the same object each time."""
+
+    @cached_property
+    def charges(self) -> tuple[Charge, ...]:
+        """The charges alone; a tuple, by which an engine knows them again."""
+        return tuple([planned.charge for planned in self])
+
+
 class Stencil:
     """What a rule charges those of one standing, who have some limit there.
 
@@ -57,19 +68,19 @@ class Stencil:
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         self.name = "" if not rule.partition_by else alone if alone in IDENTITIES else None
 
-    def charges(self, value: str | None, cost: int | None, max_delay: float | str | None) -> list[Planned]:
+    def charges(self, partition: str | None, cost: int | None, max_delay: float | str | None) -> list[Planned]:
         """One for each limit.
 
-        value: the partition; `None` = it is missing, so there are none unless the rule denies that. cost: units;
-        `None` = the rule's. max_delay: seconds that an admitted request may be held, `None` = any, "rule" = what the
-        rule grants synchronous workers.
+        partition: the digest of its value; `None` = it is missing, so there are none unless the rule denies that.
+        cost: units; `None` = the rule's. max_delay: seconds that an admitted request may be held, `None` = any,
+        "rule" = what the rule grants synchronous workers.
         """
         rule = self.rule
-        if value is None:
+        if partition is None:
             if rule.missing_partition != "deny":
                 return []
-            value, cost = "missing", NEVER
-        partition, tier, label, refusals = digest(value), self.tier, self.label, rule.count_refusals
+            partition, cost = digest("missing"), NEVER
+        tier, label, refusals = self.tier, self.label, rule.count_refusals
         key, units, gating = f"{rule.slug}:{partition}", rule.cost if cost is None else cost, rule.mode == "enforce"
         by_rule, interval, planned = isinstance(max_delay, str), rule.sync_interval, []
         for limit, delay, ending in self.records:
@@ -122,20 +133,24 @@ def sheet_of(rules: RuleSet, met: Sequence[RuleRecord], standing: Standing) -> S
 
 
 @lru_cache(maxsize=2_048)
-def filled_in(
-    sheet: Sheet, values: tuple[str | None, ...], max_delay: str | None, _hash_key: bytes
-) -> tuple[Planned, ...]:
+def filled_in(sheet: Sheet, values: tuple[str | None, ...], max_delay: str | None, _hash_key: bytes) -> Plan:
     """The charges of the whole sheet, as the rules have it: one for each limit.
 
     values: of each stencil, what the caller has under its name; without a name the partition. `None` = it is missing.
     """
     planned: list[Planned] = []
-    latest = text = None
+    latest = hashed = None
     for stencil, value in zip(sheet.stencils, values, strict=True):
         name = stencil.name
-        if value is not None and name:
-            if latest != (name, value):  # most rules are split by the same
-                latest, text = (name, value), written([(name, value)])
-            value = text
-        planned += stencil.charges(value, None, max_delay)
-    return tuple(planned)
+        if value is None:
+            planned += stencil.charges(None, None, max_delay)
+            continue
+        if latest != (name, value):  # most rules are split by the same
+            latest, hashed = (name, value), digest(written([(name, value)]) if name else value)
+        planned += stencil.charges(hashed, None, max_delay)
+    return Plan(planned)
+
+
+def charges_of(planned: Sequence[Planned]) -> Sequence[Charge]:
+    """The charges of a plan, alone."""
+    return planned.charges if type(planned) is Plan else [each.charge for each in planned]

@@ -59,7 +59,8 @@ class Approximate(_Wrapper):
         now_us: int | None = None,
     ) -> list[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        charges, receipts, ledger = list(charges), list(refund_if_denied), self.ledger
+        charges = charges if type(charges) is tuple else list(charges)  # a tuple comes again, and is known by itself
+        receipts, ledger = list(refund_if_denied), self.ledger
         if now_us is not None:
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         exact = self._is_exact(charges, receipts)
@@ -130,7 +131,8 @@ class AsyncApproximate(_Wrapper):
         now_us: int | None = None,
     ) -> list[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        charges, receipts, ledger = list(charges), list(refund_if_denied), self.ledger
+        charges = charges if type(charges) is tuple else list(charges)  # a tuple comes again, and is known by itself
+        receipts, ledger = list(refund_if_denied), self.ledger
         if now_us is not None:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         exact = self._is_exact(charges, receipts)

@@ -43,6 +43,9 @@ class Mode(IntEnum):
     UNDO = 5
 
 
+#: Of how many callers who come again the call is kept; beyond that all are packed anew.
+MOST_KEPT: Final = 2_000
+
 #: The modes in which a decision is counted.
 COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
 
@@ -61,6 +64,7 @@ class Planner:
         self._prefixes = [f"{{{namespace}:{shard}}}:" for shard in range(shards)]
         self._heads: dict[tuple[int, int], bytes] = {}
         self._compared: tuple[int | Version | None, bytes] = None, _word(b"")
+        self._kept: dict[int, tuple[Sequence[Charge], int | Version | None, bytes]] = {}  # by `id` of the charges
         self._notes = Notes()
         self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
@@ -96,8 +100,33 @@ class Planner:
         """One call, to the one shard that all of these lie in.
 
         times: by the clock of each charge, where Redis has named them. counts: usage that was held in this process.
-        notes: of the partitions that it meets.
+        notes: of the partitions that it meets. A tuple of charges is taken for one that comes again: the bytes of its
+        call are kept, where nothing but the version is beside it.
         """
+        if type(charges) is not tuple or receipts or counts or notes or mode is not Mode.CHECK or now_us is not None:
+            return self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
+        kept = self._kept.get(id(charges))
+        if kept is not None and kept[1] is version:
+            return kept[2]
+        call = self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
+        if all(charge.limit.is_fixed for charge in charges):
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[id(charges)] = charges, version, call  # held, no other charges have their `id`
+        return call
+
+    def _pack(
+        self,
+        mode: Mode,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        times: Sequence[int] | None,
+        shard: int,
+        counts: usage.Held | None,
+        notes: Sequence[Note],
+    ) -> bytes:
         if now_us is not None:
             check_time(now_us)
         prefix = self._prefixes[shard]
@@ -229,10 +258,8 @@ def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused
     """The reply of check.lua as verdicts, in the order of the charges. refused: asked in Mode.REFUSED."""
     at, waits = reply[0], reply[2::4]
     denied = refused or (any(waits) and any(wait > 0 or wait == -1 for wait in compress(waits, map(_GATES, charges))))
-    verdicts, place = [], 1
-    for charge, wait in zip(charges, waits, strict=True):
-        remaining, reset, lead = reply[place], reply[place + 2], reply[place + 3]
-        place += 4
+    verdicts = []
+    for charge, remaining, wait, reset, lead in zip(charges, reply[1::4], waits, reply[3::4], reply[4::4], strict=True):
         limit, cost, delay = charge.limit, charge.cost, 0.0
         allowed = wait == 0
         if wait < -1:

@@ -68,7 +68,7 @@ class RedisEngine(Planner):
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._nodes = nodes_of(client, namespace, shards, deadline)
-            self._spread = Spread(self)
+            self._spread = Spread(self, self._nodes.is_down)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
@@ -97,7 +97,8 @@ class RedisEngine(Planner):
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
-        charges, receipts = list(charges), receipts_of(refund_if_denied)
+        charges = charges if type(charges) is tuple else list(charges)
+        receipts = receipts_of(refund_if_denied)
         if self._nodes:
             return self._go(self._spread.checking(charges, receipts, version, now_us, refused, counts), together=True)
         mode = Mode.REFUSED if refused else Mode.CHECK

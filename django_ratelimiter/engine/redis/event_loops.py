@@ -52,7 +52,7 @@ class AsyncRedisEngine(Planner):
             self._links = AsyncLinks(client, most_connections, deadline, probe(self))
         else:
             self._nodes = async_nodes_of(client, namespace, shards, most_connections, deadline)
-            self._spread = Spread(self)
+            self._spread = Spread(self, self._nodes.is_down)
 
     async def check(
         self,
@@ -69,7 +69,8 @@ class AsyncRedisEngine(Planner):
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
-        charges, receipts = list(charges), receipts_of(refund_if_denied)
+        charges = charges if type(charges) is tuple else list(charges)
+        receipts = receipts_of(refund_if_denied)
         if self._nodes:
             calls = self._spread.checking(charges, receipts, version, now_us, refused, counts)
             return await self._go(calls, together=True)
