@@ -34,6 +34,17 @@ settings.register_profile("long", deadline=None, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, each worker of pytest-xdist with another, so that none is waited for at the end."""
+    longest = [item for item in items if any(mark.kwargs.get("first") for mark in item.iter_markers("once"))]
+    rest = [item for item in items if item not in longest]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    for number, item in enumerate(longest):
+        rest.insert(number % workers * len(items) // workers, item)  # where a worker's share of them begins
+    items[:] = rest
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Leave the database its name under pytest-xdist: `tests.servers` gave each worker its own."""

@@ -207,7 +207,7 @@ DOORS: dict[str, tuple[str, bool, bool, str]] = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.once(first=True)
 def test_every_door_decides_the_same(
     rules: Callable[[str], None], clock: Clock, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def edit_rules(ended: threading.Event) -> int:
     return number
 
 
+@pytest.mark.once(first=True)
 def test_the_event_loop_is_never_held_up(tmp_path: Path) -> None:
     make_rules()
     visitor = Client()
