@@ -109,6 +109,11 @@ class AsyncLinks:
             self._see_to_probe(kept)
         return EngineUnavailable(f"Redis gave no decision: {error}")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server is not asked at present."""
+        return self._breaker.is_open
+
     def distrust(self) -> None:
         """Close what is idle here: one of these connections has just given a reply that is none."""
         kept = self._loops.get(asyncio.get_running_loop())

@@ -99,6 +99,11 @@ class Links:
         stock.breaker.succeed()
         return found
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server is not asked at present."""
+        return self._stock.breaker.is_open
+
     def distrust(self) -> None:
         """Close what is idle: one of these connections has just given a reply that is none."""
         self._stock.hang_up()

@@ -44,6 +44,10 @@ class _OfEach:
             made = self._made.setdefault(address, self._make(address))
         return made
 
+    def known(self, address: Address) -> Any:
+        """What was made for a node, if anything was."""
+        return self._made.get(address)
+
     @property
     def all(self) -> list[Any]:
         """What was made so far."""
@@ -78,6 +82,10 @@ class Nodes:
                     raise
                 address, asking = redirection
         raise EngineUnavailable(LOST)
+
+    def is_down(self, shard: int) -> bool:
+        """Whether the node of a shard is not asked at present."""
+        return _is_down(self._links, self._topology.served_by(shard))
 
     def distrust(self, shard: int) -> None:
         """See Links.distrust, of the node of a shard."""
@@ -159,6 +167,10 @@ class AsyncNodes:
                 address, asking = redirection
         raise EngineUnavailable(LOST)
 
+    def is_down(self, shard: int) -> bool:
+        """Whether the node of a shard is not asked at present."""
+        return _is_down(self._links, self._topology.served_by(shard))
+
     def distrust(self, shard: int) -> None:
         """See AsyncLinks.distrust, of the node of a shard."""
         address = self._topology.served_by(shard)
@@ -214,6 +226,11 @@ def async_nodes_of(
     """The same for event loops."""
     access = access_of(client)
     return AsyncNodes(access, Topology(access, namespace, shards), most, deadline)
+
+
+def _is_down(links: _OfEach, address: Address | None) -> bool:
+    made = None if address is None else links.known(address)
+    return address is None or (made is not None and made.is_open)
 
 
 def _begun(burst: Generator[None, None, list[Any]]) -> EngineUnavailable | None:

@@ -6,7 +6,7 @@ their errors thrown in.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from time import monotonic
@@ -59,10 +59,11 @@ class _Part:
 
 
 class Spread:
-    """The calls over the shards of a planner."""
+    """The calls over the shards of a planner. is_down: whether a shard would not be asked at present."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: Planner, is_down: Callable[[int], bool]) -> None:
         self._planner = planner
+        self._is_down = is_down
         self._turn = count()
 
     def checking(
@@ -77,6 +78,8 @@ class Spread:
         """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back."""
         parts = self._parts(charges, receipts)
         asked = [shard for shard in sorted(parts) if parts[shard].charges] or [next(self._turn) % self._planner.shards]
+        if len(asked) > 1:
+            asked.sort(key=self._is_down, reverse=True)  # to hear that one is out of reach before anything is spent
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: list[tuple[int, list[Verdict]]] = []
         admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any

@@ -1,4 +1,4 @@
-"""Rules are put in force in all shards of a cluster: at once, and wherever somebody can be reached."""
+"""A cluster behind a slow network, of which a part may be silent: what it takes to reach all, and whom to reach."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
+from zlib import crc32
 
 import pytest
 
-from django_ratelimiter.engine import EngineUnavailable
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.resilience import MOST_FAILURES
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, until
 from tests.engine.conftest import Blocking
@@ -46,6 +48,20 @@ class Far:
     def _asked(self, shard: int) -> bytes | None:
         found: bytes | None = self.cluster.owner(f"{{rl:{shard}}}").ask("GET", f"{{rl:{shard}}}:version")
         return found
+
+
+def charge(shard: int) -> Charge:
+    """A charge that lies in a shard."""
+    key = next(key for key in map(str, range(10_000)) if crc32(key.encode()) % 64 == shard)
+    return Charge(key, Limit(5, 86_400, "token_bucket"))
+
+
+def answers(engine: Any, *charges: Charge) -> bool:
+    try:
+        engine.peek(charges)
+    except EngineUnavailable:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -113,3 +129,21 @@ def test_a_node_that_does_not_answer_keeps_nobody_else_from_the_number(far: Far,
     hung.silent = False
     until(lambda: publishes(engine, version), "it has come back")
     assert far.held() == [b"0:5"] * 64
+
+
+def test_no_shard_is_asked_in_vain_if_the_node_of_a_later_one_is_known_to_be_away(far: Far, engine: Any) -> None:
+    """What was spent there would have to be given back."""
+    first, last = charge(9), charge(40)
+    near, hung = far.owner(9), far.owner(40)
+    assert near is not hung
+    hung.silent = True
+    for _ in range(MOST_FAILURES):
+        assert not answers(engine, last)
+    before = near.script_turns
+    with pytest.raises(EngineUnavailable, match="not asked at present"):
+        engine.check([first, last])
+    assert near.script_turns == before
+    assert engine.check([first])[0].remaining == 4
+    hung.silent = False
+    until(lambda: answers(engine, first, last), "it has come back")
+    assert [verdict.remaining for verdict in engine.check([first, last])] == [3, 4]
