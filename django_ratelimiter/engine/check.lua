@@ -10,7 +10,8 @@
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see partitions.py; then what for, label and partition of each;
---          then, if a process has held counts, their id, and minute, field and calls of each
+--          then, if a process has held counts, their id, empty if they come only once, and minute, field and calls of
+--          each
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
 --          5 undo: give back, and take back what was counted once at that time
@@ -225,7 +226,7 @@ if notes > 0 then
 end
 
 local id = ARGV[5 + notes]
-if id and call('SET', prefix .. 'held:' .. id, '', 'NX', 'EX', HELD_SECONDS) then
+if id and (id == '' or call('SET', prefix .. 'held:' .. id, '', 'NX', 'EX', HELD_SECONDS)) then
   for i = 6 + notes, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
 end
 
