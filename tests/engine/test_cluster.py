@@ -185,8 +185,8 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
     chance = random.Random(seed)
     algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
     charges = [
-        Charge(f"{seed}-{number}", Limit(chance.randint(2, 9), 60, chance.choice(algorithms)), usage=f"rule{number}|")
-        for number in range(6)
+        Charge(f"{seed}-{number}", Limit(quota, 60, chance.choice(algorithms), soft_quota=1), usage=f"rule{number}|")
+        for number, quota in enumerate(chance.randint(2, 9) for _ in range(6))
     ]
     memory, now, receipts = MemoryEngine(), HOUR, ([], [])  # type: ignore[var-annotated]
     for _ in range(150):
@@ -199,7 +199,10 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
             engine.check(asked, now_us=now, refund_if_denied=given, refused=len(asked) == 3 and now % 3 == 0)
             for engine, given in zip((memory, sync_engine), receipts, strict=True)
         ]
-        told = [[(each.allowed, each.remaining, each.retry_after, each.spent) for each in some] for some in found]
+        told = [
+            [(each.allowed, each.remaining, each.retry_after, each.spent, each.soft_exceeded) for each in some]
+            for some in found
+        ]
         assert told[0] == told[1]
         receipts = (found[0], found[1]) if chance.random() < 0.3 else ([], [])
     batches = [engine.take_usage(now_us=now + HOUR) for engine in (memory, sync_engine)]
@@ -254,6 +257,20 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
     assert counted(sync_engine)["held|"] == (3, 0)
     sync_engine.check([charge(40)], counts=replace(held, id="another"))
     assert counted(sync_engine)["held|"] == (3, 0)
+
+
+def test_they_are_if_a_later_shard_fails_that_call(cluster: Cluster, engine: Any, sync_engine: RedisEngine) -> None:
+    """What the first one has spent and counted is taken back; but what it was told of others stays told."""
+    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
+    owner = cluster.owner("{rl:40}")
+    owner.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(EngineUnavailable):
+            engine.check([charge(5), charge(40)], counts=held)
+    finally:
+        owner.ask("CONFIG", "SET", "maxmemory", "0")
+    engine.check([charge(9)], counts=held)
+    assert counted(sync_engine) == {"held|": (3, 0), "rule9|": (1, 0)}
 
 
 def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(

@@ -103,6 +103,9 @@ class Spread:
         if counts and carrier not in asked:
             with suppress(EngineUnavailable):  # nothing else waits for that shard
                 yield from _bringing(Call(carrier, Mode.CHECK, counts=counts))
+                counts.shard = None
+        elif counts:
+            counts.shard = None  # not before all have answered: who is told of a failure sends them again
         return _in_order(parts, found, len(charges))
 
     def peeking(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
@@ -155,36 +158,45 @@ class Spread:
                 continue
             verdicts = found.get(shard, [])
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
-            for verdict in verdicts:
-                verdict.soft_exceeded = False
-            if receipts:
+            counts = _as_refused(verdicts)
+            if receipts or counts:
                 try:
-                    yield Call(shard, Mode.REFUND, receipts=receipts)
+                    yield Call(shard, Mode.REFUND, receipts=receipts, counts=counts)
                 except EngineUnavailable:
                     continue
                 mark_refunded(receipts)
 
 
 def _bringing(call: Call) -> Calls[list[Verdict]]:
-    """Make a call that may have counts with it, and note in them whether that has become their only shard."""
+    """Make a call that may have counts with it, and note in them that they are in its shard, unless they cannot be."""
     counts = call.counts
     if counts is None:
         return (yield call)  # type: ignore[no-any-return]
     was_sent, counts.shard = counts.shard is not None, call.shard
     try:
-        verdicts: list[Verdict] = yield call
+        return (yield call)  # type: ignore[no-any-return]
     except Exception as error:
         if not (was_sent or _may_have_been_run(error)):
             counts.shard = None
         raise
-    counts.shard = None
-    return verdicts
 
 
 def _may_have_been_run(error: Exception) -> bool:
     """Whether a shard may have run a call that failed: it was asked, and has not said no."""
     cause = error.__cause__
     return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
+
+
+def _as_refused(verdicts: Sequence[Verdict]) -> usage.Held | None:
+    """What makes the counts of an admitted call those of a refused one, in which no soft quota is exceeded."""
+    counted = usage.field_of(verdicts)
+    for verdict in verdicts:
+        verdict.soft_exceeded = False
+    field = usage.field_of(verdicts)
+    if field == counted:
+        return None
+    minute = verdicts[0].at_us // 60_000_000
+    return usage.Held("", ((minute, counted, -1), (minute, field, 1)))
 
 
 def names_by_shard(planner: Planner, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
