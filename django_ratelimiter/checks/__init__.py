@@ -21,6 +21,7 @@ from .callers import check_callables, check_client_choices, check_identities, ch
 from .collecting import check_collecting
 from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
 from .paths import check_exempt
+from .servers import check_eviction, check_pools
 from .views import check_addresses, check_views
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -32,6 +33,8 @@ def register() -> None:
     """Bind every check of this module to `manage.py check`."""
     for check in CHECKS:
         checks.register(check, TAG)
+    for check in DEPLOY_CHECKS:
+        checks.register(check, TAG, deploy=True)
 
 
 def check_settings(**_kwargs: object) -> list[CheckMessage]:
@@ -135,7 +138,11 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_addresses,
     check_exempt,
     check_collecting,
+    check_pools,
 )
+
+#: Those that ask Redis, which a check may do only where it was asked for: with `check --deploy`.
+DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction,)
 
 
 def _custom_engine(path: str) -> Iterator[CheckMessage]:

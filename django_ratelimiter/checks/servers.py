@@ -1,0 +1,104 @@
+"""Checks of the way to Redis: that no other cache decides about its connections, and that it drops no counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.core import checks
+from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
+
+from ..conf import django_setting, settings
+from ..connection import get_engine
+from ..engine.redis import RedisEngine
+from ..engine.redis.eviction import evicting
+from ..exceptions import EngineUnavailable
+from .common import TAG, are_wrong, imported, is_subclass
+
+_POOLS: Final = "django_redis.pool"
+#: Options of django-redis that become arguments of connections.
+_ARGUMENTS: Final = ("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
+#: Options that say what connections and pools are made by.
+_MAKERS: Final = ("CONNECTION_POOL_CLASS", "SENTINELS", "SENTINEL_KWARGS")
+_OF_SENTINEL: Final = "redis.sentinel.SentinelConnectionPool"
+
+
+def check_pools(**_kwargs: object) -> list[CheckMessage]:
+    """W014: another alias has the address of ours and other OPTIONS, and whichever is used first decides for both."""
+    if are_wrong("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
+        return []
+    alias, caches = settings.CACHE_ALIAS, django_setting("CACHES", {})
+    if alias not in caches:
+        return []
+    own, given = _addresses(caches[alias])[:1], _arguments(caches[alias])
+    differences = {
+        other: sorted(name for name in {*given, *theirs} if given.get(name) != theirs.get(name))
+        for other, theirs in ((other, _arguments(cache)) for other, cache in caches.items())
+        if other != alias and {*own} & {*_addresses(caches[other])}
+    }
+    return [
+        checks.Warning(
+            f"CACHES[{alias!r}] and CACHES[{other!r}] have one address, for which django-redis keeps one pool of "
+            f"connections: whichever is used first decides for both, and they differ in {', '.join(names)}.",
+            hint="Give both the same OPTIONS, or the limiter a database of its own, which is better anyway. "
+            '"redis://host:6379/0" and "redis://host:6379?db=0" are two addresses as well.',
+            id=f"{TAG}.W014",
+        )
+        for other, names in differences.items()
+        if names
+    ]
+
+
+def check_eviction(**_kwargs: object) -> list[CheckMessage]:
+    """W015: a full Redis drops counters. I001: it cannot be asked whether it would. Only with `check --deploy`."""
+    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS"):
+        return []
+    try:
+        engine: Any = get_engine()
+        exact = getattr(engine, "engine", engine)
+        policies = sorted(evicting(exact)) if isinstance(exact, RedisEngine) else []
+    except ImproperlyConfigured:
+        return []  # which other checks tell
+    except EngineUnavailable as error:
+        hint = "Its user may need the permission to run INFO. Ask redis-cli for `CONFIG GET maxmemory*` instead."
+        told = f"Redis cannot be asked whether it drops keys when its memory is full: {error}"
+        return [checks.Info(told, hint=hint, id=f"{TAG}.I001")]
+    if not policies:
+        return []
+    return [
+        checks.Warning(
+            f"When its memory is full, Redis drops keys (maxmemory-policy {', '.join(policies)}): who was counted by "
+            "them begins with a full quota, and usage that has not been collected is lost.",
+            hint="Set `maxmemory-policy noeviction`, and give a cache that needs another a Redis of its own.",
+            id=f"{TAG}.W015",
+        )
+    ]
+
+
+def _addresses(cache: Mapping[str, Any]) -> list[str]:
+    """What django-redis finds this cache's pools by, the one that is written to first; empty if it shares none."""
+    if not is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+        return []
+    factory = imported(_factory(cache.get("OPTIONS") or {}))
+    for method in ("connect", "get_connection", "get_or_create_connection_pool"):
+        if getattr(getattr(factory, method, None), "__module__", "") != _POOLS:
+            return []
+    location = cache.get("LOCATION") or ""
+    return location.split(",") if isinstance(location, str) else list(location)
+
+
+def _factory(options: Mapping[str, Any]) -> str:
+    default = django_setting("DJANGO_REDIS_CONNECTION_FACTORY") or f"{_POOLS}.ConnectionFactory"
+    return str(options.get("CONNECTION_FACTORY") or default)
+
+
+def _arguments(cache: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a pool is made with, but for its address, by the names that connections have for it."""
+    options = cache.get("OPTIONS") or {}
+    given = {name.lower(): options[name] for name in _ARGUMENTS if options.get(name)}
+    given |= options.get("CONNECTION_POOL_KWARGS") or {}
+    makers = {name: options[name] for name in _MAKERS if options.get(name)}
+    if makers.get("CONNECTION_POOL_CLASS") == _OF_SENTINEL:
+        del makers["CONNECTION_POOL_CLASS"]  # a factory for Sentinel writes it there when it is first used
+    return given | makers | {"CONNECTION_FACTORY": _factory(options)}

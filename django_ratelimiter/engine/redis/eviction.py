@@ -1,0 +1,32 @@
+"""What servers do to keys when their memory is full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redis import Redis
+
+if TYPE_CHECKING:
+    from . import RedisEngine
+
+
+def evicting(engine: RedisEngine) -> set[str]:
+    """The values of `maxmemory-policy` by which servers of this engine drop keys; empty if none does.
+
+    All our keys expire, so that the policies `volatile-…` drop them as well. Raises EngineUnavailable where a server
+    cannot be asked, or its user may not run INFO.
+    """
+    nodes, asked, found = engine._nodes, set(), set()
+    for shard in range(engine.shards):
+        if nodes and nodes.node_of(shard) in asked:
+            continue
+        found |= engine._run(shard, _policy)
+        asked.add(nodes.node_of(shard) if nodes else None)
+    return found
+
+
+def _policy(client: Redis) -> set[str]:
+    """The policy of one server, if it drops keys."""
+    memory = client.info("memory")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    return {policy} if int(memory.get("maxmemory", 0)) and policy != "noeviction" else set()
