@@ -7,10 +7,15 @@ usage reports. How far collecting is behind is asked of Redis, once in a scrape.
 
 from __future__ import annotations
 
+import atexit
 import os
+from collections import Counter as Tally
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from random import random
+from threading import Timer
+from time import monotonic
 from typing import Final
 
 from django.http import HttpRequest, HttpResponse
@@ -36,6 +41,9 @@ TIMED: Final = 0.125
 
 #: Under this variable prometheus-client keeps the numbers of several processes in files of one folder.
 FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+#: Seconds for which counts of a busy process wait at most before they are written to files.
+HELD: Final = 1.0
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
@@ -101,18 +109,86 @@ def registry() -> CollectorRegistry:
     return together
 
 
+class Counts:
+    """What one kind of decision counts: a request that met certain rules, with certain outcomes."""
+
+    __slots__ = ("_each",)
+
+    def __init__(self, each: Iterable[Callable[[float], None]]) -> None:
+        self._each = tuple(each)
+
+    def add(self, requests: int) -> None:
+        for count in self._each:
+            count(requests)
+
+
+class Held:
+    """Counts that are yet to be written to files: many of one kind cost no more than one.
+
+    A process that decides less than once in HELD seconds writes at once. In others a thread, which is there only
+    while something waits, writes what no later decision has written.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Counts] = deque()
+        self._written_at = -HELD
+        self._will_write = False
+
+    def add(self, counts: Counts) -> None:
+        """Count one request, soon."""
+        self._waiting.append(counts)
+        if monotonic() - self._written_at >= HELD:
+            self.write()
+        elif not self._will_write:
+            self._will_write = True
+            self._write_later()
+
+    def write(self) -> None:
+        """Write all that waits."""
+        self._written_at, self._will_write = monotonic(), False
+        tally: Tally[Counts] = Tally()
+        try:
+            while True:
+                tally[self._waiting.popleft()] += 1
+        except IndexError:  # nothing waits any longer; other threads may have taken some of it
+            pass
+        for counts, requests in tally.items():
+            counts.add(requests)
+
+    def forget(self) -> None:
+        """After a fork: what waits is the parent's to write."""
+        self.__init__()  # type: ignore[misc]
+
+    def _write_later(self) -> None:
+        timer = Timer(HELD, self.write)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # no more threads, or the process is about to end
+            self.write()
+
+
+#: With files, where writing a number costs a microsecond; `None` without.
+HOLDING: Final = Held() if os.environ.get(FOLDER_VARIABLE) else None
+
+
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """A view of all metrics. It tells the names of rules and how busy they are: let nobody in but Prometheus."""
+    if HOLDING:
+        HOLDING.write()
     return HttpResponse(written(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(decision: Decision, seconds: float) -> None:
     """Note one decision. It is in the path of requests: a few microseconds are all it may take."""
     results = decision.results
-    for count in _counting(*map(_named, results)):
-        count()
+    counts = _counting(*map(_named, results))
+    if HOLDING:
+        HOLDING.add(counts)
+    else:
+        counts.add(1)
     if results and random() < TIMED:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
@@ -133,20 +209,20 @@ def _named(result: Result) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=10_000)
-def _counting(*named: tuple[str, str, str]) -> tuple[Callable[[], None], ...]:
+def _counting(*named: tuple[str, str, str]) -> Counts:
     """What counts a call once for each rule and tier; of several limits of a rule one that denies is enough."""
     outcomes: dict[tuple[str, str], str] = {}
     for rule, tier, outcome in named:
         before = outcomes.get((rule, tier), "allowed")
         if before == "allowed" or outcome in ("denied", "shadow_denied"):
             outcomes[rule, tier] = outcome
-    counts: list[Callable[[], None]] = []
+    each: list[Callable[[float], None]] = []
     for (rule, tier), outcome in outcomes.items():
         if outcome == "soft_exceeded":
-            counts.append(SOFT_EXCEEDED.labels(rule, tier).inc)
+            each.append(SOFT_EXCEEDED.labels(rule, tier).inc)
             outcome = "allowed"
-        counts.append(DECISIONS.labels(rule, tier, outcome).inc)
-    return tuple(counts)
+        each.append(DECISIONS.labels(rule, tier, outcome).inc)
+    return Counts(each)
 
 
 def _note_version(number: int) -> None:
@@ -164,9 +240,13 @@ def _begin_anew() -> None:
     """After a fork the gauges are those of another process, and still have to be set."""
     global _known_version
     _known_version = None
+    if HOLDING:
+        HOLDING.forget()
 
 
 REGISTRY.register(LAG)
+if HOLDING:
+    atexit.register(HOLDING.write)
 observe(_observe)
 when_switched(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows

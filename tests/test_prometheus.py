@@ -121,6 +121,84 @@ def test_about_one_decision_in_eight_is_timed(
     assert 10 < gained("decision_seconds_count") < 150
 
 
+class TestHeld:
+    """Counts that wait to be written to files."""
+
+    @pytest.fixture
+    def held(self, monkeypatch: pytest.MonkeyPatch) -> prometheus.Held:
+        self.now, self.timers = 1_000.0, list[Callable[[], None]]()
+        monkeypatch.setattr(prometheus, "monotonic", lambda: self.now)
+
+        class Timer:
+            daemon = False
+
+            def __init__(timer, seconds: float, call: Callable[[], None]) -> None:
+                assert seconds == prometheus.HELD
+                timer.call = call
+
+            def start(timer) -> None:
+                assert timer.daemon
+                self.timers.append(timer.call)
+
+        monkeypatch.setattr(prometheus, "Timer", Timer)
+        self.written: list[float] = []
+        self.counts = prometheus.Counts([self.written.append])
+        return prometheus.Held()
+
+    def test_seldom_decisions_are_written_at_once(self, held: prometheus.Held) -> None:
+        for _ in range(3):
+            held.add(self.counts)
+            self.now += prometheus.HELD
+        assert self.written == [1, 1, 1]
+        assert self.timers == []
+
+    def test_many_are_written_together(self, held: prometheus.Held) -> None:
+        other = prometheus.Counts([self.written.append])
+        for _ in range(10):
+            held.add(self.counts)
+        held.add(other)
+        assert self.written == [1]
+        [write] = self.timers
+        write()
+        assert self.written == [1, 9, 1]
+        held.add(self.counts)
+        assert len(self.timers) == 2  # it is there only while something waits
+
+    def test_a_later_decision_writes_what_no_thread_has_written(self, held: prometheus.Held) -> None:
+        for _ in range(10):
+            held.add(self.counts)
+        self.now += prometheus.HELD
+        held.add(self.counts)
+        assert self.written == [1, 10]
+
+    def test_a_fork_leaves_what_waits_to_the_parent(self, held: prometheus.Held) -> None:
+        for _ in range(10):
+            held.add(self.counts)
+        held.forget()
+        held.write()
+        assert self.written == [1]
+
+    def test_without_a_thread(self, held: prometheus.Held, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*given: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+        held.add(self.counts)
+        monkeypatch.setattr(prometheus.Timer, "start", refuse)
+        held.add(self.counts)
+        assert self.written == [1, 1]
+
+    def test_the_view_writes_first(
+        self, held: prometheus.Held, client: Client, monkeypatch: Any, gained: Gained
+    ) -> None:
+        monkeypatch.setattr(prometheus, "HOLDING", held)
+        with override_rules({"slug": "waits", "limits": ["9/minute"], "path": "/other/"}):
+            for _ in range(5):
+                limiter.check(RequestFactory().get("/other/"))
+            assert decisions(gained, "waits") == [1, 0, 0]
+            client.get("/metrics/")
+        assert decisions(gained, "waits") == [5, 0, 0]
+
+
 @pytest.mark.parametrize(("policy", "expected"), [("local", [1, 0, 0]), ("open", [1, 0, 0]), ("closed", [0, 1, 0])])
 def test_what_is_decided_without_the_engine_is_marked(
     client: Client, monkeypatch: pytest.MonkeyPatch, gained: Gained, policy: str, expected: list[float]
