@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from asyncio import _get_running_loop
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
@@ -18,7 +17,6 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
-from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from django.utils.module_loading import import_string
 
 from ..conf import settings
@@ -26,6 +24,7 @@ from ..rules.partitions import written
 from ..rules.tiers import api_key_known, resolved_api_key
 from .body import fields_of
 from .proxies import client_address, client_ip
+from .users import UserUnread, id_of, is_found_by_django, tell_of_unread, user_of
 
 __all__ = ["MAX_API_KEY", "Identity", "UserUnread", "client_ip", "digest", "hash_api_key", "identify", "partition"]
 
@@ -42,10 +41,6 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 #: What of a path or a custom identity counts as a value. Others might read differently with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
-
-
-class UserUnread(SynchronousOnlyOperation):
-    """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
 
 
 class Identity:
@@ -76,14 +71,14 @@ class Identity:
     async def read_user(self) -> None:
         """Have the user read without blocking the event loop, after UserUnread."""
         try:
-            if _is_found_by_django(getattr(self._request, "user", None)):
-                self._values["user"] = _id_of(await self._request.auser())
+            if is_found_by_django(getattr(self._request, "user", None)):
+                self._values["user"] = id_of(await self._request.auser())
             else:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:
             raise
         except Exception:  # users may be found by anything
-            _tell_of_unread_user()
+            tell_of_unread()
             self._values["user"] = None
 
     @property
@@ -159,53 +154,6 @@ def digest(value: str) -> str:
 def hash_api_key(raw: str) -> str:
     """What is stored of an API key: the SHA-256 of its UTF-8 bytes, in 64 hexadecimal digits."""
     return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-_attribute = object.__getattribute__
-
-
-def _user(request: HttpRequest) -> str | None:
-    user: Any = getattr(request, "user", None)
-    try:
-        if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
-            wrapped = _attribute(user, "_wrapped")
-            if wrapped is empty:
-                if _get_running_loop() is None:
-                    _attribute(user, "_setup")()
-                else:
-                    _read_user(user)
-                wrapped = _attribute(user, "_wrapped")
-            user = wrapped
-        return _id_of(user)
-    except SynchronousOnlyOperation as error:
-        raise UserUnread(*error.args) from None
-    except Exception:  # users may be found by anything
-        _tell_of_unread_user()
-        return None
-
-
-@async_unsafe("The user of a request is read from its session.")
-def _read_user(user: Any) -> None:
-    """Have Django read the user; SynchronousOnlyOperation on an event loop."""
-    user._setup()
-
-
-def _id_of(user: Any) -> str | None:
-    if user is None or not user.is_authenticated:
-        return None
-    key = user.pk
-    return None if key is None else str(key)
-
-
-def _is_found_by_django(user: Any) -> bool:
-    """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
-    find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
-    return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
-
-
-def _tell_of_unread_user() -> None:
-    # Whether the request can do without its session, its view will tell.
-    logger.exception("The user of a request cannot be read; it counts as anonymous.")
 
 
 def _session(request: HttpRequest) -> str | None:
@@ -290,7 +238,7 @@ def _text(value: object, name: str) -> str | None:
 
 
 _FINDERS: Final[Mapping[str, Callable[[HttpRequest], str | None]]] = {
-    "user": _user,
+    "user": user_of,
     "ip": client_ip,
     "api_key": _api_key,
     "session": _session,

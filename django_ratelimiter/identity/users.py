@@ -1,0 +1,68 @@
+"""The user of a request, whom an authentication has put there, read or yet to be read."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import _get_running_loop
+from typing import Any
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import LazyObject, SimpleLazyObject, empty
+
+logger = logging.getLogger("django_ratelimiter")
+
+
+class UserUnread(SynchronousOnlyOperation):
+    """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
+
+
+_attribute = object.__getattribute__
+
+
+def user_of(request: HttpRequest) -> str | None:
+    """The primary key, as text, of a request's user. Raises UserUnread on an event loop if it has to be read first."""
+    user: Any = getattr(request, "user", None)
+    try:
+        if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
+            wrapped = _attribute(user, "_wrapped")
+            if wrapped is empty:
+                if _get_running_loop() is None:
+                    _attribute(user, "_setup")()
+                else:
+                    _read_user(user)
+                wrapped = _attribute(user, "_wrapped")
+            user = wrapped
+        return id_of(user)
+    except SynchronousOnlyOperation as error:
+        raise UserUnread(*error.args) from None
+    except Exception:  # users may be found by anything
+        tell_of_unread()
+        return None
+
+
+@async_unsafe("The user of a request is read from its session.")
+def _read_user(user: Any) -> None:
+    """Have Django read the user; SynchronousOnlyOperation on an event loop."""
+    user._setup()
+
+
+def id_of(user: Any) -> str | None:
+    """The primary key of a user, as text; `None` for nobody."""
+    if user is None or not user.is_authenticated:
+        return None
+    key = user.pk
+    return None if key is None else str(key)
+
+
+def is_found_by_django(user: Any) -> bool:
+    """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
+    find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
+    return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
+
+
+def tell_of_unread() -> None:
+    """Log the error that is being dealt with."""
+    # Whether the request can do without its session, its view will tell.
+    logger.exception("The user of a request cannot be read; it counts as anonymous.")
