@@ -147,3 +147,32 @@ def test_no_shard_is_asked_in_vain_if_the_node_of_a_later_one_is_known_to_be_awa
     hung.silent = False
     until(lambda: answers(engine, first, last), "it has come back")
     assert [verdict.remaining for verdict in engine.check([first, last])] == [3, 4]
+
+
+def test_a_task_that_is_cancelled_between_two_shards_leaves_nothing_spent(far: Far) -> None:
+    """But for what the shard has done that was being asked."""
+    first, last = charge(9), charge(40)
+    near, hung = far.owner(9), far.owner(40)
+    twin = RedisEngine(far.client, deadline=30.0).for_event_loops()
+    assert twin is not None
+
+    async def reach(proxy: SlowProxy, turns: int) -> None:
+        async with asyncio.timeout(20):
+            while proxy.script_turns < turns:
+                await asyncio.sleep(0.001)
+
+    async def use() -> list[int]:
+        await twin.peek([first, last])
+        hung.silent, turns = True, (near.script_turns, hung.script_turns)
+        asking = asyncio.ensure_future(twin.check([first, last]))
+        await reach(hung, turns[1] + 1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert near.script_turns == turns[0] + 2
+        hung.silent = False
+        left = [(await twin.peek([each]))[0].remaining for each in (first, last)]
+        await twin.aclose()
+        return left
+
+    assert asyncio.run(use()) == [5, 5]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -154,11 +155,22 @@ class AsyncRedisEngine(Planner):
         else:
             self._links.distrust()
 
-    async def _go(self, calls: Calls[T], *, together: bool = False) -> T:
-        """Make these calls. together: within one deadline."""
-        until = monotonic() + self._deadline if together and self._deadline is not None else None
-        turn: Any = calls.send
-        given: Any = None
+    async def _go(
+        self,
+        calls: Calls[T],
+        *,
+        together: bool = False,
+        until: float | None = None,
+        cancelled: asyncio.CancelledError | None = None,
+    ) -> T:
+        """Make these calls. together: within one deadline. cancelled: what the one that was being made has met with.
+
+        If our task is cancelled, what then is to be taken back is so before that goes on.
+        """
+        if together and self._deadline is not None:
+            until = monotonic() + self._deadline
+        turn: Any = calls.throw if cancelled else calls.send
+        given: Any = cancelled
         while True:
             try:
                 call = turn(given)
@@ -166,6 +178,9 @@ class AsyncRedisEngine(Planner):
                 return end.value  # type: ignore[no-any-return]
             try:
                 turn, given = calls.send, await self._make(call, until)
+            except asyncio.CancelledError as error:
+                await _to_the_end(self._go(calls, until=until, cancelled=error))
+                raise
             except Exception as error:
                 turn, given = calls.throw, error
 
@@ -176,3 +191,14 @@ class AsyncRedisEngine(Planner):
 
     async def _ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         return await (self._nodes.ask(shard, call, until, kind) if self._nodes else self._links.ask(call, until, kind))
+
+
+async def _to_the_end(work: Coroutine[Any, Any, object]) -> None:
+    """Await it, and let it go on even if our task is cancelled once more."""
+    task = asyncio.ensure_future(work)
+    _unfinished.add(task)  # the event loop itself would not keep it alive
+    task.add_done_callback(_unfinished.discard)
+    await asyncio.shield(task)
+
+
+_unfinished: Final[set[asyncio.Future[object]]] = set()

@@ -6,6 +6,7 @@ their errors thrown in.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -89,7 +90,7 @@ class Spread:
             call = Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
             try:
                 verdicts = yield from _bringing(call)
-            except Exception as error:
+            except (Exception, CancelledError) as error:
                 yield from self._undoing(found)
                 raise error
             found.append((shard, verdicts))
@@ -162,7 +163,7 @@ class Spread:
             if receipts or counts:
                 try:
                     yield Call(shard, Mode.REFUND, receipts=receipts, counts=counts)
-                except EngineUnavailable:
+                except (EngineUnavailable, CancelledError):
                     continue
                 mark_refunded(receipts)
 
