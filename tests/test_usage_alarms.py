@@ -176,6 +176,25 @@ def test_a_receiver_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture)
     assert "broken on purpose" in caplog.text
 
 
+def test_what_begins_while_another_one_looks_is_told_of_once(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector whose counts are older ends no episode that it has not seen."""
+    read = alarms._refusals
+
+    def read_early(minutes: int) -> list[alarms.Refusals]:
+        found = list(read(minutes))
+        with monkeypatch.context() as patch:
+            patch.setattr(alarms, "_refusals", read)
+            decided("strict", denied=60, allowed=40)
+            tell(NOTHING, Marks())  # the other one
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(alarms, "_refusals", read_early)
+        tell(NOTHING, Marks())
+    tell(NOTHING, Marks())
+    assert sent == [told_of("strict", 60, 100)]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_of_collectors_that_run_at_once_one_tells(sent: Sent) -> None:
     together = threading.Barrier(4)

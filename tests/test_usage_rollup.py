@@ -16,7 +16,7 @@ from django_ratelimiter.usage import prune as pruning
 from django_ratelimiter.usage.collect import collect
 from django_ratelimiter.usage.prune import prune
 from django_ratelimiter.usage.rollup import starts_of
-from django_ratelimiter.usage.times import start_of
+from django_ratelimiter.usage.times import aware, start_of, stored
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -38,6 +38,15 @@ def minute(*moment: int) -> int:
         ("Europe/Berlin", (2026, 10, 25, 0, 30), (2026, 10, 25, 0), (2026, 10, 24, 22)),
         ("Europe/Berlin", (2026, 10, 25, 1, 30), (2026, 10, 25, 1), (2026, 10, 24, 22)),
         ("Europe/Berlin", (2026, 10, 25, 22, 59), (2026, 10, 25, 22), (2026, 10, 24, 22)),
+        # Havana's summer ends at one in the morning: midnight comes twice, and the day begins with the first.
+        ("America/Havana", (2026, 11, 1, 5, 30), (2026, 11, 1, 5), (2026, 11, 1, 4)),
+        # Beirut's begins at midnight, which does not come: the day begins at one.
+        ("Asia/Beirut", (2026, 3, 28, 22, 30), (2026, 3, 28, 22), (2026, 3, 28, 22)),
+        # Clocks of the Chatham Islands change at a quarter to three and a quarter to four. No hour begins after its
+        # minutes, and each is of one piece.
+        ("Pacific/Chatham", (2026, 9, 26, 14, 5), (2026, 9, 26, 13, 15), (2026, 9, 26, 11, 15)),
+        ("Pacific/Chatham", (2026, 4, 4, 13, 59), (2026, 4, 4, 13, 15), (2026, 4, 4, 10, 15)),
+        ("Pacific/Chatham", (2026, 4, 4, 14, 5), (2026, 4, 4, 13, 15), (2026, 4, 4, 10, 15)),
         ("Asia/Kolkata", (2026, 3, 1, 18, 29), (2026, 3, 1, 17, 30), (2026, 2, 28, 18, 30)),
         ("Asia/Kolkata", (2026, 3, 1, 18, 30), (2026, 3, 1, 18, 30), (2026, 3, 1, 18, 30)),
     ],
@@ -103,3 +112,23 @@ def test_each_granularity_is_kept_for_its_time(settings: Any, monkeypatch: pytes
     assert [TopPartition.objects.filter(granularity=each).count() for each in ("hour", "day")] == [4, 6]
     assert UsageSample.objects.count() == 2
     assert prune() == 0
+
+
+@pytest.mark.django_db
+def test_a_day_that_still_runs_is_kept(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the last of its 25 hours, though it began more than a day ago."""
+    settings.TIME_ZONE = "Europe/Berlin"
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"day": 1}}
+    monkeypatch.setattr(pruning, "now", lambda: datetime(2026, 10, 25, 22, 30, tzinfo=UTC))
+    for start in (datetime(2026, 10, 24, 22, tzinfo=UTC), datetime(2026, 10, 23, 22, tzinfo=UTC)):
+        UsageBucket.objects.create(rule_slug="rule", granularity="day", start=start)
+    assert prune() == 1
+    assert UsageBucket.objects.get().start == datetime(2026, 10, 24, 22, tzinfo=UTC)
+
+
+def test_without_time_zone_support_rows_are_in_the_zone_of_the_project(settings: Any) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
+    at = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    with timezone.override("America/New_York"):
+        assert stored(at) == datetime(2026, 7, 1, 14)  # noqa: DTZ001
+        assert aware(stored(at)) == at

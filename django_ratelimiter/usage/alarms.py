@@ -64,12 +64,15 @@ class Refusals(NamedTuple):
 def tell(waited: Waiting, marks: Marks) -> None:
     """Tell of what has begun, and note what is over. waited: what waited before it was collected just now."""
     _tell_if_behind(waited, marks)
+    # Before its counts are read: what another collector finds begun meanwhile is for that one to end.
+    known = _episodes().filter(name__startswith=REFUSING)
+    before = list(known.values_list("name", flat=True))
     refusals = list(_refusals(marks.minutes))
     for each in refusals:
         if each.percent > marks.percent and each.requests >= marks.least and _begins(REFUSING + each.rule):
             _tell_of(each, marks.minutes)
-    still = [REFUSING + each.rule for each in refusals if each.percent > marks.percent * OVER]
-    _episodes().filter(name__startswith=REFUSING).exclude(name__in=still).delete()
+    still = {REFUSING + each.rule for each in refusals if each.percent > marks.percent * OVER}
+    known.filter(name__in=set(before) - still).delete()
 
 
 def _tell_if_behind(waited: Waiting, marks: Marks) -> None:

@@ -18,13 +18,17 @@ class Step(StrEnum):
 
 
 def aware(moment: datetime) -> datetime:
-    """A moment of this project as UTC. With USE_TZ off its moments are naive, in the current time zone."""
-    return (moment if timezone.is_aware(moment) else timezone.make_aware(moment)).astimezone(UTC)
+    """A moment of this project as UTC. With USE_TZ off its moments are naive, in the project's time zone."""
+    return (moment if timezone.is_aware(moment) else timezone.make_aware(moment, _project())).astimezone(UTC)
 
 
 def stored(moment: datetime) -> datetime:
     """An aware moment as this project's models keep it: naive where USE_TZ is off."""
-    return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment)
+    return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment, _project())
+
+
+def _project() -> tzinfo:
+    return timezone.get_default_timezone()  # a reader's zone changes no row
 
 
 def now() -> datetime:
@@ -41,12 +45,22 @@ def floor(moment: datetime, step: Step, zone: tzinfo) -> datetime:
     """The start, in UTC, of the step of this time zone's clock that the moment lies in."""
     local = moment.astimezone(zone)
     if step is Step.DAY:
-        local = datetime.combine(local.date(), time.min, zone)
-    elif step is Step.HOUR:
-        local = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two
-    else:
-        local = local.replace(second=0, microsecond=0)
-    return local.astimezone(UTC)
+        return datetime.combine(local.date(), time.min, zone).astimezone(UTC)
+    if step is Step.MINUTE:
+        return local.replace(second=0, microsecond=0).astimezone(UTC)
+    hour = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two
+    start = hour.astimezone(UTC)
+    if start <= moment and local.utcoffset() == start.astimezone(zone).utcoffset():
+        return start
+    # Clocks have changed within this hour, of which the latest beginning counts: where they change at a quarter to
+    # three, the hour that they are set to has begun at another time of the clock, or would begin after the moment.
+    passed = moment.astimezone(UTC) - timedelta(
+        minutes=local.minute, seconds=local.second, microseconds=local.microsecond
+    )
+    begun = [each.astimezone(UTC) for each in (hour.replace(fold=0), hour.replace(fold=1))]
+    if not passed.astimezone(zone).minute:
+        begun.append(passed)
+    return max(each for each in begun if each <= moment)
 
 
 def buckets(start: datetime, end: datetime, step: Step, zone: tzinfo) -> Iterator[datetime]:
