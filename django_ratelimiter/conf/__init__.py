@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
-from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.conf import settings as django_settings
@@ -15,38 +12,43 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.urls import get_script_prefix
 
-from .rules.access import network_of
-from .rules.partitions import IDENTITIES, is_identity
+from .values import (
+    DOTTED,
+    FORWARDED_FIELDS,
+    HEADER_FAMILIES,
+    HEADER_SWITCHES,
+    MOST_PROXIES,
+    RETENTION,
+    TrustedProxies,
+    families,
+    flag,
+    identities,
+    number,
+    paths,
+    proxies,
+    retention,
+    text,
+    whole,
+)
+
+__all__ = [
+    "ENTRIES",
+    "FORWARDED_FIELDS",
+    "HEADER_FAMILIES",
+    "HEADER_SWITCHES",
+    "MOST_PROXIES",
+    "RETENTION",
+    "Entry",
+    "Problem",
+    "Settings",
+    "TrustedProxies",
+    "asset_paths",
+    "django_setting",
+    "problems",
+    "settings",
+]
 
 logger = logging.getLogger("django_ratelimiter")
-
-#: The families of response fields that are sent.
-HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
-#: What HEADERS may name; "expose" lets scripts of other origins read the fields.
-HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
-
-#: The request headers in which proxies tell whom they speak for.
-FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
-#: No request passes so many proxies; a greater number would let clients choose their address.
-MOST_PROXIES: Final = 20
-
-#: Days for which usage is kept, by granularity, where nothing else is said.
-RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800}
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
-class TrustedProxies:
-    """Whose word about the client's address is taken.
-
-    hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
-    networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
-    field: the one that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is there.
-    """
-
-    hops: int = 0
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    unix: bool = False
-    field: str | None = None
 
 
 class Entry(NamedTuple):
@@ -69,56 +71,6 @@ class Problem(NamedTuple):
     right: str
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("True or False")
-    return value
-
-
-def _number(low: float, high: float, text: str, *, above: bool = False) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
-        if not usable or not low <= value <= high or (above and value == low):  # NaN fails here too
-            raise ValueError(text)
-        return float(value)
-
-    return read
-
-
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
-        return value
-
-    return read
-
-
-def _text(pattern: str, text: str, *, optional: bool = False) -> Callable[[Any], str | None]:
-    def read(value: Any) -> str | None:
-        if value is None and optional:
-            return None
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(text)
-        return value
-
-    return read
-
-
-def _paths(value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
-        raise ValueError('None, or a list of path prefixes, each starting with "/", such as ["/health/"]')
-    return tuple(value)
-
-
-def _families(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(family in HEADER_SWITCHES for family in value):
-        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
-    return tuple(value)
-
-
 def _hash_key(value: Any) -> bytes:
     """The key of partition digests, in the 64 bytes that BLAKE2b takes at most."""
     if value is None:
@@ -128,88 +80,37 @@ def _hash_key(value: Any) -> bytes:
     return blake2b(value.encode() if isinstance(value, str) else value).digest()
 
 
-def _proxies(value: Any) -> TrustedProxies:
-    if type(value) is int:
-        value = [value] if value else []
-    if not isinstance(value, list | tuple):
-        raise ValueError('a list of networks, such as ["10.0.0.0/8", "unix"], or the number of proxies')
-    fields = [item for item in value if item in FORWARDED_FIELDS]
-    hops = [item for item in value if type(item) is int]
-    networks = tuple(
-        _network(item) for item in value if item not in ("unix", *FORWARDED_FIELDS) and type(item) is not int
-    )
-    if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MOST_PROXIES for count in hops):
-        raise ValueError(
-            f"a list of networks, or the number of proxies up to {MOST_PROXIES}; "
-            f"and beside either one of {' and '.join(map(repr, FORWARDED_FIELDS))} at most"
-        )
-    return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None)
-
-
-def _network(value: Any) -> IPv4Network | IPv6Network:
-    try:
-        network = network_of(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
-    if network.prefixlen == 0:
-        raise ValueError(f"{value} trusts everybody, so that a client could choose its address; give a number")
-    return network
-
-
-def _retention(value: Any) -> dict[str, int | None]:
-    """Days by granularity; what is not named is kept as long as by default."""
-    if not isinstance(value, dict) or not all(
-        name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
-        for name, days in value.items()
-    ):
-        raise ValueError('a dict such as {"minute": 8, "hour": 100, "day": None}, in days; None = for ever')
-    return RETENTION | value
-
-
-def _own_identities(value: Any) -> dict[str, str]:
-    right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
-    if not isinstance(value, dict):
-        raise ValueError(right)
-    for name, path in value.items():
-        free = is_identity(name) and name not in IDENTITIES and ":" not in name
-        if not free or not isinstance(path, str) or not re.fullmatch(_DOTTED, path):
-            raise ValueError(right)
-    return dict(value)
-
-
-_DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
-
 ENTRIES: Final[Mapping[str, Entry]] = {
-    "ENABLED": Entry(True, _flag),
-    "ENGINE": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True), True),
-    "CACHE_ALIAS": Entry(None, _text(".+", "None, or the name of an entry of CACHES", optional=True), True),
-    "NAMESPACE": Entry("rl", _text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
-    "SHARDS": Entry(64, _whole(1, 1024), True),
-    "DEADLINE_MS": Entry(50.0, _number(1, 60_000, "milliseconds, from 1 to 60000")),
-    "VERSION_CHECK_INTERVAL": Entry(1.0, _number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
-    "RULES_MAX_AGE": Entry(10.0, _number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
-    "TIER_CACHE_SECONDS": Entry(5.0, _number(0, 3600, "seconds, from 0 (no caching) to 3600")),
-    "API_KEY_HEADER": Entry("X-API-Key", _text(r"[A-Za-z0-9-]+", "the name of a request header")),
-    "API_KEY_RESOLVER": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True)),
-    "TIER_RESOLVER": Entry(None, _text(_DOTTED, "None, or the dotted path of a callable", optional=True)),
-    "IDENTITIES": Entry({}, _own_identities),
-    "TRUSTED_PROXIES": Entry((), _proxies, True),
-    "IPV4_PREFIX": Entry(32, _whole(1, 32)),
-    "IPV6_PREFIX": Entry(64, _whole(1, 128)),
-    "LOCAL_SHARE": Entry(0.5, _number(0, 1, "a share, above 0 and at most 1", above=True)),
-    "DENIAL_MEMORY": Entry(0.0, _number(0, 60, "seconds, from 0 (none) to 60")),
+    "ENABLED": Entry(True, flag),
+    "ENGINE": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True), True),
+    "CACHE_ALIAS": Entry(None, text(".+", "None, or the name of an entry of CACHES", optional=True), True),
+    "NAMESPACE": Entry("rl", text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
+    "SHARDS": Entry(64, whole(1, 1024), True),
+    "DEADLINE_MS": Entry(50.0, number(1, 60_000, "milliseconds, from 1 to 60000")),
+    "VERSION_CHECK_INTERVAL": Entry(1.0, number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
+    "RULES_MAX_AGE": Entry(10.0, number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
+    "TIER_CACHE_SECONDS": Entry(5.0, number(0, 3600, "seconds, from 0 (no caching) to 3600")),
+    "API_KEY_HEADER": Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header")),
+    "API_KEY_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
+    "TIER_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
+    "IDENTITIES": Entry({}, identities),
+    "TRUSTED_PROXIES": Entry((), proxies, True),
+    "IPV4_PREFIX": Entry(32, whole(1, 32)),
+    "IPV6_PREFIX": Entry(64, whole(1, 128)),
+    "LOCAL_SHARE": Entry(0.5, number(0, 1, "a share, above 0 and at most 1", above=True)),
+    "DENIAL_MEMORY": Entry(0.0, number(0, 60, "seconds, from 0 (none) to 60")),
     "HASH_KEY": Entry(None, _hash_key, True),
-    "EXEMPT_PATHS": Entry(None, _paths),
-    "HEADERS": Entry(HEADER_FAMILIES, _families),
+    "EXEMPT_PATHS": Entry(None, paths),
+    "HEADERS": Entry(HEADER_FAMILIES, families),
     "RESPONSE": Entry(
         None,
-        _text(
-            rf"{_DOTTED}|\S.*\.html",
+        text(
+            rf"{DOTTED}|\S.*\.html",
             'None, the dotted path of a callable, or a template\'s name in ".html"',
             optional=True,
         ),
     ),
-    "RETENTION": Entry(RETENTION, _retention),
+    "RETENTION": Entry(RETENTION, retention),
 }
 
 

@@ -1,0 +1,153 @@
+"""What the entries of `RATELIMITER` may be: each function reads one kind of value, and says what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, Final
+
+from ..rules.access import network_of
+from ..rules.partitions import IDENTITIES, is_identity
+
+#: A dotted path, as a pattern.
+DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+
+#: The families of response fields that are sent.
+HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
+#: What HEADERS may name; "expose" lets scripts of other origins read the fields.
+HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
+
+#: The request headers in which proxies tell whom they speak for.
+FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
+#: No request passes so many proxies; a greater number would let clients choose their address.
+MOST_PROXIES: Final = 20
+
+#: Days for which usage is kept, by granularity, where nothing else is said.
+RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800}
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
+class TrustedProxies:
+    """Whose word about the client's address is taken.
+
+    hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
+    networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
+    field: the one that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is there.
+    """
+
+    hops: int = 0
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    unix: bool = False
+    field: str | None = None
+
+
+def flag(value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ValueError("True or False")
+    return value
+
+
+def number(low: float, high: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
+    """A number from `low` to `high`; above: `low` itself is not one. right: what the error says."""
+
+    def read(value: Any) -> float:
+        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        if not usable or not low <= value <= high or (above and value == low):  # NaN fails here too
+            raise ValueError(right)
+        return float(value)
+
+    return read
+
+
+def whole(least: int, most: int) -> Callable[[Any], int]:
+    """A whole number of this range."""
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
+        return value
+
+    return read
+
+
+def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any], str | None]:
+    """A text that the whole pattern fits; optional: or None. right: what the error says."""
+
+    def read(value: Any) -> str | None:
+        if value is None and optional:
+            return None
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(right)
+        return value
+
+    return read
+
+
+def paths(value: Any) -> tuple[str, ...] | None:
+    """Path prefixes, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
+        raise ValueError('None, or a list of path prefixes, each starting with "/", such as ["/health/"]')
+    return tuple(value)
+
+
+def families(value: Any) -> tuple[str, ...]:
+    """Families of response fields."""
+    if not isinstance(value, list | tuple) or not all(family in HEADER_SWITCHES for family in value):
+        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
+    return tuple(value)
+
+
+def proxies(value: Any) -> TrustedProxies:
+    """Networks, "unix", the number of proxies, and the field that they write."""
+    if type(value) is int:
+        value = [value] if value else []
+    if not isinstance(value, list | tuple):
+        raise ValueError('a list of networks, such as ["10.0.0.0/8", "unix"], or the number of proxies')
+    fields = [item for item in value if item in FORWARDED_FIELDS]
+    hops = [item for item in value if type(item) is int]
+    networks = tuple(
+        _network(item) for item in value if item not in ("unix", *FORWARDED_FIELDS) and type(item) is not int
+    )
+    if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MOST_PROXIES for count in hops):
+        raise ValueError(
+            f"a list of networks, or the number of proxies up to {MOST_PROXIES}; "
+            f"and beside either one of {' and '.join(map(repr, FORWARDED_FIELDS))} at most"
+        )
+    return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None)
+
+
+def _network(value: Any) -> IPv4Network | IPv6Network:
+    try:
+        network = network_of(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
+    if network.prefixlen == 0:
+        raise ValueError(f"{value} trusts everybody, so that a client could choose its address; give a number")
+    return network
+
+
+def retention(value: Any) -> dict[str, int | None]:
+    """Days by granularity; what is not named is kept as long as by default."""
+    if not isinstance(value, dict) or not all(
+        name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
+        for name, days in value.items()
+    ):
+        raise ValueError('a dict such as {"minute": 8, "hour": 100, "day": None}, in days; None = for ever')
+    return RETENTION | value
+
+
+def identities(value: Any) -> dict[str, str]:
+    """Dotted paths of a project's own identities, by name."""
+    right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
+    if not isinstance(value, dict):
+        raise ValueError(right)
+    for name, path in value.items():
+        free = is_identity(name) and name not in IDENTITIES and ":" not in name
+        if not free or not isinstance(path, str) or not re.fullmatch(DOTTED, path):
+            raise ValueError(right)
+    return dict(value)
