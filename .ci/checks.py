@@ -136,22 +136,21 @@ def second_server() -> str | None:
 def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
     """The suite on the other pairs of Python and Django that are to be had here.
 
-    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between.
+    The latest Django is paired with each Python, and each other one with the first that runs it; the oldest with the
+    last as well.
     """
-    tried: set[str] = set()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    versions = classifiers("Programming Language :: Python")
+    found = {each: find_python(each, uv, install=strict) for each in classifiers("Programming Language :: Python")}
+    outcome.unavailable += [f"Python {version}" for version, python in found.items() if python is None]
+    versions = [version for version, python in found.items() if python is not None]
     for version in versions:
-        python = find_python(version, uv, install=strict)
-        if python is None:
-            outcome.unavailable.append(f"Python {version}")
-            continue
-        djangos = supported_djangos(version)
-        oldest, latest = djangos[0], djangos[-1]
+        djangos, python = supported_djangos(version), found[version]
+        latest = djangos[-1]
         for django in djangos:
-            if (version, django) == (here, latest) or (django in tried and django not in (oldest, latest)):
+            first = next(each for each in versions if django in supported_djangos(each))
+            wanted = {latest, djangos[0]} if version == versions[-1] else {latest}
+            if (version, django) == (here, latest) or (django not in wanted and version != first):
                 continue
-            tried.add(django)
             name = f"python {version}, Django {django}"
             place = CACHE / "envs" / f"python{version}"  # one for all releases of Django: the rest stays compiled
             sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
