@@ -121,8 +121,8 @@ class Nodes:
     def publish(self, planner: Planner, version: int | Version) -> None:
         """Put a version in force in every shard that can be reached, with all nodes at once.
 
-        Meanwhile the cluster is asked again who serves what, and whether it was spread over as many shards as we say.
-        Raises EngineUnavailable if not, or if a shard could not be told.
+        Meanwhile the cluster is asked again who serves what, for those who cannot be reached where they were.
+        Raises EngineUnavailable if a shard could not be told, or is one of another number of them than we say.
         """
         until = monotonic() + (2 * PATIENCE if self._deadline is None else self._deadline)
         self._topology.ask_again()
@@ -130,8 +130,9 @@ class Nodes:
             self._topology.await_answer(until)
         publication = Publication(planner, self._topology, version)
         self._publish_in_turns(publication)
-        self._topology.await_answer(until)
-        self._publish_in_turns(publication)  # where others have taken over
+        if not publication.is_done:
+            self._topology.await_answer(until)
+            self._publish_in_turns(publication)  # where others have taken over
         publication.finish()
 
     def _publish_in_turns(self, publication: Publication) -> None:
@@ -185,8 +186,9 @@ class AsyncNodes:
             await asyncio.to_thread(self._topology.await_answer, until)
         publication = Publication(planner, self._topology, version)
         await self._publish_in_turns(publication)
-        await asyncio.to_thread(self._topology.await_answer, until)
-        await self._publish_in_turns(publication)
+        if not publication.is_done:
+            await asyncio.to_thread(self._topology.await_answer, until)
+            await self._publish_in_turns(publication)
         publication.finish()
 
     async def _publish_in_turns(self, publication: Publication) -> None:

@@ -57,21 +57,31 @@ class Publication:
         return {address: self._burst(shards) for address, shards in self._due.items()}
 
     def _burst(self, shards: list[tuple[int, bool]]) -> Burst:
-        """The script itself comes first: to find out that it was lost would take one more turn."""
-        calls = [ASKING + self._calls[shard] if asking else self._calls[shard] for shard, asking in shards]
-        return Burst(LOAD + b"".join(calls), 1 + len(calls) + sum(asking for _, asking in shards))
+        """The script itself comes first: to find out that it was lost would take one more turn.
+
+        Before each call stand two commands: what leads it to a node that is taking its slot over, or what asks whether
+        all agree on the number of shards, which a flush has made forget.
+        """
+        before = (ASKING * 2 if asking else self._agreeing(shard) for shard, asking in shards)
+        calls = (self._calls[shard] for shard, _ in shards)
+        return Burst(LOAD + b"".join(map(bytes.__add__, before, calls)), 1 + 3 * len(shards))
+
+    def _agreeing(self, shard: int) -> bytes:
+        return b"".join(packed(*command) for command in self._topology.agreeing(shard))
 
     def take(self, address: Address, answer: list[Any] | EngineUnavailable) -> None:
-        """Note what a node has answered: its replies, errors among them, or that there are none."""
+        """Note what a node has answered: its replies, errors among them, or that there are none.
+
+        Raises EngineUnavailable if a shard is one of another number of them.
+        """
         if isinstance(answer, EngineUnavailable):
             for shard, _ in self._due[address]:
                 self._miss(shard, address, answer)
             return
-        replies = iter(answer[1:])
-        for shard, asking in self._due[address]:
-            if asking:
-                next(replies)
-            self._note(shard, address, next(replies))
+        for (shard, _), number, reply in zip(self._due[address], answer[2::3], answer[3::3], strict=True):
+            if isinstance(number, bytes) and number.isdigit() and int(number) != self._shards:
+                raise self._topology.disagreement(int(number))
+            self._note(shard, address, reply)
 
     def _note(self, shard: int, address: Address, reply: Any) -> None:
         if isinstance(reply, list) and reply:
@@ -87,6 +97,11 @@ class Publication:
             self._sent_on[shard] = redirection
         else:
             self._missed[shard], self._problem = address, error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all shards were told."""
+        return not self._calls
 
     def finish(self) -> None:
         """Raises EngineUnavailable if a shard was not told."""

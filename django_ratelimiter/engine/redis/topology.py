@@ -168,21 +168,30 @@ class Topology:
             except (RedisError, OSError, ValueError):
                 continue  # whoever comes to it first will tell the others
             if other := spread - {self._shards}:
-                self._addresses = []
-                raise EngineUnavailable(
-                    f"SHARDS is {self._shards}, but what namespace {self._namespace!r} holds in the cluster is spread "
-                    f"over {other.pop()}; another number of shards needs another namespace."
-                )
+                raise self.disagreement(other.pop())
 
     def _spread(self, address: Address, shards: Sequence[int]) -> list[int]:
         """Over how many shards it was spread, as each of a node's shards holds it."""
         with self._access.node(address, **self._patience) as client, client.pipeline(transaction=False) as pipeline:
             for shard in shards:
-                name = f"{{{self._namespace}:{shard}}}:shards"
-                pipeline.set(name, self._shards, nx=True)
-                pipeline.get(name)
+                for command in self.agreeing(shard):
+                    pipeline.execute_command(*command)
             replies = pipeline.execute(raise_on_error=False)[1::2]
         return [int(reply) for reply in replies if isinstance(reply, bytes | str)]
+
+    def agreeing(self, shard: int) -> tuple[tuple[str, ...], ...]:
+        """The commands that make a shard hold the number of shards, unless it holds one, and tell which."""
+        name = f"{{{self._namespace}:{shard}}}:shards"
+        return ("SET", name, str(self._shards), "NX"), ("GET", name)
+
+    def disagreement(self, other: int) -> EngineUnavailable:
+        """What to raise where a shard holds another number; until all agree, nobody is asked any more."""
+        self._addresses = []
+        self._problem = (
+            f"SHARDS is {self._shards}, but what namespace {self._namespace!r} holds in the cluster is spread over "
+            f"{other}; another number of shards needs another namespace."
+        )
+        return EngineUnavailable(self._problem)
 
     @property
     def _patience(self) -> dict[str, float]:
