@@ -64,7 +64,7 @@ class TestReading:
     def test_every_request_once_where_clocks_change(self, zone: str, day: tuple[int, int, int], settings: Any) -> None:
         settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": None, "hour": None, "day": None}}
         change = datetime(*day, tzinfo=BERLIN).astimezone(UTC)
-        moments = trace(change - 12 * DAY, change + 11 * DAY, 1_500)
+        moments = trace(change - 12 * DAY, change + 11 * DAY, 500)
         record(moments)
         chance = random.Random(2)
         with timezone.override(ZoneInfo(zone)):
@@ -105,7 +105,7 @@ class TestAfterDeletion:
     def moments(self) -> list[datetime]:
         """A trace of 130 days, of which minutes and hours were deleted as RETENTION says."""
         end = floor(now(), Step.MINUTE, BERLIN)
-        moments = trace(end - 130 * DAY, end, 2_000)
+        moments = trace(end - 130 * DAY, end, 600)
         record(moments)
         prune()
         return moments
