@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,13 @@ class Browser:
         """Press a key, whatever has the focus."""
         keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         _ask(f"{self._session}/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]})
+
+    def wait_for(self, selector: str) -> None:
+        """Until there is such an element, for what a key has sent off is not waited for by itself."""
+        deadline = time.monotonic() + 30
+        while not self.script("return document.querySelector(arguments[0]) !== null", selector):
+            assert time.monotonic() < deadline, selector
+            time.sleep(0.02)
 
     def texts(self, selector: str) -> list[str]:
         """What is read in each of these elements, as far as it is in sight."""

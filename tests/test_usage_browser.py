@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 
+from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.spans import DAY, HOUR
 
 from .browser import ENTER, TAB, Browser, browser, missing
@@ -46,6 +48,7 @@ def page(window: Browser, live_server: Any) -> Browser:
     window.open(f"{live_server.url}{REPORT}")
     window.type("#id_username", "staff")
     window.type("#id_password", "secret" + ENTER)
+    window.wait_for(".ratelimiter-usage .totals")
     assert window.texts("h1") == ["Usage"]
     return window
 
@@ -99,7 +102,23 @@ def test_by_keyboard(page: Browser) -> None:
         if page.script("return document.activeElement.closest('.totals tbody th') !== null"):
             break
     page.press(ENTER)
+    page.wait_for(".heaviest")
     assert page.texts("h1") == ["Usage of “Search”"]
+
+
+def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None:
+    ratelimit_rules({"slug": "search", "limits": ["5/minute"], "partition_by": ["ip"]})
+    weigh(2 * HOUR, digest("ip:192.0.2.7"), 12, 3)
+    page.click(".totals tbody th a")
+    page.type(".search input[name$=ip]", "nowhere" + ENTER)
+    page.wait_for(".search .errorlist")
+    assert page.texts(".search .errorlist") == ["Nobody is known by this."]
+    page.script("document.querySelector('.search input[name$=ip]').value = ''")
+    page.type(".search input[name$=ip]", "192.0.2.7" + ENTER)
+    page.wait_for(".search [role=status]")
+    [told] = page.texts(".search [role=status]")
+    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 admitted and 3 refused")
+    assert page.complaints() == []
 
 
 @pytest.mark.parametrize("width", [700, 1000])

@@ -100,7 +100,7 @@ def form_for(request: HttpRequest) -> PeriodForm:
 def pickers(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
     """The periods to choose from as (address, label, whether it is chosen), and what stays the same."""
     chosen = form["period"].value() or DEFAULT
-    kept = {name: request.GET[name] for name in ("rule", "tier", "by") if name in request.GET}
+    kept = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
     labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
     return {
         "lengths": [

@@ -7,15 +7,17 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
 
 from ..models import Rule, UsageBucket
-from . import usage_data
+from . import usage_data, usage_search
 from .periods import PeriodForm, form_for, pickers
-from .usage_page import Names, contents
+from .usage_page import Names, address, contents
 from .usage_report import Report
 
 #: What staff need to see a report.
@@ -53,6 +55,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
         return [
             path("", view(self.changelist_view), name=f"{name}_changelist"),
             path("rule/", view(self.rule_view), name=f"{name}_rule"),
+            path("client/", view(self.client_view), name=f"{name}_client"),
             *data,
         ]
 
@@ -67,6 +70,21 @@ class UsageBucketAdmin(admin.ModelAdmin):
         if not rule:
             raise Http404
         return self._page(request, rule)
+
+    @method_decorator(sensitive_post_parameters())
+    def client_view(self, request: HttpRequest) -> HttpResponse:
+        """Find a client among those of a rule: on to the report with its digest, or back with what is wrong."""
+        self._admit(request)
+        request.current_app = self.admin_site.name
+        rule = request.GET.get("rule")
+        if request.method != "POST":
+            return HttpResponseRedirect(address(request, "rule"))
+        search = usage_search.form_for(rule, request.POST)
+        if search is None:
+            raise Http404
+        if not search.is_valid():
+            return self._page(request, rule, {"search": search})
+        return HttpResponseRedirect(f"{address(request, 'rule', client=search.digest)}#ratelimiter-client")
 
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
         """One table of a report as a file. 400 for a period that cannot be."""
@@ -90,6 +108,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
             "opts": self.opts,
             "form": form,
             "rule": rule,
+            "search": usage_search.form_for(rule),
             **pickers(form, request),
             **(contents(request, _report(request, form, rule), names) if form.is_valid() else {}),
             **(extra or {}),
@@ -106,7 +125,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
     """What is asked for; 404 for a slug that not every database could look for."""
-    tier = request.GET.get("tier")
-    if "\0" in f"{rule}{tier}":
+    tier, client = request.GET.get("tier"), request.GET.get("client", "")
+    if "\0" in f"{rule}{tier}{client}":
         raise Http404
-    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""))
+    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""), client)

@@ -15,12 +15,13 @@ from django.utils.translation import pgettext
 
 from ..models import Rule, Tier
 from ..usage import chart
+from ..usage.clients import Heavy
 from ..usage.reports import Figures, Total
 from ..usage.spans import Period
 from .usage_report import BY_DENIED, Report
 
 #: What a link keeps of the address that it stands on.
-KEPT: Final = ("period", "since", "until", "rule", "tier", "by")
+KEPT: Final = ("period", "since", "until", "rule", "tier", "by", "client")
 
 
 class Told(NamedTuple):
@@ -90,9 +91,9 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
         "step": report.step,
         "tier": report.tier,
         "tier_name": None if report.tier is None else names.tier(report.tier),
-        "all_tiers_url": _address(request, tier=None),
+        "all_tiers_url": address(request, tier=None),
         "change_url": names.change_url(report.rule),
-        "overview_url": _address(request, rule=None, tier=None, by=None),
+        "overview_url": address(request, rule=None, tier=None, by=None, client=None),
         "fresh": report.fresh,
     }
     if not report.totals:
@@ -121,9 +122,9 @@ def _row(request: HttpRequest, report: Report, total: Total, names: Names) -> Ro
     most = report.most_clients.get((rule, tier))
     return Row(
         names.rule(rule),
-        _address(request, "rule", rule=rule, by=None),
+        address(request, "rule", rule=rule, by=None, client=None),
         names.tier(tier),
-        _address(request, "changelist" if report.rule is None else "rule", tier=tier),
+        address(request, "changelist" if report.rule is None else "rule", tier=tier),
         _tell(figures, before, most),
     )
 
@@ -140,15 +141,20 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     return {
         "clients_chart": chart.clients(report.clients) if known else None,
         "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in known],
-        "heaviest": [
-            (heavy.partition, chart.number(heavy.allowed), chart.number(heavy.denied)) for heavy in report.heaviest
-        ],
+        "heaviest": [_heavy(each) for each in report.heaviest],
         "heaviest_in": report.heaviest_in,
         "by_denied": report.by_denied,
-        "by_requests_url": _address(request, "rule", by=None),
-        "by_denied_url": _address(request, "rule", by=BY_DENIED),
+        "client": report.client,
+        "found": report.found and _heavy(report.found),
+        "search_url": address(request, "client", client=None),
+        "by_requests_url": address(request, "rule", by=None),
+        "by_denied_url": address(request, "rule", by=BY_DENIED),
         "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
     }
+
+
+def _heavy(heavy: Heavy) -> tuple[str, str, str]:
+    return heavy.partition, chart.number(heavy.allowed), chart.number(heavy.denied)
 
 
 def _hours(report: Report) -> dict[str, Any]:
@@ -192,10 +198,10 @@ def _change(requests: int, before: int) -> str:
 
 
 def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), _address(request, f"{table}_{kind}")) for kind in ("csv", "json")]
+    return [(kind.upper(), address(request, f"{table}_{kind}")) for kind in ("csv", "json")]
 
 
-def _address(request: HttpRequest, page: str = "", **changes: str | None) -> str:
+def address(request: HttpRequest, page: str = "", **changes: str | None) -> str:
     """The address of a page of ours, or of the same one, about the same period. changes: `None` takes an entry out."""
     query = request.GET.copy()
     for name in set(query) - set(KEPT):

@@ -20,11 +20,14 @@ BY_DENIED: Final = "denied"
 class Report:
     """The usage of all rules, or of one, in a period; of all tiers, or of one.
 
-    period: as asked for, widened to what is left in the database. rule, tier: slugs; `None` = all.
+    period: as asked for, widened to what is left in the database. rule, tier: slugs; `None` = all. client: the digest
+    of one that is looked for; "" = of none.
     """
 
-    def __init__(self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "") -> None:
-        self.rule, self.tier, self.by_denied = rule, tier, by == BY_DENIED
+    def __init__(
+        self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", client: str = ""
+    ) -> None:
+        self.rule, self.tier, self.by_denied, self.client = rule, tier, by == BY_DENIED, client
         self._kept = spans.kept()
         self.asked, self.period = period, self._kept.widened(period)
 
@@ -88,6 +91,13 @@ class Report:
         if self.rule is None:
             return []
         return clients.heaviest(self.period, self.rule, by_denied=self.by_denied, kept=self._kept)
+
+    @cached_property
+    def found(self) -> Heavy | None:
+        """The client that is looked for; `None` if it was not among the heaviest."""
+        if self.rule is None or not self.client:
+            return None
+        return clients.one(self.period, self.rule, self.client, kept=self._kept)
 
     @property
     def heaviest_in(self) -> Period:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import F, Max, Q, QuerySet, Sum
 from django.utils import timezone
@@ -65,11 +65,7 @@ def heaviest(period: Period, rule: str, *, by_denied: bool = False, kept: Kept |
 
     by_denied: by the requests that were refused, and only those with any.
     """
-    kept = kept or spans.kept()
-    pieces = kept.pieces(hours(period, kept))
-    found = reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[]))
-    sums = TopPartition.objects.filter(found, rule_slug=rule).values("partition")
-    sums = sums.annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
+    sums = _weighed(period, rule, kept or spans.kept())
     if by_denied:
         sums = sums.filter(sum_denied__gt=0).order_by("-sum_denied", "-sum_allowed", "partition")
     else:
@@ -77,9 +73,22 @@ def heaviest(period: Period, rule: str, *, by_denied: bool = False, kept: Kept |
     return [Heavy(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")[:MOST]]
 
 
+def one(period: Period, rule: str, partition: str, *, kept: Kept | None = None) -> Heavy | None:
+    """One partition, in those of these hours in which it was among the heaviest; `None` = it was in none."""
+    sums = _weighed(period, rule, kept or spans.kept()).filter(partition=partition)
+    return next((Heavy(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")), None)
+
+
 def hours(period: Period, kept: Kept) -> Period:
     """The period in whole hours, or days where no hours are left: the heaviest are not known by the minute."""
     return replace(kept, whole={**kept.whole, Step.MINUTE: NEVER}).widened(period)
+
+
+def _weighed(period: Period, rule: str, kept: Kept) -> QuerySet[TopPartition, Any]:
+    pieces = kept.pieces(hours(period, kept))
+    found = reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[]))
+    sums = TopPartition.objects.filter(found, rule_slug=rule).values("partition")
+    return sums.annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
 
 
 def _counted(period: Period, step: Step, rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
