@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
+from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Engine
@@ -85,7 +87,7 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
 ) -> None:
     """In Redis an hour's heaviest live as long as the hour, and its partitions as long as the day."""
     clock = [DAY + HOUR / 2]
-    monkeypatch.setattr(tops, "now", lambda: clock[0])
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
     hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]
 
     def known() -> tuple[set[int], list[int]]:
@@ -148,6 +150,59 @@ def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(rows) == [("rule", DAY, name, 2) for name in sorted(names)[:2]]
     assert collect() == Collected()
     assert UsageSample.objects.count() == 2
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_the_clock_of_a_collector_is_nobodys_business(engine: Any, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """What Redis still adds to is not forgotten, and what is over is not left to expire."""
+    sampled = next(name for name in map(str, range(100)) if is_sampled(name))
+    clock = [DAY + HOUR / 2]
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
+    monkeypatch.setattr(timezone, "now", lambda: clock[0] + hours * HOUR)
+    meet(engine, [sampled] * 2, clock[0])
+    collect()
+    meet(engine, [sampled], clock[0])
+    clock[0] += timedelta(minutes=3)
+    collect()
+    assert UsageSample.objects.get().count == 3
+    assert heaviest("hour") == {DAY: {sampled: (3, 0)}}
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_client: redis.Redis) -> None:
+    meet(engine, [name for name in map(str, range(100)) if is_sampled(name)], DAY)
+    (key,) = redis_client.keys("{test:0}:sample:*")
+    redis_client.delete(key)
+    assert redis_client.scard("{test:0}:sampled") == 1
+    collect()
+    assert redis_client.exists("{test:0}:sampled") == 0
+
+
+def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST_AT_ONCE", 5)
+    read, seen = engine.partitions.heaviest, []
+
+    def watched(asked: Sequence[Any], most: int) -> list[dict[str, tuple[int, int]]]:
+        seen.append(len(asked))
+        found: list[dict[str, tuple[int, int]]] = read(asked, most)
+        return found
+
+    monkeypatch.setattr(engine.partitions, "heaviest", watched)
+    for number in range(5):
+        meet(engine, ["a", "b"], DAY + number * HOUR)
+    collect()
+    assert seen == [2, 2, 1]
+    assert len(heaviest("hour")) == 5
+    assert heaviest("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
+
+
+def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
+    """The counts of another shard, say: only one collector at once may write what is bounded."""
+    meet(engine, ["a"], DAY)
+    tops.collect_partitions(engine, "default")
+    assert heaviest("hour") == {}
+    collect()
+    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (1, 0)}}
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

@@ -60,7 +60,7 @@ class MemoryEngine:
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
         #: What is known of the partitions that were met.
-        self.partitions = MemoryPartitions()
+        self.partitions = MemoryPartitions(self._clock)
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def anew(self) -> MemoryEngine:

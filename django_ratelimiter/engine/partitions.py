@@ -173,9 +173,13 @@ def heaviest_of(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tup
 
 
 class MemoryPartitions:
-    """What MemoryEngine knows of partitions, exact as far as it goes. Not locked: its engine is."""
+    """What MemoryEngine knows of partitions, exact as far as it goes. Not locked: its engine is.
 
-    def __init__(self) -> None:
+    now_us: gives the time in microseconds since the Unix epoch.
+    """
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self.now_us = now_us
         self._unique: dict[Hour, set[str]] = {}
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
@@ -220,6 +224,10 @@ class MemoryPartitions:
             len(set[str]().union(*(self._unique.get((hour, label), ()) for hour in hours))) for label, hours in groups
         ]
 
+    def weighed(self, asked: Sequence[Hour]) -> list[int]:
+        """How many weights `heaviest` would read for each of these."""
+        return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
+
     def heaviest(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """The heaviest partitions of these hours and rules, with the requests admitted and denied."""
         found = []
@@ -240,9 +248,10 @@ class MemoryPartitions:
         for each in hours:
             self._unique.pop(each, None)
 
-    def samples(self, before: int) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by rule and partition, for each minute before this one."""
-        return {minute: dict(found) for minute, found in self._samples.items() if minute < before}
+    def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
+        """Requests by rule and partition, for each minute before this one; for so many minutes at most, the oldest."""
+        minutes = sorted(minute for minute in self._samples if minute < before)[:most]
+        return {minute: dict(self._samples[minute]) for minute in minutes}
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
         """Forget the samples of these minutes."""

@@ -8,7 +8,7 @@ stored, and its different partitions once the day is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,17 +16,20 @@ from django.db import transaction
 from django.db.models import F, Q, Sum
 
 from ..engine.base import Engine
-from ..engine.partitions import Hour, heaviest_of, rule_of
+from ..engine.partitions import MINUTE_US, Hour, heaviest_of, rule_of
 from ..models import TopPartition, UsageBucket, UsageSample
-from .adding import slug
+from .adding import limit_wait, slug
 from .rollup import starts_of
-from .times import now, start_of, stored
+from .times import start_of, stored
 
 #: Rows for each rule and start, and for each rule and minute.
 MOST: Final = 100
 
-#: Minutes by which the engine's clock may be behind ours; until then an hour may still be counted in.
+#: Minutes by which the clocks of an engine's servers may differ; until then an hour may still be counted in.
 GRACE: Final = 2
+
+#: Weights that are read at once.
+MOST_AT_ONCE: Final = 50_000
 
 HOUR: Final[str] = UsageBucket.Granularity.HOUR
 DAY: Final[str] = UsageBucket.Granularity.DAY
@@ -38,32 +41,49 @@ Weights = Mapping[str, tuple[int, int]]
 def collect_partitions(engine: Engine, database: str) -> None:
     """Store what the engine knows; an engine of the project's own need not know anything.
 
-    Raises EngineUnavailable and OperationalError; nothing is lost then.
+    What is over is over by the engine's clock: ours may be wrong. Raises EngineUnavailable and OperationalError;
+    nothing is lost then.
     """
     seen = getattr(engine, "partitions", None)
     if seen is None:
         return
-    before = int(now().timestamp()) // 60 - GRACE
+    before = seen.now_us() // MINUTE_US - GRACE
     hours = sorted(seen.hours())
     if hours:
         _store_hours(database, seen, hours, before)
-    samples = seen.samples(before)
-    for minute, counts in samples.items():
-        _store_samples(database, minute, counts)
-    if samples:
+    while samples := seen.samples(before, 1):
+        for minute, counts in samples.items():
+            _store_samples(database, minute, counts)
         seen.drop_samples(samples)
 
 
 def _store_hours(database: str, seen: Any, hours: Sequence[Hour], before: int) -> None:
     """Store these, and have the engine forget what is complete. before: the minute before which nothing is added."""
     _store_unique(database, seen, hours)
-    rules = sorted({(hour, rule_of(label)) for hour, label in hours})
-    for (hour, rule), weights in zip(rules, seen.heaviest(rules, MOST), strict=True):
-        if weights:
-            _store_heaviest(database, slug(rule), hour, weights)
     over, today = before // 60, starts_of(before)[DAY]
-    seen.drop_heaviest([each for each in rules if each[0] < over])
-    seen.drop_hours([each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today])
+    early: set[Hour] = set()  # whose counts have not come in
+    for some in _in_parts(seen, sorted({(hour, rule_of(label)) for hour, label in hours})):
+        for (hour, rule), weights in zip(some, seen.heaviest(some, MOST), strict=True):
+            if not _store_heaviest(database, slug(rule), hour, weights):
+                early.add((hour, rule))
+        seen.drop_heaviest([each for each in some if each[0] < over and each not in early])
+    complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
+    seen.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
+
+
+def _in_parts(seen: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
+    """Those of these hours and rules of which something is known, so many at once that memory is bounded."""
+    some: list[Hour] = []
+    size = 0
+    for each, weights in zip(rules, seen.weighed(rules), strict=True):
+        if weights:
+            if some and size + weights > MOST_AT_ONCE:
+                yield some
+                some, size = [], 0
+            some.append(each)
+            size += weights
+    if some:
+        yield some
 
 
 def _store_unique(database: str, seen: Any, hours: Iterable[Hour]) -> None:
@@ -89,19 +109,21 @@ def _known(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, st
     return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
 
 
-def _store_heaviest(database: str, rule: str, hour: int, weights: Weights) -> None:
+def _store_heaviest(database: str, rule: str, hour: int, weights: Weights) -> bool:
+    """Store these; False if nothing of this rule and day has been counted yet, so that others could not be kept out."""
     starts = starts_of(hour * 60)
+    days = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start=starts[DAY])
+    first = days.order_by("pk").values_list("pk", flat=True).first()
+    if first is None:
+        return False
     with transaction.atomic(using=database, durable=True):
-        _wait_for_others(database, rule, starts[DAY])
+        limit_wait(database)
+        # Until this transaction ends, no other collector writes the heaviest partitions of this rule and day.
+        if not days.filter(pk=first).update(allowed=F("allowed")):
+            return False
         if _keep_heaviest(database, rule, HOUR, starts[HOUR], weights):
             _keep_heaviest(database, rule, DAY, starts[DAY], _of_day(database, rule, hour, starts[DAY]))
-
-
-def _wait_for_others(database: str, rule: str, day: datetime) -> None:
-    """Until this transaction ends, no other collector writes the heaviest partitions of this rule and day."""
-    rows = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start=day)
-    first = rows.order_by("tier_slug").values_list("pk", flat=True)[:1]
-    rows.filter(pk__in=list(first)).update(allowed=F("allowed"))
+    return True
 
 
 def _of_day(database: str, rule: str, hour: int, day: datetime) -> Weights:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from operator import methodcaller
 from typing import Any, Final
 
 from redis import Redis
@@ -24,6 +25,11 @@ class RedisPartitions:
         self._planner = planner
         self._run = run
 
+    def now_us(self) -> int:
+        """The time in microseconds by the clock of Redis; where there are several, by the one that is behind most."""
+        times: list[tuple[int, int]] = [self._run(shard, methodcaller("time")) for shard in self._shards()]
+        return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
+
     def hours(self) -> set[Hour]:
         """The hours and labels that something is known of."""
         found = (self._run(shard, self._members(shard, "hours")) for shard in self._shards())
@@ -38,6 +44,16 @@ class RedisPartitions:
                 for label, hours in groups
             ]
             for place, count in enumerate(self._all(shard, commands)):
+                sums[place] += count
+        return sums
+
+    def weighed(self, asked: Sequence[Hour]) -> list[int]:
+        """How many weights `heaviest` would read for each of these."""
+        sums = [0] * len(asked)
+        for shard in self._shards():
+            keys = [(place, key) for place, each in enumerate(asked) for _, key in self._sets(shard, each)]
+            counts = self._all(shard, [("ZCARD", key) for _, key in keys])
+            for (place, _), count in zip(keys, counts, strict=True):
                 sums[place] += count
         return sums
 
@@ -65,17 +81,21 @@ class RedisPartitions:
             gone = [("DEL", f"{prefix}unique:{name}") for name in names]
             self._all(shard, [*gone, *(("SREM", f"{prefix}hours", name) for name in names)])
 
-    def samples(self, before: int) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by rule and partition, for each minute before this one."""
-        samples: dict[int, dict[tuple[str, str], int]] = {}
-        for shard in self._shards():
-            listed = map(int, self._run(shard, self._members(shard, "sampled")))
-            minutes = [minute for minute in listed if minute < before]
-            commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in minutes]
-            for minute, found in zip(minutes, self._all(shard, commands), strict=True):
+    def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
+        """Requests by rule and partition, for each minute before this one; for so many minutes at most, the oldest.
+
+        A minute whose samples have expired has none.
+        """
+        listed = [set(map(int, self._run(shard, self._members(shard, "sampled")))) for shard in self._shards()]
+        minutes = sorted(minute for minute in set(chain(*listed)) if minute < before)[:most]
+        samples: dict[int, dict[tuple[str, str], int]] = {minute: {} for minute in minutes}
+        for shard, known in zip(self._shards(), listed, strict=True):
+            here = [minute for minute in minutes if minute in known]
+            commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in here]
+            for minute, found in zip(here, self._all(shard, commands), strict=True):
                 for field, count in found.items():
                     rule, _, partition = _text(field).partition("\n")
-                    samples.setdefault(minute, {})[rule, partition] = int(count)
+                    samples[minute][rule, partition] = int(count)
         return samples
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
