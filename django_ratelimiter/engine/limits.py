@@ -13,7 +13,11 @@ from struct import pack
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from .calendars import CALENDARS, window_at, zone_of
+from .calendars import CALENDARS, window_at
+from .fields import MAX_WINDOW_SECONDS, check_calendar, check_options, check_units, known_algorithm, microseconds
+from .fields import MOST_ENTRIES as MOST_ENTRIES
+from .fields import MOST_SLOTS as MOST_SLOTS
+from .fields import MOST_UNITS as MOST_UNITS
 from .registry import ANCHORS, ON_CALENDAR, REFILLS
 from .registry import Algorithm as Algorithm
 
@@ -24,21 +28,12 @@ EXACT: Final = 2**53
 TICKS_US: Final = (1, 1_000, 1_000_000)
 
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
-MAX_WINDOW_SECONDS: Final = 366 * 86_400
 
 #: The longest that a bucket may take to fill up: added to today's time in microseconds it still is exact.
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
 #: The end of time, in the year 2155: whatever is reckoned from a moment before it is exact.
 END_US: Final = EXACT - MAX_REFILL_US
-
-
-#: More units than anybody counts, and so few that a counter of them takes six bytes.
-MOST_UNITS: Final = 2**48 - 1
-
-#: What is kept for each request, and not only counted, must not fill the server.
-MOST_ENTRIES: Final = 10_000
-MOST_SLOTS: Final = 100
 
 
 class Terms(NamedTuple):
@@ -94,15 +89,15 @@ class Limit:
     anchor_day: int | None = None
 
     def __post_init__(self) -> None:
-        algorithm = _algorithm(self.algorithm)
+        algorithm = known_algorithm(self.algorithm)
         object.__setattr__(self, "algorithm", algorithm)
-        _check_options(self, algorithm)
+        check_options(self, algorithm)
         for name in ("quota", "burst", "soft_quota"):
-            _check_units(name, getattr(self, name), optional=name != "quota")
+            check_units(name, getattr(self, name), optional=name != "quota")
         if algorithm in (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY) and self.quota > MOST_ENTRIES:
             raise ValueError(f"quota: {algorithm} keeps every request, so at most {MOST_ENTRIES}; choose another.")
         if self.calendar is not None:
-            _check_calendar(self)
+            check_calendar(self)
             object.__setattr__(self, "window", None)
         if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
             raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
@@ -134,7 +129,7 @@ class Limit:
         """The window in microseconds; for a calendar the longest that it has, but for changes of the clock."""
         if self.calendar is not None:
             return CALENDARS[self.calendar] * 86_400_000_000
-        return _window_us(self.window)
+        return microseconds(self.window)
 
     @cached_property
     def terms(self) -> Terms:
@@ -238,83 +233,6 @@ class Limit:
 
 #: Algorithms that compare whole units, and never multiply them by a time.
 _COMPARING_UNITS: Final = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
-
-
-def _algorithm(value: str) -> Algorithm:
-    try:
-        return Algorithm(value)
-    except ValueError:
-        raise ValueError(f"algorithm: {value!r} is unknown; choose one of {', '.join(Algorithm)}.") from None
-
-
-def _check_units(name: str, value: object, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if type(value) is not int or not 1 <= value <= MOST_UNITS:
-        raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
-
-
-#: Options by the value that stands for "not given".
-_NOT_GIVEN: Final[dict[str, object]] = {
-    "burst": None,
-    "slots": None,
-    "anchor": ANCHORS[0],
-    "refill": REFILLS[0],
-    "calendar": None,
-    "timezone": None,
-    "anchor_day": None,
-}
-_WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDARS)}
-
-
-def _check_options(limit: Limit, algorithm: Algorithm) -> None:
-    """Refuse options that the algorithm would ignore, and words that it would not understand."""
-    for name, not_given in _NOT_GIVEN.items():
-        value = getattr(limit, name)
-        if value == not_given:
-            continue
-        if name not in algorithm.options:
-            users = [str(user) for user in Algorithm if name in user.options]
-            raise ValueError(f"{name}: {algorithm} has no {name}; leave it out, or choose {' or '.join(users)}.")
-        if name in _WORDS and value not in _WORDS[name]:
-            raise ValueError(f"{name}: {value!r} is unknown; choose one of {', '.join(_WORDS[name])}.")
-    slots = limit.slots
-    if slots is not None and (type(slots) is not int or not 1 <= slots <= MOST_SLOTS):
-        raise ValueError(f"slots: must be a whole number from 1 to {MOST_SLOTS}, not {slots!r}.")
-    if limit.calendar is None:
-        for name in ("timezone", "anchor_day"):
-            if getattr(limit, name) is not None:
-                raise ValueError(f"{name}: only a calendar has one; leave it out, or choose a calendar.")
-
-
-def _check_calendar(limit: Limit) -> None:
-    """Refuse what contradicts the calendar. A window may be given if it is as long as the calendar's."""
-    calendar, day = limit.calendar or "", limit.anchor_day
-    if limit.timezone is not None:
-        zone_of(str(limit.timezone))
-    if limit.anchor != ANCHORS[0]:
-        raise ValueError("anchor: a calendar's windows begin by the calendar; leave it out.")
-    if day is not None and (calendar != "month" or type(day) is not int or not 1 <= day <= 31):
-        raise ValueError(f"anchor_day: must be a day from 1 to 31 on which months begin, not {day!r} of a {calendar}.")
-    if limit.window is not None:
-        days = Fraction(_window_us(limit.window), 86_400_000_000)
-        if days not in {"day": (1,), "week": (7,), "month": (28, 29, 30, 31), "year": (365, 366)}[calendar]:
-            raise ValueError(f"window: a calendar {calendar} is no window of {limit.window} seconds; leave it out.")
-
-
-def _window_us(window: object) -> int:
-    if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
-        raise ValueError(f"window: must be a number of seconds, not {window!r}.")
-    try:
-        seconds = Fraction(str(window))
-    except ValueError:  # NaN and infinity
-        seconds = Fraction(0)
-    if not 0 < seconds <= MAX_WINDOW_SECONDS:
-        raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window}.")
-    microseconds = seconds * 1_000_000
-    if microseconds.denominator != 1:
-        raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
-    return int(microseconds)
 
 
 @lru_cache(maxsize=10_000)

@@ -1,0 +1,99 @@
+"""What the fields of a limit may hold, each by itself and with the others. All raise ValueError, naming the field."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from .calendars import CALENDARS, zone_of
+from .registry import ANCHORS, REFILLS, Algorithm
+
+MAX_WINDOW_SECONDS: Final = 366 * 86_400
+
+#: More units than anybody counts, and so few that a counter of them takes six bytes.
+MOST_UNITS: Final = 2**48 - 1
+
+#: What is kept for each request, and not only counted, must not fill the server.
+MOST_ENTRIES: Final = 10_000
+MOST_SLOTS: Final = 100
+
+
+def known_algorithm(value: str) -> Algorithm:
+    """The algorithm of this name."""
+    try:
+        return Algorithm(value)
+    except ValueError:
+        raise ValueError(f"algorithm: {value!r} is unknown; choose one of {', '.join(Algorithm)}.") from None
+
+
+def check_units(name: str, value: object, *, optional: bool) -> None:
+    """Refuse what is no number of units; optional: `None` is fine."""
+    if value is None and optional:
+        return
+    if type(value) is not int or not 1 <= value <= MOST_UNITS:
+        raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
+
+
+#: Options by the value that stands for "not given".
+_NOT_GIVEN: Final[dict[str, object]] = {
+    "burst": None,
+    "slots": None,
+    "anchor": ANCHORS[0],
+    "refill": REFILLS[0],
+    "calendar": None,
+    "timezone": None,
+    "anchor_day": None,
+}
+_WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDARS)}
+
+
+def check_options(limit: Any, algorithm: Algorithm) -> None:
+    """Refuse options that the algorithm would ignore, and words that it would not understand."""
+    for name, not_given in _NOT_GIVEN.items():
+        value = getattr(limit, name)
+        if value == not_given:
+            continue
+        if name not in algorithm.options:
+            users = [str(user) for user in Algorithm if name in user.options]
+            raise ValueError(f"{name}: {algorithm} has no {name}; leave it out, or choose {' or '.join(users)}.")
+        if name in _WORDS and value not in _WORDS[name]:
+            raise ValueError(f"{name}: {value!r} is unknown; choose one of {', '.join(_WORDS[name])}.")
+    slots = limit.slots
+    if slots is not None and (type(slots) is not int or not 1 <= slots <= MOST_SLOTS):
+        raise ValueError(f"slots: must be a whole number from 1 to {MOST_SLOTS}, not {slots!r}.")
+    if limit.calendar is None:
+        for name in ("timezone", "anchor_day"):
+            if getattr(limit, name) is not None:
+                raise ValueError(f"{name}: only a calendar has one; leave it out, or choose a calendar.")
+
+
+def check_calendar(limit: Any) -> None:
+    """Refuse what contradicts the calendar. A window may be given if it is as long as the calendar's."""
+    calendar, day = limit.calendar or "", limit.anchor_day
+    if limit.timezone is not None:
+        zone_of(str(limit.timezone))
+    if limit.anchor != ANCHORS[0]:
+        raise ValueError("anchor: a calendar's windows begin by the calendar; leave it out.")
+    if day is not None and (calendar != "month" or type(day) is not int or not 1 <= day <= 31):
+        raise ValueError(f"anchor_day: must be a day from 1 to 31 on which months begin, not {day!r} of a {calendar}.")
+    if limit.window is not None:
+        days = Fraction(microseconds(limit.window), 86_400_000_000)
+        if days not in {"day": (1,), "week": (7,), "month": (28, 29, 30, 31), "year": (365, 366)}[calendar]:
+            raise ValueError(f"window: a calendar {calendar} is no window of {limit.window} seconds; leave it out.")
+
+
+def microseconds(window: object) -> int:
+    """Microseconds of a window that is given in seconds."""
+    if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
+        raise ValueError(f"window: must be a number of seconds, not {window!r}.")
+    try:
+        seconds = Fraction(str(window))
+    except ValueError:  # NaN and infinity
+        seconds = Fraction(0)
+    if not 0 < seconds <= MAX_WINDOW_SECONDS:
+        raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window}.")
+    found = seconds * 1_000_000
+    if found.denominator != 1:
+        raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
+    return int(found)
