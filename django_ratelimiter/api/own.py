@@ -21,6 +21,7 @@ from ..identity import Identity, digest, identify, partition
 from ..models import TopPartition, UsageSample
 from ..rules import cache
 from ..rules.ruleset import RuleRecord, TierRecord
+from ..stencils import NEVER
 from ..usage.times import Step, aware, floor, now, stored
 from ..waiting import go
 
@@ -39,7 +40,10 @@ class OwnLimit(NamedTuple):
 
     @property
     def remaining(self) -> int | None:
-        return self.verdict.remaining if self.verdict else None
+        if self.verdict is None:
+            return None
+        # Where the caller lacks what the rule is split by, nothing passes, whatever it costs.
+        return 0 if self.verdict.charge.cost == NEVER else self.verdict.remaining
 
     @property
     def resets_in(self) -> float | None:

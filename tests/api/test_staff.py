@@ -9,7 +9,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.timezone import localtime
 
@@ -245,6 +247,29 @@ class TestWrongQueries:
     def test_a_cursor_that_nobody_gave(self, as_staff: Client, position: str) -> None:
         cursor = b64encode(urlencode({"p": position}, doseq=True).encode()).decode()
         assert as_staff.get("/limits/usage/", {"cursor": cursor}).status_code == 404
+
+
+@pytest.mark.parametrize("url", ["rules/", "rules/one/", "rules/one/partitions/", "usage/", "usage/totals/"])
+def test_a_fixed_number_of_queries(make_rule: MakeRule, as_staff: Client, url: str) -> None:
+    def fill(number: int) -> None:
+        slug = f"rule-{number}"
+        make_rule(slug)
+        bucket(granularity="hour", rule=slug, allowed=1)
+        TopPartition.objects.create(
+            rule_slug="one", granularity="hour", start=moment(timedelta(hours=1)), partition=slug
+        )
+
+    make_rule("one")
+    fill(0)
+    as_staff.get(f"/limits/{url}")
+    with CaptureQueriesContext(connection) as few:
+        as_staff.get(f"/limits/{url}")
+    for number in range(1, 20):
+        fill(number)
+    as_staff.get(f"/limits/{url}")
+    with CaptureQueriesContext(connection) as many:
+        as_staff.get(f"/limits/{url}")
+    assert len(many) == len(few) < 12
 
 
 def test_limited_by_the_rules_of_its_scope(make_rule: MakeRule, as_staff: Client) -> None:
