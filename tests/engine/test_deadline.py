@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -43,6 +44,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_others() -> None:
+    """An engine that another test has dropped may probe until it is collected."""
+    gc.collect()
+    wait_until(lambda: not threads())
 
 
 def threads() -> list[threading.Thread]:
