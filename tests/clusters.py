@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -42,6 +44,7 @@ class ServerWith(RedisServer):
         super().__init__(binary=binary)
         self._options = {name.replace("_", "-"): value for name, value in options.items()}
         self._further_ports = further_ports
+        self._hangs = False
         self.ports: tuple[int, ...] = (0,)
 
     def _command(self, folder: str) -> list[str]:
@@ -54,8 +57,25 @@ class ServerWith(RedisServer):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped or killed since."""
-        return self._watched is not None
+        """Whether it was started, not stopped or killed since, and does not hang."""
+        return self._watched is not None and not self._hangs
+
+    def hang(self) -> None:
+        """Answer nobody any more, until `start` or `stop`."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._hangs = True
+
+    def start(self) -> None:
+        """Start it, or let it go on."""
+        if self._hangs:
+            os.kill(self.pid, signal.SIGCONT)
+            self._hangs = False
+        super().start()
+
+    def stop(self) -> None:
+        """End it, hanging or not."""
+        super().stop()
+        self._hangs = False
 
     def client(self) -> redis.Redis:
         """A client of this server alone, which tries everything once."""
@@ -117,6 +137,12 @@ class Cluster:
     def until_it_works(self) -> None:
         """Wait until every running server finds the cluster in order, with all slots served by a running master."""
         until(lambda: all(self._in_order(server) for server in self.running), "the cluster is in order")
+
+    def revive(self) -> None:
+        """Start all that was killed or hangs."""
+        for server in self.servers:
+            server.start()
+        self.until_it_works()
 
     def flush(self) -> None:
         """Forget all keys."""
@@ -200,6 +226,30 @@ class Watched:
             return masters[0]
         return None
 
+    def revive(self) -> None:
+        """Start what was killed or hangs, as a replica of the master, as Sentinel has it after ten seconds."""
+        master = next(server for server in self.servers if server.port == self._named)
+        for server in self.servers:
+            server.start()
+            if server is not master and server.ask("ROLE")[0] == b"master":
+                server.ask("REPLICAOF", HOST, master.port)
+        until(lambda: self.settled and all(map(self._finds_its_replica_well, self.sentinels)), "all follow the master")
+
+    def flush(self) -> None:
+        """Forget all keys, on the replica as well."""
+        self.master.ask("FLUSHALL")
+        until(lambda: not any(server.ask("DBSIZE") for server in self.servers), "the replica has forgotten them")
+
+    @property
+    def _named(self) -> int:
+        """The port of the master that all Sentinels name."""
+
+        def agreed() -> int | None:
+            ports = {int(each.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)[1]) for each in self.sentinels}
+            return ports.pop() if len(ports) == 1 else None
+
+        return int(until(agreed, "the Sentinels name one master"))
+
     def __enter__(self) -> Watched:
         with ExitStack() as stack:
             for server in self.servers:
@@ -221,6 +271,11 @@ class Watched:
         with sentinel.client() as client:
             seen = client.sentinel_master(self.name)
             return bool(seen["port"] == port and not seen["is_sdown"] and not seen["is_odown"])
+
+    def _finds_its_replica_well(self, sentinel: Sentinel) -> bool:
+        with sentinel.client() as client:
+            (seen,) = client.sentinel_slaves(self.name)
+            return not seen["is_sdown"] and not seen["is_disconnected"] and seen["master-link-status"] == "ok"
 
     def _sees_all(self, sentinel: Sentinel) -> bool:
         with sentinel.client() as client:

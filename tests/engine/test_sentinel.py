@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from django_ratelimiter.connection import get_async_engine, get_engine
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import HOST
-from tests.clusters import ServerWith, Watched, until
+from tests.clusters import NODE_TIMEOUT_MS, ServerWith, Watched, until
+from tests.engine.hits import DAY, QUOTA
+from tests.engine.test_processes import outcome
 
 CHARGE = Charge("key", Limit(5, 86_400, "token_bucket"))
 
@@ -30,8 +33,26 @@ def watched() -> Iterator[Watched]:
 @pytest.fixture
 def master(watched: Watched) -> ServerWith:
     master: ServerWith = until(lambda: watched.settled, "the Sentinels agree on a master")
-    master.ask("FLUSHALL")
+    watched.flush()
     return master
+
+
+@pytest.fixture
+def patient(watched: Watched, master: ServerWith) -> Iterator[None]:
+    """Sentinels that take no busy master for one that has failed."""
+    for patience in (60_000, NODE_TIMEOUT_MS):
+        for sentinel in watched.sentinels:
+            sentinel.ask("SENTINEL", "SET", watched.name, "down-after-milliseconds", patience)
+        if patience != NODE_TIMEOUT_MS:
+            yield
+
+
+@pytest.mark.once
+def test_eight_processes_admit_exactly_the_quota(watched: Watched, patient: None) -> None:
+    host, port = watched.addresses[0]
+    url = f"sentinel+redis://{host}:{port}/{watched.name}"
+    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, 2_000, 0)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
 
 
 async def ask_both(engine: Any, server: ServerWith) -> list[int]:
@@ -92,12 +113,29 @@ def test_an_alias_of_django_redis_leads_to_the_master(
             with pytest.raises(ImproperlyConfigured, match="asks the replicas that Sentinel names"):
                 get_engine()
             return
-        assert get_engine().check([CHARGE])[0].remaining == 4
+        engine = get_engine()
+        until(lambda: peeks(engine), "the master is asked")
+        assert engine.check([CHARGE])[0].remaining == 4
         assert asyncio.run(asked_on_a_loop())[0].remaining == 3
 
 
+def peeks(engine: Any) -> bool:
+    """Whether the master is found; a Sentinel on a loaded machine may take it for silent, and names none meanwhile."""
+    try:
+        engine.peek([CHARGE])
+    except EngineUnavailable:
+        return False
+    return True
+
+
 async def asked_on_a_loop() -> Any:
-    return await get_async_engine().check([CHARGE])
+    engine = get_async_engine()
+    for _ in range(100):
+        with suppress(EngineUnavailable):
+            await engine.peek([CHARGE])
+            break
+        await asyncio.sleep(0.05)
+    return await engine.check([CHARGE])
 
 
 def test_a_failover_on_purpose_is_followed(watched: Watched, master: ServerWith) -> None:
