@@ -6,13 +6,14 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import timezone
 
 from django_ratelimiter import signals
 from django_ratelimiter.connection import get_engine
@@ -129,6 +130,19 @@ def test_collecting_tells_of_both(run: Any, sent: Sent, monkeypatch: pytest.Monk
     run()
     assert len(sent) == 2
     assert not UsageEpisode.objects.filter(name="behind").exists()
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_the_clock_of_a_collector_may_be_wrong(sent: Sent, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    now_us = time.time_ns() // 1_000
+    charge = Charge("key", Limit(1, 3_600, algorithm="fixed_window"), usage="rule|")
+    for _ in range(120):
+        get_engine().check([charge], now_us=now_us - 60_000_000)
+    monkeypatch.undo()
+    monkeypatch.setattr(time, "time", lambda: now_us / 1_000_000 + hours * 3_600)
+    monkeypatch.setattr(timezone, "now", lambda: datetime.fromtimestamp(time.time(), UTC))
+    collect_usage()
+    assert [each.get("rule", "behind") for each in sent] == ["rule"]
 
 
 def test_another_one_may_watch_while_nobody_collects(sent: Sent) -> None:

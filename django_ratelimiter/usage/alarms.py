@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import router
@@ -17,8 +17,8 @@ from django.db.models import F, QuerySet, Sum
 
 from ..models import UsageBucket, UsageEpisode
 from ..signals import collector_behind, refusal_rate_exceeded
-from .lag import Waiting
-from .times import Step, floor, now, stored
+from .lag import Waiting, engine_time
+from .times import Step, floor, stored
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -59,6 +59,11 @@ class Refusals(NamedTuple):
     def percent(self) -> float:
         """Which share was refused."""
         return 100 * self.denied / self.requests if self.requests else 0.0
+
+
+def now() -> datetime:
+    """This moment, by the clock that minutes are counted by."""
+    return datetime.fromtimestamp(engine_time(), UTC)
 
 
 def tell(waited: Waiting, marks: Marks) -> None:

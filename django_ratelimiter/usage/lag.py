@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..connection import get_engine
 from ..engine.usage import minute_of
+from ..exceptions import EngineUnavailable
 
 
 class Waiting(NamedTuple):
@@ -26,4 +27,13 @@ def waiting() -> Waiting:
     if not batches:
         return Waiting(0.0, 0)
     ended = (min(map(minute_of, batches)) + 1) * 60
-    return Waiting(max(time.time() - ended, 0.0), len(batches))
+    return Waiting(max(engine_time() - ended, 0.0), len(batches))
+
+
+def engine_time() -> float:
+    """The time by which minutes are counted, in seconds since the Unix epoch; ours where it cannot be asked."""
+    seen: Any = getattr(get_engine(), "partitions", None)
+    try:
+        return time.time() if seen is None else seen.now_us() / 1_000_000
+    except EngineUnavailable:
+        return time.time()
