@@ -84,7 +84,7 @@ def hours(period: Period, kept: Kept) -> Period:
     return replace(kept, whole={**kept.whole, Step.MINUTE: NEVER}).widened(period)
 
 
-def _weighed(period: Period, rule: str, kept: Kept) -> QuerySet[TopPartition, Any]:
+def _weighed(period: Period, rule: str, kept: Kept) -> QuerySet[Any, Any]:
     pieces = kept.pieces(hours(period, kept))
     found = reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[]))
     sums = TopPartition.objects.filter(found, rule_slug=rule).values("partition")
