@@ -136,21 +136,22 @@ def second_server() -> str | None:
 def test_elsewhere(outcome: Outcome, uv: str, *, strict: bool) -> None:
     """The suite on the other pairs of Python and Django that are to be had here.
 
-    The latest Django is paired with each Python, and each other one with the first that runs it; the oldest with the
-    last as well.
+    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between.
     """
+    tried: set[str] = set()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    found = {each: find_python(each, uv, install=strict) for each in classifiers("Programming Language :: Python")}
-    outcome.unavailable += [f"Python {version}" for version, python in found.items() if python is None]
-    versions = [version for version, python in found.items() if python is not None]
+    versions = classifiers("Programming Language :: Python")
     for version in versions:
-        djangos, python = supported_djangos(version), found[version]
-        latest = djangos[-1]
+        python = find_python(version, uv, install=strict)
+        if python is None:
+            outcome.unavailable.append(f"Python {version}")
+            continue
+        djangos = supported_djangos(version)
+        oldest, latest = djangos[0], djangos[-1]
         for django in djangos:
-            first = next(each for each in versions if django in supported_djangos(each))
-            wanted = {latest, djangos[0]} if version == versions[-1] else {latest}
-            if (version, django) == (here, latest) or (django not in wanted and version != first):
+            if (version, django) == (here, latest) or (django in tried and django not in (oldest, latest)):
                 continue
+            tried.add(django)
             name = f"python {version}, Django {django}"
             place = CACHE / "envs" / f"python{version}"  # one for all releases of Django: the rest stays compiled
             sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
