@@ -89,6 +89,23 @@ def test_narrow_and_dark(page: Browser) -> None:
     assert colours[0] != colours[1]
 
 
+def test_long_names_and_great_numbers(page: Browser) -> None:
+    count(2 * HOUR, rule="w" * 50, tier="e" * 50, allowed=10**12, denied=10**11, shadow_denied=10**10, degraded=1)
+    for width in (320, 1280):
+        page.resize(width, 800)
+        for period in (2, 3):
+            page.click(f".periods a:nth-of-type({period})")
+            overflowing = (
+                "return [...document.querySelectorAll(':root, .figures div, #content > h1, .totals tbody th')]"
+                ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+            )
+            assert page.script(overflowing) == []
+    page.click(".totals tbody tr:last-child th a")
+    assert page.texts("h1") == [f"Usage of “{'w' * 50}”"]
+    page.resize(320, 800)
+    assert page.script(overflowing) == []
+
+
 def test_by_keyboard(page: Browser) -> None:
     page.click(".periods a:nth-of-type(3)")
     page.script("document.querySelector('.periods a:last-of-type').focus()")

@@ -231,6 +231,11 @@ class TestBusiestHours:
         assert "Requests by the hour of the day" in page
         assert "Busiest hours" in page
 
+    def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
+        count(3 * DAY, allowed=2**50, denied=2**50)
+        assert sum(each.requests for each in busiest.of_day(busiest.by_hour(last(7 * DAY)))) > 2**47
+        assert "2,251,799,813,685,248" in text_of(staff.get(f"{REPORT}?period=7d"))
+
     def test_of_a_long_period_the_last_four_weeks(self) -> None:
         for days in (1, 27, 29, 60):
             count(days * DAY, rule=f"rule-{days}", allowed=1)

@@ -33,7 +33,7 @@ class HourOfDay(NamedTuple):
     @property
     def requests(self) -> float:
         """On average, in one such hour; 0 if there was none."""
-        return self.figures.requests * HOUR / self.time if self.time else 0.0
+        return self.figures.requests * (HOUR / self.time) if self.time else 0.0
 
 
 def by_hour(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Point]:
