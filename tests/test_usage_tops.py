@@ -190,7 +190,9 @@ def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine.partitions, "heaviest", watched)
     for number in range(5):
         meet(engine, ["a", "b"], DAY + number * HOUR)
-    collect()
+    told: list[tuple[int, int]] = []
+    collect(lambda done, waiting: told.append((done, waiting)))
+    assert told == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), *[(5, 5)] * 5]
     assert seen == [2, 2, 1]
     assert len(heaviest("hour")) == 5
     assert heaviest("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}

@@ -50,7 +50,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     """Add the counts of all closed minutes to the usage buckets, and publish the rules' version again.
 
     What the engine knows of partitions is stored, too. progress: called before each batch, of which one at a time is
-    read, however many wait.
+    read, however many wait; and while partitions are stored.
     Safe to be killed, repeated, and run by several at once. Raises EngineUnavailable, or OperationalError, with
     whatever is not yet added left for the next time; RuntimeError inside a transaction of the caller's, whose
     rollback would lose what has been dropped from the engine.
@@ -82,7 +82,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
             batches += added
             requests += added * sum(count.allowed + count.denied + count.shadow_denied for count in counts)
     try:
-        collect_partitions(engine, database)
+        collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
     except (OperationalError, InterfaceError):
         raise
     except EngineUnavailable as error:  # some shards could be asked, or it would have been raised before

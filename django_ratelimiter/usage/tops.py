@@ -8,7 +8,7 @@ stored, and its different partitions once the day is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,9 +38,10 @@ DAY: Final[str] = UsageBucket.Granularity.DAY
 Weights = Mapping[str, tuple[int, int]]
 
 
-def collect_partitions(engine: Engine, database: str) -> None:
+def collect_partitions(engine: Engine, database: str, go_on: Callable[[], None] = lambda: None) -> None:
     """Store what the engine knows; an engine of the project's own need not know anything.
 
+    go_on: called again and again, for what is behind takes its time.
     What is over is over by the engine's clock: ours may be wrong. Raises EngineUnavailable and OperationalError;
     nothing is lost then.
     """
@@ -50,20 +51,22 @@ def collect_partitions(engine: Engine, database: str) -> None:
     before = seen.now_us() // MINUTE_US - GRACE
     hours = sorted(seen.hours())
     if hours:
-        _store_hours(database, seen, hours, before)
+        _store_hours(database, seen, hours, before, go_on)
     while samples := seen.samples(before, 1):
+        go_on()
         for minute, counts in samples.items():
             _store_samples(database, minute, counts)
         seen.drop_samples(samples)
 
 
-def _store_hours(database: str, seen: Any, hours: Sequence[Hour], before: int) -> None:
+def _store_hours(database: str, seen: Any, hours: Sequence[Hour], before: int, go_on: Callable[[], None]) -> None:
     """Store these, and have the engine forget what is complete. before: the minute before which nothing is added."""
     _store_unique(database, seen, hours)
     over, today = before // 60, starts_of(before)[DAY]
     early: set[Hour] = set()  # whose counts have not come in
     for some in _in_parts(seen, sorted({(hour, rule_of(label)) for hour, label in hours})):
         for (hour, rule), weights in zip(some, seen.heaviest(some, MOST), strict=True):
+            go_on()
             if not _store_heaviest(database, slug(rule), hour, weights):
                 early.add((hour, rule))
         seen.drop_heaviest([each for each in some if each[0] < over and each not in early])
