@@ -19,9 +19,8 @@ from .async_links import AsyncLinks
 from .clients import Access, Address
 from .links import Links
 from .on_demand import access_of
-from .publishing import ASKING, MOST_TURNS, Burst, Publication
+from .publishing import MOST_TURNS, Burst, Publication
 from .topology import PATIENCE, Topology
-from .wires import LAST_LOOK, LOAD, raise_if_broken
 
 T = TypeVar("T")
 
@@ -70,17 +69,12 @@ class Nodes:
     def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
         """Send one packed call to the node of a shard, see Links.ask."""
         wait = 2 * PATIENCE if self._deadline is None else self._deadline
-        address, asking = self._topology.address(shard, wait), False
+        address = self._topology.address(shard, wait)
         for _ in range(MOST_TURNS):
             try:
-                if asking:
-                    return ask_there(self._access, address, call, _left(until, self._deadline))
                 return self._links.at(address).ask(call, until)
             except EngineUnavailable as error:
-                redirection = self._topology.redirection(shard, address, error)
-                if redirection is None:
-                    raise
-                address, asking = redirection
+                address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
     def is_down(self, shard: int) -> bool:
@@ -154,18 +148,12 @@ class AsyncNodes:
 
     async def ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see AsyncLinks.ask."""
-        address, asking = await self._address(shard), False
+        address = await self._address(shard)
         for _ in range(MOST_TURNS):
             try:
-                if asking:
-                    left = _left(until, self._deadline)
-                    return await asyncio.to_thread(ask_there, self._access, address, call, left, kind)
                 return await self._links.at(address).ask(call, until, kind)
             except EngineUnavailable as error:
-                redirection = self._topology.redirection(shard, address, error)
-                if redirection is None:
-                    raise
-                address, asking = redirection
+                address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
     def is_down(self, shard: int) -> bool:
@@ -256,23 +244,12 @@ def _ended(burst: Generator[None, None, list[Any]]) -> list[Any] | EngineUnavail
     raise AssertionError("A burst has two steps.")
 
 
-def _left(until: float | None, deadline: float | None) -> float:
-    """Seconds that a call may still take."""
-    left = deadline if until is None else until - monotonic()
-    return PATIENCE if left is None else max(left, LAST_LOOK)
+def _moved_to(topology: Topology, shard: int, address: Address, error: EngineUnavailable) -> Address:
+    """Where a call is sent instead that the node at an address did not answer; raises the error if nowhere.
 
-
-def ask_there(access: Access, address: Address, call: bytes, seconds: float, kind: type = list) -> Any:
-    """Send one packed call to a node that is taking the slot over, and knows the script or not.
-
-    seconds: for each step. kind: of the reply.
+    Nor is it sent in advance of a move: usage counted there would stand in the way of what is still to come.
     """
-    try:
-        with access.node(address, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
-            connection = client.connection_pool.get_connection()
-            connection.send_packed_command([LOAD + ASKING + call])
-            reply = [connection.read_response() for _ in range(3)][-1]
-            raise_if_broken(reply, kind)
-            return reply
-    except (RedisError, OSError, ValueError) as error:  # of an address that is none
-        raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+    redirection = topology.redirection(shard, address, error)
+    if redirection is None or redirection.asking:
+        raise error
+    return redirection.address
