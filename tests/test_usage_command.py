@@ -44,6 +44,25 @@ def test_the_command_says_what_came() -> None:
     assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
 
 
+class NoReplica:
+    """A router whose database for reading is not there."""
+
+    def db_for_read(self, *args: Any, **hints: Any) -> str:
+        return "replica"
+
+    def db_for_write(self, *args: Any, **hints: Any) -> str:
+        return "default"
+
+
+def test_a_replica_that_is_behind_is_not_asked(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [NoReplica()]
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8}}
+    charge = Charge("key", Limit(1_000, 60), usage="rule|free", partition="caller")
+    get_engine().check([charge], now_us=60_000_000)
+    assert run().startswith("Collected 1 batch: 1 request,")
+    collect_usage(behind=1)
+
+
 def test_the_command_deletes_what_is_past_its_time(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8, "hour": 100, "day": None}}
     decide(3)
