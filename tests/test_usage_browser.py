@@ -70,6 +70,28 @@ def test_every_period_of_every_report(page: Browser) -> None:
     assert page.complaints() == []
 
 
+def test_each_part_of_a_report(page: Browser) -> None:
+    parts = ["By rule and tier", "Requests by the hour of the day", "Busiest hours"]
+    page.click(".periods a:nth-of-type(3)")
+    assert page.texts("h2") == ["Requests per hour", *parts]
+    assert len(page.texts(".busiest tbody tr")) == 3
+    page.click(".totals tbody tr:last-child th a")
+    of_one_rule = ["Different clients per hour", "Heaviest clients"]
+    assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
+    assert page.texts(".heaviest tbody tr") == ["0123456789abcdef\t900\t90"]
+    page.click("#ratelimiter-heaviest + .periods a:last-of-type")
+    assert page.texts("#ratelimiter-heaviest + .periods [aria-current]") == ["By refusals"]
+    page.click(".totals tbody tr:first-child .tier a")
+    assert page.texts(".filters li:first-child") == ["Only of the tier t0. Show all tiers"]
+    page.click(".filters li:first-child a")
+    assert len(page.texts(".totals tbody tr")) == 3
+    page.click(".periods a:last-of-type")
+    page.click(".custom [type=submit]")
+    page.wait_for(".totals")
+    assert len(page.texts(".totals tbody tr")) == 2
+    assert page.complaints() == []
+
+
 def test_bars_stand_where_the_figures_say(page: Browser) -> None:
     heights = page.script(
         "return ['allowed', 'denied'].map(kind => Math.max(...[...document.querySelectorAll(`.bars rect.${kind}`)]"
