@@ -198,6 +198,15 @@ def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch
     assert heaviest("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
 
 
+def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_before(engine: Any, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
+    meet(engine, ["a"], midnight + HOUR / 4)
+    collect()
+    assert heaviest("hour") == {midnight - HOUR: {"a": (1, 0)}}
+    assert engine.partitions.hours() == set()
+
+
 def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
     """The counts of another shard, say: only one collector at once may write what is bounded."""
     meet(engine, ["a"], DAY)

@@ -115,7 +115,8 @@ def _known(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, st
 def _store_heaviest(database: str, rule: str, hour: int, weights: Weights) -> bool:
     """Store these; False if nothing of this rule and day has been counted yet, so that others could not be kept out."""
     starts = starts_of(hour * 60)
-    days = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start=starts[DAY])
+    either = starts[DAY], starts_of(hour * 60 + 59)[DAY]  # days that begin at half past may share an hour of the engine
+    days = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start__in=either)
     first = days.order_by("pk").values_list("pk", flat=True).first()
     if first is None:
         return False
