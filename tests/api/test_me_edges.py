@@ -9,8 +9,10 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
-from django.utils import timezone
+from django.utils import timezone, translation
 
+from django_ratelimiter import connection
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
@@ -93,3 +95,30 @@ def test_none_of_another_caller(make_rule: MakeRule, as_ann: Client) -> None:
     assert told(as_ann, "remaining") == [("per-user", 5)]
     for query in ("user=bob", "user=2", "partition=user:2", "tier=pro", "rule=per-user&format=json"):
         assert [limit["remaining"] for limit in as_ann.get(f"/limits/me/?{query}").json()["limits"]] == [5]
+
+
+def test_where_redis_goes_away_in_between(make_rule: MakeRule, as_ann: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the middleware has charged cannot be given back, and what remains is not known; no more than that."""
+    make_rule("per-ip", partition_by=["ip"])
+    assert told(as_ann, "remaining") == [("per-ip", 5)]
+
+    def gone(*_given: Any, **_options: Any) -> Any:
+        raise EngineUnavailable("gone")
+
+    for name in ("refund", "peek"):
+        monkeypatch.setattr(type(connection.get_engine()), name, gone)
+    assert told(as_ann, "remaining") == [("per-ip", None)]
+
+
+def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, as_staff: Client, settings: Any) -> None:
+    make_rule("api")
+    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    german = {"Accept-Language": "de"}
+    with translation.override("en-us"):  # what the middleware activates stays active
+        own = me(as_ann, **german)
+        wrong = as_staff.get("/limits/usage/", {"period": "2w"}, headers=german).json()
+        unknown = as_staff.get("/limits/rules/none/", headers=german).json()
+    assert own["limits"][0]["in_words"] == "5 pro Tag, Token-Bucket"
+    assert own["usage"]["explanation"].startswith("Anfragen werden nach Regel und Stufe gezählt")
+    assert wrong == {"period": ["Schreiben Sie eine Länge wie 90m, 36h oder 30d, höchstens 366d."]}
+    assert unknown == {"detail": "Es gibt keine Regel „none“."}
