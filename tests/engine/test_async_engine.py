@@ -26,6 +26,8 @@ from tests.engine.trio import Trio
 from tests.engine.walk import Walk
 
 DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
+#: Seconds that nothing here takes.
+LONG = 30.0
 
 
 def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], **options: Any) -> Any:
@@ -103,6 +105,24 @@ def test_a_crowd_before_a_sound_server_is_no_outage(redis_url: str) -> None:
         assert (await engine.check([DAY]))[0].remaining == 3
 
     run(redis_url, crowd, deadline=1.0, most_connections=1)
+
+
+def test_connections_that_come_too_late_for_a_crowd_are_no_outage(redis_url: str) -> None:
+    """What is given back to calls that have no time left shows that the server answers."""
+
+    async def crowd(engine: AsyncRedisEngine) -> None:
+        await engine.check([DAY])
+        kept = engine._links._loops[asyncio.get_running_loop()]
+        wire = kept.take()
+        assert wire is not None
+        kept._round_trip = LONG  # more than any call has
+        waiting = asyncio.gather(*(engine.check([DAY]) for _ in range(5)), return_exceptions=True)
+        await asyncio.sleep(0)
+        kept.give_back(wire)
+        assert {type(result) for result in await waiting} == {EngineUnavailable}
+        assert (await engine.check([DAY]))[0].remaining == 3
+
+    run(redis_url, crowd, deadline=LONG / 2, most_connections=1)
 
 
 def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None:

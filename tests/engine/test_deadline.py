@@ -105,6 +105,37 @@ def test_where_no_thread_could_be_had_one_is_begun_later(server: RedisServer, mo
         wait_until(lambda: admits(engine))
 
 
+def test_threads_for_which_connections_come_too_late_see_no_outage(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = 0.3
+    engine = RedisEngine(redis_client, "test", deadline=deadline)
+    stock = engine._links._stock
+    make = stock._make
+
+    def slowly(seconds: float | None) -> Any:
+        time.sleep(0.6 * deadline)  # so that one comes in time, and the next does not
+        return make(seconds)
+
+    monkeypatch.setattr(stock, "_make", slowly)
+    answers: list[object] = []
+
+    def ask() -> None:
+        try:
+            answers.append(engine.check([DAY]))
+        except EngineUnavailable as error:
+            answers.append(error)
+
+    asking = [threading.Thread(target=ask) for _ in range(2 * MOST_FAILURES)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    assert sum(isinstance(answer, EngineUnavailable) for answer in answers) >= MOST_FAILURES
+    assert not engine._links.is_open
+    assert engine.check([DAY])[0].allowed
+
+
 def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
     deadline = 0.1
 

@@ -12,8 +12,8 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ...exceptions import EngineUnavailable
 from ..resilience import Breaker
-from .async_stock import AsyncStock, Crowded
-from .stock import CONNECT_SECONDS
+from .async_stock import AsyncStock
+from .stock import CONNECT_SECONDS, Crowded
 from .wires import PING, is_outage, raise_if_broken
 
 #: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.

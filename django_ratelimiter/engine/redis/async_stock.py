@@ -11,15 +11,11 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as TooLate
 
 from .async_wires import AsyncWire, connect, within
-from .stock import CONNECT_SECONDS
+from .stock import CONNECT_SECONDS, Crowded
 from .wires import LOAD, is_outage
 
 #: Connections that one event loop makes at the same time; with TLS each takes a while of computing.
 MOST_AT_ONCE: Final = 4
-
-
-class Crowded(TooLate):
-    """There was no connection in time, but others are at work: whether the server fails, they will tell."""
 
 
 class AsyncStock:
@@ -67,7 +63,7 @@ class AsyncStock:
             self._waiting.pop(waiting, None)
         if at is not None and at - self.loop.time() < self._round_trip:
             self.give_back(wire)  # too late for a reply: it is better kept for others
-            raise TooLate("No connection within the deadline.")
+            raise Crowded("No connection in time for a reply within the deadline.")
         return wire
 
     def give_back(self, wire: AsyncWire) -> None:

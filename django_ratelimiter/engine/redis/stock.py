@@ -21,6 +21,10 @@ from .wires import LOAD, Wire, is_outage
 CONNECT_SECONDS: Final = 2.0
 
 
+class Crowded(TooLate):
+    """There was no connection in time, but the server has just greeted or answered others: it does not fail."""
+
+
 class Stock:
     """Idle connections, and a thread that makes more while calls wait for them, and probes while the breaker is open.
 
@@ -43,7 +47,7 @@ class Stock:
         self._thread: Thread | None = None
         self._stopped = False
         self._round_trip = float("inf")
-        self._failed = 0
+        self._made = self._failed = 0
         self._error: Exception = TooLate("not tried yet")
 
     def take(self) -> Wire | None:
@@ -66,7 +70,7 @@ class Stock:
             return self._make(None)
         with self._changed:
             self.waiting += 1
-            failed = self._failed
+            made, failed = self._made, self._failed
             try:
                 self._see_to_thread()
                 while (left := until - monotonic()) > 0:
@@ -78,7 +82,8 @@ class Stock:
                     if self._failed != failed:
                         raise LostError(str(self._error)) from self._error
                     self._changed.wait(left)
-                raise TooLate("No connection within the deadline; it is being made for later calls.")
+                late = TooLate if self._made == made else Crowded
+                raise late("No connection within the deadline; it is being made for later calls.")
             finally:
                 self.waiting -= 1
 
@@ -90,11 +95,11 @@ class Stock:
                 self._changed.notify()
 
     def fail(self, error: Exception) -> None:
-        """Note that a call has failed; after some, the thread begins to probe.
+        """Note that a call has failed; after some, unless there were too many at once, the thread begins to probe.
 
         What is idle then may be as lost, as where a firewall has forgotten what was quiet for long.
         """
-        if self._deadline is not None and self.breaker.fail(error):
+        if self._deadline is not None and not isinstance(error, Crowded) and self.breaker.fail(error):
             self.hang_up()
             self.see_to_probing()
 
@@ -169,6 +174,7 @@ class Stock:
         else:
             self.idle.append(wire)
             with self._changed:
+                self._made += 1
                 self._changed.notify()
 
     @staticmethod
