@@ -83,10 +83,10 @@ def test_tasks_begin_one_after_the_other_and_the_worker_is_free_meanwhile(
     paid = begun(redis_client, "pay")
     assert sorted(task.number for task in paid) == list(range(TASKS))
     gaps = [later.at - sooner.at for sooner, later in pairwise(paid)]
-    assert min(gaps) >= INTERVAL - TOLERANCE
-    assert paid[-1].at - paid[0].at >= (TASKS - 1) * INTERVAL - TOLERANCE
     latest = max(task.at - sent[task.number] for task in begun(redis_client, "quick") if task.number)
     assert latest < INTERVAL
+    assert min(gaps) >= INTERVAL - TOLERANCE - latest  # on a busy machine one begins late, and the next does not
+    assert paid[-1].at - paid[0].at >= (TASKS - 1) * INTERVAL - TOLERANCE - latest
     assert len(sent) > 3 * TASKS
     engine = get_engine()
     counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
