@@ -176,3 +176,37 @@ def test_a_task_that_is_cancelled_between_two_shards_leaves_nothing_spent(far: F
         return left
 
     assert asyncio.run(use()) == [5, 5]
+
+
+def test_a_task_that_is_cancelled_while_shards_give_back_has_all_of_them_do_so(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charges = [charge(shard) for shard in (9, 20, 40)]
+    twin = RedisEngine(far.client, deadline=30.0).for_event_loops()
+    assert twin is not None
+    assert twin._nodes is not None
+    ask = twin._nodes.ask
+    turns: list[int] = []
+
+    async def asking(shard: int, *arguments: Any) -> Any:
+        turns.append(shard)
+        if shard == 40:
+            raise EngineUnavailable("lost")
+        if len(turns) == 4:  # the first that gives back
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        return await ask(shard, *arguments)
+
+    async def use() -> list[int]:
+        await twin.peek(charges)
+        monkeypatch.setattr(twin._nodes, "ask", asking)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(twin.check(charges))
+        monkeypatch.undo()
+        left = [verdict.remaining for verdict in await twin.peek(charges)]
+        await twin.aclose()
+        return left
+
+    assert asyncio.run(use()) == [5, 5, 5]
+    assert turns == [9, 20, 40, 9, 20]

@@ -179,7 +179,8 @@ class AsyncRedisEngine(Planner):
             try:
                 turn, given = calls.send, await self._make(call, until)
             except asyncio.CancelledError as error:
-                await _to_the_end(self._go(calls, until=until, cancelled=error))
+                with suppress(Exception):  # whatever comes of that, it is cancelled
+                    await _to_the_end(self._go(calls, until=until, cancelled=error))
                 raise
             except Exception as error:
                 turn, given = calls.throw, error

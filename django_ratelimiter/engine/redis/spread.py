@@ -118,11 +118,12 @@ class Spread:
 
     def refunding(self, receipts: Sequence[Verdict]) -> Calls[None]:
         """Give back in every shard that can be reached; raises EngineUnavailable if one could not."""
-        parts, problem = self._parts((), receipts), None
+        problem: BaseException | None = None
+        parts = self._parts((), receipts)
         for shard in sorted(parts):
             try:
                 yield Call(shard, Mode.REFUND, receipts=parts[shard].receipts)
-            except EngineUnavailable as error:
+            except (EngineUnavailable, CancelledError) as error:
                 problem = error
             else:
                 mark_refunded(parts[shard].receipts)
@@ -145,7 +146,7 @@ class Spread:
             if verdicts:
                 try:
                     yield Call(shard, Mode.UNDO, packed=self._planner._undoing(verdicts, shard=shard))
-                except EngineUnavailable:
+                except (EngineUnavailable, CancelledError):
                     continue
 
     def _withdrawing(
