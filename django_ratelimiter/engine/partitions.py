@@ -2,7 +2,8 @@
 
 A process tells the engine of partitions in calls that decide, as notes beside the charges. It tells of those that the
 call is about where it is weighed, as every call of a calm process is and one in sixteen of a busy one, and with it of
-those that it has met for the first time in this hour.
+those that it has met for the first time in this hour. Where there are several shards, each call tells of its own new
+ones: what two shards know of one partition would count as two.
 """
 
 from __future__ import annotations
@@ -63,10 +64,13 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """What one process tells. For all threads, without a lock: a race at worst tells twice."""
+    """What one process tells. For all threads, without a lock: a race at worst tells twice.
 
-    def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
-        self._clock = clock
+    at_once: whether a call that is not weighed tells of its own new partitions, rather than leaving them to another.
+    """
+
+    def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
+        self._clock, self._at_once = clock, at_once
         self._told: dict[str, str] = {}  # the label by the key of the charge
         self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
@@ -119,7 +123,7 @@ class Notes:
                     break
             else:
                 flags = (told.get(key) != label) + IS_SAMPLED * is_sampled(partition)
-                if weight or flags & IS_SAMPLED:
+                if weight or flags & IS_SAMPLED or (flags and self._at_once):
                     notes.append(Note(bytearray((flags, weight, number)), label, partition, (key,)))
                 elif flags:
                     self._new[key] = label, partition

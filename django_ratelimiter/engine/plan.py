@@ -65,7 +65,7 @@ class Planner:
         self._heads: dict[tuple[int, int], bytes] = {}
         self._compared: tuple[int | Version | None, bytes] = None, _word(b"")
         self._kept: dict[int, tuple[Sequence[Charge], int | Version | None, bytes]] = {}  # by `id` of the charges
-        self._notes = Notes()
+        self._notes = Notes(at_once=shards > 1)
         self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
 
     def shard_of(self, charge: Charge) -> int:

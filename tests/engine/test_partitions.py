@@ -206,6 +206,19 @@ def test_shards_add_up(running_cluster: Cluster) -> None:
     client.close()
 
 
+def test_a_partition_that_busy_processes_meet_is_known_to_one_shard_alone(
+    running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WEIGHED_ONE_BY_ONE", 1)
+    running_cluster.flush()
+    with ClusterOnDemand(running_cluster.urls[0]) as client:
+        for _ in range(4):
+            engine = RedisEngine(client)
+            for caller in numbered(100):
+                meet(engine, [caller])
+        assert abs(unique(engine) - 100) <= 3
+
+
 class TestNotes:
     """What a process tells."""
 
