@@ -30,7 +30,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 _recovered: list[Callable[[], None]] = []
 _switched: list[Callable[[], None]] = []
 
-#: Every breaker of this process, by its id.
+#: Every breaker of this process that is not retired, by its id.
 _breakers: Final[WeakValueDictionary[int, Breaker]] = WeakValueDictionary()
 
 
@@ -41,7 +41,7 @@ def when_recovered(told: Callable[[], None]) -> None:
 
 
 def when_switched(told: Callable[[], None]) -> None:
-    """Call this whenever a breaker has opened or closed; once per function."""
+    """Call this whenever a breaker has opened or closed, or one that is open is retired; once per function."""
     if told not in _switched:
         _switched.append(told)
 
@@ -112,6 +112,11 @@ class Breaker:
         self.is_open = False
         logger.warning("Redis is asked again.")
         _tell_of_switch()
+
+    def retire(self) -> None:
+        """Note that nobody will want to ask the server any more."""
+        if _breakers.pop(id(self), None) is not None and self.is_open:
+            _tell_of_switch()
 
     def why(self) -> str:
         """Why it is open, for an error's text."""

@@ -31,7 +31,7 @@ class AsyncLinks:
         pool = self._pool = client.connection_pool
         self._patience = pool.connection_kwargs.get("socket_timeout", DEFAULT_SECONDS) if deadline is None else deadline
         self._deadline, self._most, self._probe = deadline, most, probe
-        self._breaker = Breaker()
+        self._breaker, self._is_abandoned = Breaker(), False
         self._probing: asyncio.Task[None] | None = None
         self._attempted: asyncio.Future[None]
         self._pid, self._cut_off = getpid(), False
@@ -112,6 +112,11 @@ class AsyncLinks:
         if kept is not None:
             kept.hang_up()
 
+    def abandon(self) -> None:
+        """As Links.abandon: it is not probed any more either, for the task that does so would keep us alive."""
+        self._is_abandoned = True
+        self._breaker.retire()
+
     async def close(self) -> None:
         """Close the idle connections of this event loop."""
         kept = self._loops.pop(asyncio.get_running_loop(), None)
@@ -144,7 +149,7 @@ class AsyncLinks:
         return self._attempted
 
     async def _probe_until_closed(self, kept: AsyncStock) -> None:
-        while self._breaker.is_open:
+        while self._breaker.is_open and not self._is_abandoned:
             await asyncio.sleep(self._breaker.next_probe_in())
             attempted, self._attempted = self._attempted, kept.loop.create_future()
             try:

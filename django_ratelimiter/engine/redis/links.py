@@ -108,6 +108,10 @@ class Links:
         """Close what is idle: one of these connections has just given a reply that is none."""
         self._stock.hang_up()
 
+    def abandon(self) -> None:
+        """Nobody will ask this server any more: whether it is away is nobody's concern."""
+        self._stock.breaker.retire()
+
     def _until(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 

@@ -28,18 +28,24 @@ LOST: Final = f"The nodes of the cluster sent a call on {MOST_TURNS} times."
 
 
 class _OfEach:
-    """Something for each node, made when it is first needed and forgotten with the node."""
+    """Something for each node, made when it is first needed and forgotten with the node.
 
-    def __init__(self, topology: Topology, make: Callable[[Address], Any]) -> None:
+    end: told of what is forgotten.
+    """
+
+    def __init__(
+        self, topology: Topology, make: Callable[[Address], Any], end: Callable[[Any], None] = lambda made: None
+    ) -> None:
         self._topology = topology
-        self._make = make
+        self._make, self._end = make, end
         self._made: dict[Address, Any] = {}
 
     def at(self, address: Address) -> Any:
         made = self._made.get(address)
         if made is None:
             for gone in set(self._made) - self._topology.in_use:
-                self._made.pop(gone, None)
+                if (forgotten := self._made.pop(gone, None)) is not None:
+                    self._end(forgotten)
             made = self._made.setdefault(address, self._make(address))
         return made
 
@@ -64,7 +70,7 @@ class Nodes:
         self._topology = topology
         self._deadline = deadline
         self._clients = _OfEach(topology, access.node)
-        self._links = _OfEach(topology, lambda address: Links(access.node(address), deadline))
+        self._links = _OfEach(topology, lambda address: Links(access.node(address), deadline), Links.abandon)
 
     def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
         """Send one packed call to the node of a shard, see Links.ask."""
@@ -144,7 +150,9 @@ class AsyncNodes:
         self._access = access
         self._topology = topology
         self._deadline = deadline
-        self._links = _OfEach(topology, lambda address: AsyncLinks(access.async_node(address), most, deadline))
+        self._links = _OfEach(
+            topology, lambda address: AsyncLinks(access.async_node(address), most, deadline), AsyncLinks.abandon
+        )
 
     async def ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see AsyncLinks.ask."""

@@ -1,0 +1,84 @@
+"""A node that has left its cluster for good: nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pytest
+
+from django_ratelimiter.engine import EngineUnavailable, resilience
+from django_ratelimiter.engine.redis.clients import Access, Address
+from django_ratelimiter.engine.redis.nodes import AsyncNodes, Nodes
+from django_ratelimiter.engine.redis.wires import PING
+from django_ratelimiter.engine.resilience import MOST_FAILURES, open_breakers, when_switched
+from example_project.redis_server import HOST, free_port
+
+
+class OneNode:
+    """A cluster of one node that nobody answers for; it may be another one from some time on."""
+
+    is_known = True
+
+    def __init__(self) -> None:
+        self.replace()
+
+    def replace(self) -> None:
+        self.at = HOST, free_port()
+
+    @property
+    def in_use(self) -> set[Address]:
+        return {self.at}
+
+    def known_address(self, shard: int) -> Address:
+        return self.at
+
+    def address(self, shard: int, wait: float) -> Address:
+        return self.at
+
+    def redirection(self, *_arguments: Any) -> None:
+        return None
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many servers of this test were known to be away, whenever that has changed."""
+    monkeypatch.setattr(resilience, "_breakers", WeakValueDictionary())
+    monkeypatch.setattr(resilience, "_switched", [])
+    numbers: list[int] = []
+    when_switched(lambda: numbers.append(open_breakers()))
+    return numbers
+
+
+def lose(ask: Callable[[], Any], cluster: Any) -> None:
+    """Ask a node until it is not asked any more, then another one that has taken over."""
+    for _ in range(MOST_FAILURES):
+        with pytest.raises(EngineUnavailable):
+            ask()
+    cluster.replace()
+    with pytest.raises(EngineUnavailable):
+        ask()
+
+
+def test_it_is_not_counted_among_those_that_are_away(told: list[int]) -> None:
+    cluster: Any = OneNode()
+    nodes = Nodes(Access((), {}), cluster, deadline=0.2)
+    lose(lambda: nodes.ask(0, PING), cluster)
+    assert told == [1, 0]
+
+
+def test_no_task_goes_on_probing_it(told: list[int]) -> None:
+    cluster: Any = OneNode()
+    with asyncio.Runner() as runner:
+        nodes = AsyncNodes(Access((), {}), cluster, most=1, deadline=0.2)
+        lose(lambda: runner.run(nodes.ask(0, PING)), cluster)
+        assert told == [1, 0]
+
+        async def all_others_end() -> None:
+            async with asyncio.timeout(20):
+                while len(asyncio.all_tasks()) > 1:
+                    await asyncio.sleep(0.01)
+
+        runner.run(all_others_end())
