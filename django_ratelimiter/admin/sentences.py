@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Final
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -192,7 +193,7 @@ def _pace(limit: Limit) -> str:
     time = Fraction(limit.window_us, limit.quota)
     if time.denominator == 1:
         return per(_("one"), int(time))
-    return _("about one per %(seconds)s seconds") % {"seconds": f"{float(time) / 1e6:.4g}"}
+    return _("about one per %(seconds)s seconds") % {"seconds": number_format(f"{float(time) / 1e6:.4g}")}
 
 
 _TOLD: Final[dict[str, Callable[[Limit, str, Any], list[str]]]] = {

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.utils import translation
 
 from django_ratelimiter.admin.sentences import sentences
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine
@@ -128,3 +129,17 @@ def test_a_new_option_is_to_be_told() -> None:
     """Who adds a column must say in `admin/sentences.py` and `rules/words.py` what it does, and then here."""
     told = {"quota", "window_seconds", "burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone"}
     assert set(NOT_GIVEN) == told | {"anchor_day", "max_delay_ms"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns", "says"),
+    [
+        ({}, {}, "Für alle Aufrufer zusammen gibt es 10 Einheiten pro Minute."),
+        ({"partition_by": ["ip"]}, {"quota": 1}, "Je IP-Adresse gibt es 1 Einheit pro Minute."),
+        ({}, {"algorithm": "token_bucket", "quota": 7}, "etwa eine pro 8,571 Sekunden"),
+        ({}, {"window_seconds": Decimal(86_400)}, "mit jedem Fenster über einen Tag nach der Uhr"),
+    ],
+)
+def test_in_german(rule: dict[str, Any], columns: dict[str, Any], says: str) -> None:
+    with translation.override("de"):
+        assert says in sentences(row(rule=Rule(**rule), **columns))
