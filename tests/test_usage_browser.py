@@ -128,6 +128,19 @@ def test_long_names_and_great_numbers(page: Browser) -> None:
     assert page.script(overflowing) == []
 
 
+def test_a_number_stays_on_one_line(page: Browser) -> None:
+    count(2 * HOUR, tier="t1", allowed=987_654_321, denied=98_765_432)
+    page.resize(320, 800)
+    page.click(".periods a:nth-of-type(3)")
+    assert "987,654,321" in page.texts(".totals tbody td.number")
+    broken = (
+        "const lines = e => { const r = document.createRange(); r.selectNodeContents(e);"
+        "return new Set([...r.getClientRects()].map(b => b.top)).size };"
+        "return [...document.querySelectorAll('.totals td.number')].filter(e => lines(e) > 1).map(e => e.textContent)"
+    )
+    assert page.script(broken) == []
+
+
 def test_by_keyboard(page: Browser) -> None:
     page.click(".periods a:nth-of-type(3)")
     page.script("document.querySelector('.periods a:last-of-type').focus()")
@@ -151,7 +164,7 @@ def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None
     page.click(".totals tbody th a")
     page.type(".search input[name$=ip]", "nowhere" + ENTER)
     page.wait_for(".search .errorlist")
-    assert page.texts(".search .errorlist") == ["Nobody is known by this."]
+    assert page.texts(".search .errorlist") == ["This is no IP address."]
     page.script("document.querySelector('.search input[name$=ip]').value = ''")
     page.type(".search input[name$=ip]", "192.0.2.7" + ENTER)
     page.wait_for(".search [role=status]")

@@ -108,13 +108,20 @@ def test_the_address_of_one_who_has_no_account(staff: Client, split_by: Any, rf:
 
 @pytest.mark.parametrize(
     ("name", "typed"),
-    [("user", "nobody"), ("user", "a\0"), ("user", "9" * 99), ("ip", "here"), ("ip", "\0"), ("api_key", "unknown")],
+    [("user", "nobody"), ("user", "a\0"), ("user", "9" * 99), ("api_key", "unknown")],
 )
 def test_one_whom_nobody_knows(staff: Client, split_by: Any, name: str, typed: str) -> None:
     split_by(name)
     response = find(staff, **{name: typed})
     assert response.redirect_chain == []
     assert re.search("Nobody is known by this|Null characters are not allowed", text_of(response))
+    assert ("by login name or primary key" in text_of(response)) is (name == "user")
+
+
+@pytest.mark.parametrize(("typed", "says"), [("here", "This is no IP address."), ("\0", "Null characters are not")])
+def test_what_is_no_address(staff: Client, split_by: Any, typed: str, says: str) -> None:
+    split_by("ip")
+    assert says in text_of(find(staff, ip=typed))
 
 
 def test_only_where_clients_are_told_apart(staff: Client, split_by: Any) -> None:

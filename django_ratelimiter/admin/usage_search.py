@@ -61,7 +61,7 @@ class ClientForm(forms.Form):
             return typed.strip() if name.startswith("header:") else typed
         value = identity.value(name)
         if value is None:
-            self.add_error(name, _("Nobody is known by this."))
+            self.add_error(name, _("This is no IP address.") if name == "ip" else _("Nobody is known by this."))
         return value or ""
 
 
