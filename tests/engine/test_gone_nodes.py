@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,11 +11,13 @@ from weakref import WeakValueDictionary
 import pytest
 
 from django_ratelimiter.engine import EngineUnavailable, resilience
+from django_ratelimiter.engine.redis import stock
 from django_ratelimiter.engine.redis.clients import Access, Address
 from django_ratelimiter.engine.redis.nodes import AsyncNodes, Nodes
 from django_ratelimiter.engine.redis.wires import PING
 from django_ratelimiter.engine.resilience import MOST_FAILURES, open_breakers, when_switched
 from example_project.redis_server import HOST, free_port
+from tests.clusters import until
 
 
 class OneNode:
@@ -62,11 +65,14 @@ def lose(ask: Callable[[], Any], cluster: Any) -> None:
         ask()
 
 
-def test_it_is_not_counted_among_those_that_are_away(told: list[int]) -> None:
+def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it counted among those that are away."""
+    monkeypatch.setattr(stock, "Thread", lambda **options: threading.Thread(**options | {"name": "of this test"}))
     cluster: Any = OneNode()
     nodes = Nodes(Access((), {}), cluster, deadline=0.2)
     lose(lambda: nodes.ask(0, PING), cluster)
     assert told == [1, 0]
+    until(lambda: not [each for each in threading.enumerate() if each.name == "of this test"], "it has ended")
 
 
 def test_no_task_goes_on_probing_it(told: list[int]) -> None:

@@ -113,7 +113,7 @@ class AsyncLinks:
             kept.hang_up()
 
     def abandon(self) -> None:
-        """As Links.abandon: it is not probed any more either, for the task that does so would keep us alive."""
+        """As Links.abandon, in every event loop."""
         self._is_abandoned = True
         self._breaker.retire()
 

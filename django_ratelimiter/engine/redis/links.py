@@ -109,7 +109,8 @@ class Links:
         self._stock.hang_up()
 
     def abandon(self) -> None:
-        """Nobody will ask this server any more: whether it is away is nobody's concern."""
+        """Nobody will ask this server any more: no thread is to probe it, nor anybody to know whether it is away."""
+        self._at_end()
         self._stock.breaker.retire()
 
     def _until(self) -> float | None:
