@@ -10,12 +10,13 @@ from typing import Any
 from . import outage
 from .decision import NOTHING_TO_DECIDE, Decision, Result
 from .engine.base import Charge as EngineCharge
+from .engine.finishing import finish
 from .engine.limits import Algorithm
 from .exceptions import LimitExceeded
 from .holding import ahold, hold
 from .planning import MaxDelay
 from .returning import refunding
-from .waiting import Asking, Path, ago, finish, go
+from .waiting import Asking, Path, ago, go
 
 logger = logging.getLogger("django_ratelimiter")
 

@@ -10,9 +10,10 @@ from typing import Final, Protocol
 from django.http import HttpRequest
 
 from .decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
+from .engine.finishing import finish
 from .engine.limits import Algorithm
 from .exceptions import LimitExceeded
-from .waiting import Path, ago, finish, go
+from .waiting import Path, ago, go
 
 #: A lease may be released long before it expires, so who waits for one asks again after so many seconds at most.
 LEASE_POLL_SECONDS: Final = 1.0

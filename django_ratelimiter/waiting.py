@@ -7,7 +7,7 @@ has what it raises thrown in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -15,6 +15,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from .connection import get_async_engine, get_engine
 from .engine.base import Charge, Verdict, Version, leases
+from .engine.finishing import finish
 from .engine.limits import Algorithm
 
 T = TypeVar("T")
@@ -144,15 +145,6 @@ async def _end_leases(taking: asyncio.Future[list[Verdict]]) -> None:
         await get_async_engine().release(leases(taking.result()))
 
 
-async def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Await it, and let it go on to its end even if our task is cancelled."""
-    task = asyncio.ensure_future(work)
-    _unfinished.add(task)  # the event loop itself would not keep it alive
-    task.add_done_callback(_unfinished.discard)
-    await asyncio.shield(task)
-
-
-_unfinished: Final[set[asyncio.Future[None]]] = set()
 _locks: Final[dict[asyncio.AbstractEventLoop, asyncio.Lock]] = {}
 
 

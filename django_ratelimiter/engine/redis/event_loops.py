@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -15,6 +15,7 @@ from redis.cluster import RedisCluster
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
+from ..finishing import finish
 from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
 from .async_links import AsyncLinks
 from .nodes import AsyncNodes, async_nodes_of
@@ -180,7 +181,7 @@ class AsyncRedisEngine(Planner):
                 turn, given = calls.send, await self._make(call, until)
             except asyncio.CancelledError as error:
                 with suppress(Exception):  # whatever comes of that, it is cancelled
-                    await _to_the_end(self._go(calls, until=until, cancelled=error))
+                    await finish(self._go(calls, until=until, cancelled=error))
                 raise
             except Exception as error:
                 turn, given = calls.throw, error
@@ -192,14 +193,3 @@ class AsyncRedisEngine(Planner):
 
     async def _ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         return await (self._nodes.ask(shard, call, until, kind) if self._nodes else self._links.ask(call, until, kind))
-
-
-async def _to_the_end(work: Coroutine[Any, Any, object]) -> None:
-    """Await it, and let it go on even if our task is cancelled once more."""
-    task = asyncio.ensure_future(work)
-    _unfinished.add(task)  # the event loop itself would not keep it alive
-    task.add_done_callback(_unfinished.discard)
-    await asyncio.shield(task)
-
-
-_unfinished: Final[set[asyncio.Future[object]]] = set()
