@@ -6,7 +6,7 @@
 -- ARGV[1]  time in us, or -1 for TIME
 -- ARGV[2]  what makes the names of this call's batches unique, and the shard: "TEXT" or "TEXT:SHARD"
 -- Returns  the names of all batches that wait to be collected
-local call, format = redis.call, string.format
+local call = redis.call
 local USAGE_SECONDS = 8 * 86400
 local prefix = string.sub(KEYS[1], 1, -8)
 local minutes, batches = prefix .. 'minutes', prefix .. 'batches'
