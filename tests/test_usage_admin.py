@@ -259,5 +259,6 @@ class TestEmpty:
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
+        assert "Counts last came in less than a minute ago." in text_of(staff.get(REPORT))
         UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
         assert "Counts last came in 2 minutes ago." in text_of(staff.get(REPORT))

@@ -155,6 +155,13 @@ def test_another_one_may_watch_while_nobody_collects(sent: Sent) -> None:
     assert not UsageBucket.objects.exists()
 
 
+def test_watching_where_nothing_waits(sent: Sent) -> None:
+    out = StringIO()
+    call_command("ratelimit", "watch", stdout=out)
+    assert out.getvalue() == "Nothing waits to be collected.\n"
+    assert sent == []
+
+
 def test_marks_come_from_whoever_runs_it(sent: Sent) -> None:
     decided("strict", denied=30, allowed=70)
     collect_usage()

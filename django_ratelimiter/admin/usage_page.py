@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +83,11 @@ class Names:
         return self._change_url(self._rules[slug][1])
 
 
+def _is_just_now(moment: datetime | None) -> bool:
+    """Whether it is less than a minute ago."""
+    return moment is not None and timezone.now() - moment < timedelta(minutes=1)
+
+
 def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
     """What the template shows of a report that could be asked for."""
     together = report.together
@@ -95,6 +101,7 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
         "change_url": names.change_url(report.rule),
         "overview_url": address(request, rule=None, tier=None, by=None, client=None),
         "fresh": report.fresh,
+        "just_now": _is_just_now(report.fresh.collected_at),
     }
     if not report.totals:
         return context

@@ -52,6 +52,9 @@ class Command(BaseCommand):
             tell(waited, self._marks)
         except (EngineUnavailable, DatabaseError) as error:
             raise CommandError(_("It cannot be asked now: %s") % error) from error
+        if not waited.batches:
+            self.stdout.write(_("Nothing waits to be collected."))
+            return
         batches = ngettext("%d batch waits", "%d batches wait", waited.batches) % waited.batches
         self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": waited.seconds})
 
