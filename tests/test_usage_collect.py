@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -92,6 +93,26 @@ def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: py
         assert collect() == Collected(batches=2, requests=1)
     assert rows() == [("rule", "free", 1, 0, 0, 1)]
     assert engine.take_usage() == []
+
+
+def test_what_takes_counts_back_waits_for_what_could_not_be_added(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(engine, times=2)
+    (counted,) = engine.take_usage()
+    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
+    add_once = module._add_once
+
+    def fail_for_counts(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
+        if batch == counted:
+            raise ValueError("made to fail")
+        return add_once(database, batch, counts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_add_once", fail_for_counts)
+        assert collect() == Collected(failed=1)
+    assert collect() == Collected(batches=2, requests=1)
+    assert rows() == [("rule", "free", 1, 0, 0, 1)]
 
 
 def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:

@@ -67,10 +67,11 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
-            if batch not in postponed and any(min(count[2:]) < 0 for count in counts):
-                postponed.add(batch)
-                waiting.append(batch)  # what takes counts back comes after them
-                continue
+            if any(min(count[2:]) < 0 for count in counts) and (failed or batch not in postponed):
+                if batch not in postponed:
+                    postponed.add(batch)
+                    waiting.append(batch)  # what takes counts back comes after them
+                continue  # where one of these could not be added, another time
             added = _add_once(database, batch, counts)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):

@@ -30,11 +30,11 @@ DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
 LONG = 30.0
 
 
-def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], **options: Any) -> Any:
-    """What `use` gives for an engine on an event loop of its own. The client's timeout is half a second."""
+def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], *, patience: float = 0.5, **options: Any) -> Any:
+    """What `use` gives for an engine on an event loop of its own. patience: the client's timeout, in seconds."""
 
     async def main() -> Any:
-        async with redis.asyncio.Redis.from_url(url, socket_timeout=0.5) as client:
+        async with redis.asyncio.Redis.from_url(url, socket_timeout=patience) as client:
             engine = AsyncRedisEngine(client, "test", **options)
             try:
                 return await use(engine)
@@ -75,7 +75,7 @@ def test_tasks_at_once_share_few_connections_and_admit_the_quota(server: RedisSe
         verdicts = await asyncio.gather(*(engine.check([charge]) for _ in range(500)))
         return sum(verdict.allowed for (verdict,) in verdicts)
 
-    assert run(server.url, use, most_connections=8) == 100
+    assert run(server.url, use, patience=LONG, most_connections=8) == 100
     with redis.Redis.from_url(server.url) as client:
         assert client.info("stats")["total_connections_received"] <= 8 + 2, "one is ours, one waited for the start"
 
