@@ -7,11 +7,12 @@ does that of the clients.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import redis
 
-from example_project.redis_server import RedisServer
+from example_project.redis_server import START_SECONDS, RedisServer, ServerError
 
 from ..contest import CALLERS_EACH, QUOTA
 from ..registry import FLOOR_NAME, ON_CLUSTER, first_caller, reason
@@ -40,6 +41,11 @@ class ClusterNode(RedisServer):
         super().start()
         with redis.Redis.from_url(self.url) as client:
             client.execute_command("CLUSTER ADDSLOTSRANGE 0 16383")
+            deadline = time.monotonic() + START_SECONDS
+            while client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                if time.monotonic() > deadline:
+                    raise ServerError(f"The cluster was not ready in {START_SECONDS} s.")
+                time.sleep(0.05)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
