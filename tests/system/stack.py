@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any, NamedTuple
 
 from django.test import AsyncClient, Client
@@ -205,8 +206,9 @@ class Waits:
         for traffic, waits, late in self._begins:
             # A hiccup that was over just before the first of these may have held them up as well.
             took, most = sorted(traffic.waits[waits:]), len(self._begins) * max(traffic.late[max(late - 2, 0) :])
-            print(f"{len(took)} waits, p99 {took[int(len(took) * 0.99)]:.3f} s; the machine was late by {most:.3f} s")
-            assert took[int(len(took) * 0.99)] <= DEADLINE + BEYOND + most
+            usual = took[-1 - ceil(len(took) / 100)]  # one in a hundred may wait longer; of fewer, one
+            print(f"{len(took)} waits, p99 {usual:.3f} s; the machine was late by {most:.3f} s")
+            assert usual <= DEADLINE + BEYOND + most
             assert took[-1] < 2 + most, "the client's own timeouts, 5 s, have no say"
 
 
