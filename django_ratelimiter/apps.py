@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from typing import Final
+
+from django.apps import AppConfig, apps
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
+
+#: What the models point to: tiers are assigned to users and groups.
+NEEDED: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 
 
 class DjangoRatelimiterConfig(AppConfig):
@@ -13,13 +19,24 @@ class DjangoRatelimiterConfig(AppConfig):
     verbose_name = _("Rate limits")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def import_models(self) -> None:
+        """Import the models. Raises ImproperlyConfigured where INSTALLED_APPS lacks what they point to."""
+        missing = [name for name in NEEDED if not apps.is_installed(name)]
+        if missing:
+            raise ImproperlyConfigured(
+                f"django_ratelimiter assigns tiers to users and groups. Add to INSTALLED_APPS: {', '.join(missing)}."
+            )
+        super().import_models()
+
     def ready(self) -> None:
         """Register the system checks, and number every change of a rule from now on."""
         from django.contrib.auth.signals import user_login_failed
 
         from . import checks, returning
+        from .models import people
         from .rules import cache
 
         checks.register()
+        people.connect()
         cache.connect()
         user_login_failed.connect(returning.note_failed_login, dispatch_uid="django_ratelimiter.failed_login")

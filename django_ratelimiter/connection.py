@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from threading import Lock
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.core.cache import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
@@ -13,7 +14,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 from django_redis import get_redis_connection
 
-from .conf import settings
+from .conf import django_setting, settings
 from .engine.approximate import Approximate
 from .engine.awaited import awaited
 from .engine.base import Engine
@@ -61,6 +62,27 @@ def get_async_engine() -> Any:
     if twin is None or twin[0] is not engine:
         twin = _awaited = engine, awaited(engine)
     return twin[1]
+
+
+def server_in_words() -> str:
+    """Return what the engine asks, and the setting that names it, without passwords, for logs and checks."""
+    if settings.ENGINE is not None:
+        return f"RATELIMITER['ENGINE'], {settings.ENGINE}"
+    alias = settings.CACHE_ALIAS
+    cache = django_setting("CACHES", {}).get(alias) or {}
+    location = cache.get("LOCATION") or ""
+    addresses = [_without_password(each) for each in (location.split(",") if isinstance(location, str) else location)]
+    setting = f"CACHES[{alias!r}]"
+    return f"{', '.join(addresses)} ({setting})" if all(addresses) else setting
+
+
+def _without_password(address: object) -> str:
+    """Return an address without user, password and parameters; empty where it cannot be read."""
+    try:
+        parts = urlsplit(str(address))
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else ""
 
 
 def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
@@ -118,7 +140,8 @@ def _redis(alias: str) -> Engine:
         ) from error
     except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
+    deadline = settings.DEADLINE_MS / 1_000
     try:
-        return RedisEngine(client, settings.NAMESPACE, shards=settings.SHARDS, deadline=settings.DEADLINE_MS / 1_000)
+        return RedisEngine(client, settings.NAMESPACE, shards=settings.SHARDS, deadline=deadline, clock=settings.CLOCK)
     except ValueError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error

@@ -134,14 +134,14 @@ def _deciding(question: Question) -> Path[Decision | None]:
             rules = yield planning.RULES
             try:
                 planned = yield from planning.planning(rules, question)
-                if not planned and not cache.is_time_to_ask():
+                if not planned and not cache.is_time_to_ask(rules):
                     return None
-                verdicts = yield Spending(charges_of(planned), rules.version, receipts, question.now_us)
+                verdicts = yield Spending(charges_of(planned), rules.compared_as, receipts, question.now_us)
             except StaleRules as stale:
                 yield Lookup(cache.reload, stale, rules, together=True)
             else:
                 if not verdicts or type(verdicts[0]) is Verdict:  # else this process has answered by itself
-                    cache.confirm()
+                    cache.confirm(rules)
                 return decide([*map(Planned.result, planned, verdicts)], rules.version)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:

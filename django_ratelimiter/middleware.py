@@ -6,18 +6,20 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import unquote
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import NoReverseMatch, get_resolver, get_script_prefix, reverse
+from django.urls import NoReverseMatch, get_script_prefix, reverse, set_script_prefix
 from django.utils.translation import get_language
 
 from . import holding, limiter, returning
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import drop_fields, refusal, write_fields
+from .routes import is_translated
 
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
@@ -116,75 +118,45 @@ def _with_fields(request: HttpRequest, response: HttpResponseBase) -> HttpRespon
 
 
 def _is_exempt(request: HttpRequest) -> bool:
-    """Whether no rule shall touch this request: an exempt path, or a browser's question before a CORS request."""
+    """Return whether no rule applies to this request: its path is exempt, or it is a CORS preflight."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return "Origin" in request.headers
-    urlconf, path = getattr(request, "urlconf", None), request.path  # as Django itself asks for it
-    if settings.EXEMPT_PATHS is None:
-        if request.path_info.removesuffix("/") in HEALTH_PATHS:
-            return request.resolver_match is not None
-        parts = _parts_of_exempt_paths(urlconf or django_setting("ROOT_URLCONF"))
-        for part in parts:
-            if part in path:
-                break
-        else:  # as for most
-            return False
-    return path.startswith(exempt_paths(urlconf))
+    path = request.path_info  # not request.path: some servers let clients choose what that begins with
+    if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
+        return request.resolver_match is not None
+    return path.startswith(exempt_paths(getattr(request, "urlconf", None)))
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:
-    """How paths begin that no rule touches. urlconf: `None` = the project's."""
+    """Return the prefixes of the paths that no rule applies to, to compare with `request.path_info`.
+
+    urlconf: `None` = the project's.
+    """
     if settings.EXEMPT_PATHS is not None:
         return settings.EXEMPT_PATHS
     urlconf = urlconf or django_setting("ROOT_URLCONF")
-    return _usually_exempt(urlconf, get_script_prefix(), get_language() if _is_translated(urlconf) else None)
+    return _usually_exempt(urlconf, get_language() if is_translated(urlconf) else None)
 
 
 @lru_cache(maxsize=100)
-def _usually_exempt(urlconf: Any, root: str, language: str | None) -> tuple[str, ...]:
-    """The assets and the admin: where an operator would go to repair a rule that refuses everybody.
+def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
+    """Return the paths of the assets and of the admin, where an operator would repair a rule that rejects everybody.
 
-    root: where the site begins. language: the one that its paths are in; `None` = they are the same in all.
+    language: the one that the site's paths are in; `None` = they are the same in all.
     """
-    assets = asset_paths()
+    assets, prefix = asset_paths(), get_script_prefix()
+    set_script_prefix("/")  # `reverse` would add the prefix of this request
     try:
-        admin = reverse("admin:index", urlconf)
+        admin = unquote(reverse("admin:index", urlconf))
     except NoReverseMatch:
         return assets
-    return assets if admin == root else (*assets, admin)  # an admin at the root would exempt the whole site
-
-
-@lru_cache(maxsize=100)
-def _parts_of_exempt_paths(urlconf: Any) -> tuple[str, ...]:
-    """Every exempt path holds one of these, wherever the site begins, which takes longer to ask than all the rest.
-
-    An empty one, which is in every path, where nothing else can be said.
-    """
-    if _is_translated(urlconf):
-        return ("",)
-    root = get_script_prefix()
-    parts = [path.removeprefix(root) for path in _usually_exempt(urlconf, root, None)]
-    return ("",) if any("%" in part for part in parts) else tuple(parts)  # it is written otherwise where it begins
-
-
-@lru_cache(maxsize=100)
-def _is_translated(urlconf: Any) -> bool:
-    """Whether paths of this site differ by the language: they begin with it (`i18n_patterns`), or are translated.
-
-    Asking for the language takes longer than all the rest that is asked about a path.
-    """
-    return any(map(_differs, get_resolver(urlconf).url_patterns))
-
-
-def _differs(found: Any) -> bool:
-    written = getattr(found.pattern, "_route", getattr(found.pattern, "_regex", None))
-    return not isinstance(written, str) or any(map(_differs, getattr(found, "url_patterns", ())))
+    finally:
+        set_script_prefix(prefix)
+    return assets if admin == "/" else (*assets, admin)  # an admin at the root would exempt the whole site
 
 
 def _forget_paths(**_signal: Any) -> None:
-    _parts_of_exempt_paths.cache_clear()
     _usually_exempt.cache_clear()
-    _is_translated.cache_clear()
 
 
 setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")

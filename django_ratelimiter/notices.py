@@ -14,10 +14,12 @@ from typing import Any, Final
 from django.dispatch import Signal
 from django.http import HttpRequest
 
+from .connection import server_in_words
 from .decision import Decision, Result
 from .engine.base import Verdict
 from .engine.limits import Algorithm
 from .engine.resilience import LocalEngine
+from .exceptions import EngineUnavailable
 from .signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 
 logger = logging.getLogger("django_ratelimiter")
@@ -95,7 +97,7 @@ def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Gener
 
 def degraded(local: LocalEngine, error: Exception) -> Generator[Telling, Any, None]:
     """Tell, once in a while, that requests are decided without the engine."""
-    if local.log_outage(error):
+    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
         yield Telling(engine_degraded, type(error), error=error)
 
 
@@ -127,7 +129,18 @@ def _is_news(result: Result, percent: int) -> bool:
 
 def _log_refusal(decision: Decision) -> None:
     names = list(dict.fromkeys(str(result.rule) for result in decision.refused_by))
-    logger.warning("A request was refused by %s.", ", ".join(names), extra=_extra(decision, decision.binding))
+    logger.warning(
+        "A request was refused by %s.%s", ", ".join(names), _why(decision), extra=_extra(decision, decision.binding)
+    )
+
+
+def _why(decision: Decision) -> str:
+    """Return a sentence about a refusal that was decided without the engine; empty for all others."""
+    if decision.unavailable:
+        return " Redis is out of reach, and its failure policy is “closed”."
+    if any(result.local for result in decision.refused_by):
+        return " Redis is out of reach: this process counts by itself, with smaller quotas."
+    return ""
 
 
 def _extra(decision: Decision, result: Result | None) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def request_question(
         reach = "scope"
     match = request.resolver_match
     route, view_name = (match.route, match.view_name) if match else ("", "")
-    facts = Facts(request.method or "", request.path, route or "", view_name or "", scope or "")
+    # Within the site, as in urls.py: some servers let clients choose the prefix. ASGI's top of a mounted site is empty.
+    facts = Facts(request.method or "", request.path_info or "/", route or "", view_name or "", scope or "")
     identity = identify(request)
     return Question(
         facts, identity, cost, max_delay, None, before_authentication, earlier, False, extra, entries, reach
@@ -157,9 +158,9 @@ def planning(rules: RuleSet, question: Question) -> Path[Sequence[Planned]]:
             step = Planning(rules, question, error)
         return (yield step)  # type: ignore[no-any-return]
     except AccessDenied:
-        if cache.is_time_to_ask():
-            yield Asking("check", [], version=rules.version)
-            cache.confirm()
+        if cache.is_time_to_ask(rules):
+            yield Asking("check", [], version=rules.compared_as)
+            cache.confirm(rules)
         raise
 
 

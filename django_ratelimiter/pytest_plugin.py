@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from .testing import FrozenClock, RulesInForce
+
+
+@pytest.fixture(autouse=True)
+def _ratelimit_counts_start_at_zero() -> None:
+    """Drop what earlier tests counted in the memory of this process. Counts in Redis stay; see `clear_counts`."""
+    for module, name in (("connection", "_engine"), ("outage", "_local")):
+        counting: Any = getattr(
+            sys.modules.get(f"{__package__}.{module}"), name, None
+        )  # not loaded: nothing was counted
+        if type(counting).__name__ in ("MemoryEngine", "LocalEngine"):
+            counting.clear()
 
 
 @pytest.fixture

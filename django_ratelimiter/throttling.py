@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from threading import local
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
@@ -16,7 +16,6 @@ from rest_framework.exceptions import APIException, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
-from rest_framework.views import APIView
 
 from . import holding, limiter
 from .conf import settings
@@ -26,6 +25,9 @@ from .identity import digest, identify
 from .planning import Extra
 from .rules import code
 from .rules.ruleset import RuleRecord
+
+if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
+    from rest_framework.views import APIView
 
 _RATE = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
 #: What the framework's documentation calls them, and the plain words that it reads rightly.
@@ -218,7 +220,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def _rule(self, quota: int, *names: str) -> RuleRecord:
         try:
-            rule = code.rule_of(code.slug_of(*names), quota, self.duration, self.scope or "key")
+            rule = code.rule_of(code.slug_of(*names), quota, self.duration, "caller")
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"

@@ -111,12 +111,15 @@ class Asking:
 
 
 class Spending:
-    """The engine's `check` of these charges. Leases that it takes end at once if our task is cancelled meanwhile."""
+    """The engine's `check` of these charges. Leases that it takes end at once if our task is cancelled meanwhile.
+
+    version: `None` = the engine compares none.
+    """
 
     __slots__ = ("_charges", "_now_us", "_receipts", "_version")
 
     def __init__(
-        self, charges: Sequence[Charge], version: Version, receipts: Sequence[Verdict], now_us: int | None
+        self, charges: Sequence[Charge], version: Version | None, receipts: Sequence[Verdict], now_us: int | None
     ) -> None:
         self._charges, self._version, self._receipts, self._now_us = charges, version, receipts, now_us
 

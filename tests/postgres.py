@@ -41,14 +41,16 @@ def postgres_url() -> Iterator[str]:
             shutil.chown(folder, ACCOUNT)
         data = folder / "data"
         initdb = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
-        done = subprocess.run(_unprivileged(*initdb), capture_output=True, text=True, cwd=folder)
+        done = subprocess.run(unprivileged(ACCOUNT, *initdb), capture_output=True, text=True, cwd=folder)
         if done.returncode:
             raise ServerError(f"initdb failed:\n{done.stdout}{done.stderr}")
         port = free_port()
         options = [f"-cunix_socket_directories={folder}", f"-clisten_addresses={HOST}", f"-cport={port}"]
         options += ["-cfsync=off", "-csynchronous_commit=off", "-cfull_page_writes=off"]
         # By SIGINT it shuts down at once; by SIGTERM it would wait for its clients to leave.
-        server = WatchedProcess(_unprivileged(programs / "postgres", "-D", data, *options), folder, signal.SIGINT)
+        server = WatchedProcess(
+            unprivileged(ACCOUNT, programs / "postgres", "-D", data, *options), folder, signal.SIGINT
+        )
         try:
             _wait_until_it_answers(server, port)
             yield f"postgresql://postgres@{HOST}:{port}/postgres"
@@ -56,12 +58,13 @@ def postgres_url() -> Iterator[str]:
             server.stop()
 
 
-def _unprivileged(*command: object) -> list[str]:
+def unprivileged(account: str, *command: object) -> list[str]:
+    """The command as this user runs it, where we are root."""
     words = [str(word) for word in command]
     if os.getuid() != 0:
         return words
     # The watcher's wish that the server ends with it is lost when the user changes, so it is renewed here.
-    change = ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--pdeathsig=SIGKILL"]
+    change = ["setpriv", f"--reuid={account}", f"--regid={account}", "--clear-groups", "--pdeathsig=SIGKILL"]
     return [*change, "--", *words]
 
 

@@ -1,10 +1,10 @@
 """Starts the servers of the tests, before Django reads the settings. A pytest plugin, named in pyproject.toml.
 
-TEST_DATABASE: sqlite (the default) or postgresql.
+TEST_DATABASE: sqlite (the default), postgresql or mariadb.
 REDIS_URL, REDIS_SERVER: which Redis-compatible server, see `example_project.redis_server`.
 
 What runs is told in TEST_REDIS_URL and TEST_DATABASE_URL, to the settings and to further processes of a test. With
-pytest-xdist each worker has a Redis and a database of its own; they share one PostgreSQL.
+pytest-xdist each worker has a Redis and a database of its own; they share one PostgreSQL or MariaDB.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from example_project.redis_server import RedisServer
+from tests.mariadb import mariadb_url
 from tests.postgres import postgres_url
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -29,11 +30,13 @@ RUNNING = contextlib.ExitStack()
 def pytest_load_initial_conftests() -> Generator[None]:
     """Start before pytest-django reads the settings, in the same hook."""
     os.environ["TEST_REDIS_URL"] = _redis()
-    if os.environ.get("TEST_DATABASE", "sqlite") == "sqlite":
+    chosen = os.environ.get("TEST_DATABASE", "sqlite")
+    if chosen == "sqlite":
         folder = RUNNING.enter_context(tempfile.TemporaryDirectory(prefix="tests-"))
         os.environ["TEST_DATABASE_URL"] = f"sqlite://{Path(folder, 'test.sqlite3')}"
     else:
-        server = os.environ["TEST_DATABASE_URL"] if WORKER else RUNNING.enter_context(postgres_url())
+        start = {"postgresql": postgres_url, "mariadb": mariadb_url}[chosen]
+        server = os.environ["TEST_DATABASE_URL"] if WORKER else RUNNING.enter_context(start())
         os.environ["TEST_DATABASE_URL"] = f"{server.rpartition('/')[0]}/tests{WORKER}"
     return (yield)
 

@@ -48,10 +48,10 @@ TEMPLATES = [
 
 # The test database bears the ordinary name, and is a file on SQLite: further processes of a test use it too.
 DATABASE = urlsplit(os.environ.get("TEST_DATABASE_URL", ""))
-if DATABASE.scheme == "postgresql":
+if DATABASE.scheme in ("postgresql", "mysql"):
     DATABASES = {
         "default": {
-            "ENGINE": "django.db.backends.postgresql",
+            "ENGINE": f"django.db.backends.{DATABASE.scheme}",
             "NAME": DATABASE.path.removeprefix("/"),
             "USER": DATABASE.username,
             "HOST": DATABASE.hostname,

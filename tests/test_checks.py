@@ -167,7 +167,9 @@ def test_the_middleware_in_its_place(middleware: list[str]) -> None:
 
 def test_a_missing_middleware() -> None:
     with override_settings(MIDDLEWARE=[SESSIONS, AUTHENTICATION]):
-        assert ids(checks.check_middleware()) == ["W001"]
+        [message] = checks.check_middleware()
+    assert ids([message]) == ["W001"]
+    assert "only views with @ratelimit or a throttle class of this package" in message.msg
 
 
 @pytest.mark.parametrize("own", [MIDDLEWARE, "tests.test_checks.OwnMiddleware"])
@@ -180,7 +182,7 @@ def test_a_middleware_before_authentication(own: str) -> None:
 
 def make_rule(slug: str, **fields: Any) -> Rule:
     """A rule in force, with one limit."""
-    rule = Rule.objects.create(slug=slug, name=slug, **fields)
+    rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
     RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60)
     return rule
 
@@ -268,5 +270,6 @@ def test_plain_manage_py_check_passes_before_the_first_migration(tmp_path: Path)
     command = [sys.executable, "-m", "django", "check", "--settings=tests.settings", "--pythonpath=."]
     environment = {**os.environ, "TEST_DATABASE_URL": f"sqlite://{tmp_path}/new.sqlite3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "no issues" in done.stdout
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "(django_ratelimiter.W016)" in done.stderr
+    assert "1 issue (0 silenced)" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -138,7 +139,7 @@ def eviction(server: RedisServer, address: str | None = None) -> list[Any]:
     """What the check finds, as `check --deploy` runs it; the others are of no interest here."""
     with two(entry(address or server.url, **TIMEOUTS), entry("redis://localhost/9")):
         found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
-    return [message for message in found if message.id.endswith(("W015", "I001"))]
+    return [message for message in found if message.id.endswith(("W015", "W018", "I001"))]
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-random"])
@@ -165,7 +166,7 @@ def test_a_server_that_cannot_be_asked(server: RedisServer) -> None:
     messages = eviction(server, server.url.replace("redis://", "redis://limiter:secret@"))
     assert ids(messages) == ["I001"]
     assert "info" in messages[0].msg
-    assert ids(eviction(server, f"redis://localhost:{free_port()}")) == ["I001"]
+    assert ids(eviction(server, f"redis://localhost:{free_port()}")) == ["W018"]
 
 
 def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +178,57 @@ def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
     with two(entry(), entry(), **limiter):
         assert checks.check_eviction() == []
+
+
+# Whether the server runs our scripts, and by whose clock
+
+
+def scripts(server: Any, **limiter: Any) -> list[Any]:
+    """What `check --deploy` finds of these."""
+    with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9"), **limiter):
+        found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    return [message for message in found if message.id.endswith(("E008", "W020"))]
+
+
+@pytest.fixture
+def strict() -> Any:
+    """What stands for servers that are stricter than Redis."""
+    pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
+    return importlib.import_module("tests.engine.strict")
+
+
+def test_a_server_that_refuses_what_the_scripts_need(strict: Any) -> None:
+    with strict.StrictServer(strict.Rules(time=False)) as server:
+        (message,) = scripts(server)
+        assert ids([message]) == ["E008"]
+        assert "refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
+        assert server.space.keys == {}
+        assert ids(scripts(server, CLOCK="client")) == ["W020"]
+
+
+def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", "1")
+        with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9")):
+            (message,) = checks.check_scripts()
+        client.config_set("maxmemory", "0")
+    assert message.id == "django_ratelimiter.W018"
+    assert "memory is full" in message.msg
+
+
+def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
+    with strict.StrictServer(strict.Rules("5.4")) as server:
+        assert scripts(server) == []
+
+
+def test_a_server_that_is_away_is_not_told_here(server: RedisServer) -> None:
+    away = f"redis://localhost:{free_port()}"
+    with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
+        assert checks.check_scripts() == []
+
+
+def test_whose_clock_matters_to_the_engine_on_redis_only() -> None:
+    with two(entry(), entry(), CLOCK="client", ENGINE="tests.test_checks.nothing"):
+        assert checks.check_clock() == []
+    with two(entry(), entry(), CLOCK="sundial"):
+        assert checks.check_clock() == []

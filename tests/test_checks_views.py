@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
-from django_ratelimiter.checks.views import _all_views
+from django_ratelimiter.routes import all_views
 from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
 from .test_checks import ids, make_rule
@@ -126,7 +126,7 @@ def test_views_are_named_only_for_rules_that_they_would_meet(fields: dict[str, A
 
 
 def test_the_route_that_the_check_works_out_is_the_one_of_a_request() -> None:
-    found = {(match.route, match.view_name) for match in _all_views(get_resolver(__name__))}
+    found = {(match.route, match.view_name) for match in all_views(get_resolver(__name__))}
     for address in ("/plain/5/", "/api/set/", "/api/set/bare/", "/api/old/7/", "/scoped/"):
         match = resolve(address, __name__)
         assert (match.route, match.view_name) in found
@@ -173,3 +173,57 @@ def test_throttles_that_take_each_clients_word_for_its_address() -> None:
 def test_where_proxies_are_known_nobody_is_believed(known: dict[str, Any]) -> None:
     with override_settings(**known):
         assert believing(Address.as_view()) == []
+
+
+def faults(rates: dict[str, Any], *views: Any, **framework: Any) -> list[str]:
+    """What the check says of the rates of these views' throttles."""
+    urls = tuple(path(f"{number}/", view) for number, view in enumerate(views))
+    framework |= {"DEFAULT_THROTTLE_RATES": rates}
+    with override_settings(ROOT_URLCONF=urls, REST_FRAMEWORK=framework):
+        messages = checks.check_rates()
+    assert set(ids(messages)) <= {"E009"}
+    return [message.msg for message in messages]
+
+
+class ByUser(APIView):
+    throttle_classes = (UserRateThrottle,)
+
+
+class Fortnightly(UserRateThrottle):
+    def parse_rate(self, rate: str | None) -> tuple[int, int]:
+        return 1, 14 * 86_400
+
+
+class FromDatabase(UserRateThrottle):
+    def get_rate(self) -> str:
+        raise AssertionError("asked for, and may need a database")
+
+
+def test_rates_that_would_fail_at_each_request() -> None:
+    assert faults({"user": "10/min"}, ByUser.as_view(), say_hello) == []
+    assert faults({"user": None}, ByUser.as_view()) == []
+    [fault] = faults({"user": "10/month"}, ByUser.as_view(), ByUser.as_view())
+    assert "UserRateThrottle: '10/month' is not a throttle rate. Write a number and a period" in fault
+    [fault] = faults({}, ByUser.as_view())
+    assert "No default throttle rate set for 'user' scope" in fault
+    [fault] = faults({"user": 10}, ByUser.as_view())
+    assert "UserRateThrottle" in fault
+
+
+def test_rates_by_the_scope_of_the_view() -> None:
+    scoped = Scoped.as_view(throttle_classes=[ScopedRateThrottle])
+    assert faults({"export": "10/min", "import": "10/month"}, scoped) == []
+    [fault] = faults({"export": "10/month"}, scoped, Plain.as_view(throttle_classes=[ScopedRateThrottle]))
+    assert "'10/month'" in fault
+
+
+def test_rates_of_the_frameworks_own_and_of_subclasses_are_theirs() -> None:
+    rates = {"anon": "10/month", "user": "1/fortnight"}
+    own = [Plain.as_view(throttle_classes=[each]) for each in (AnonRateThrottle, Fortnightly, FromDatabase)]
+    assert faults(rates, *own) == []
+
+
+def test_rates_of_classes_that_are_named_in_the_settings_only() -> None:
+    named = ["django_ratelimiter.throttling.AnonRateThrottle", "no.such.Throttle"]
+    [fault] = faults({"anon": "10/month"}, DEFAULT_THROTTLE_CLASSES=named)
+    assert "AnonRateThrottle: '10/month'" in fault

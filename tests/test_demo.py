@@ -12,10 +12,13 @@ import pytest
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from example_project import catalogue
 from example_project.catalogue import BUCKET, DAY, FIXED, HOUR, SLIDING
+from example_project.demo import console
 from example_project.demo.admin_client import Form, Table
+from example_project.demo.check_usage import _progress
 from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
 from example_project.demo.scenario import STREAMS, Caller, Stream
+from example_project.demo.suggestions import SUGGESTIONS, Suggestion
 from example_project.demo.traffic import Answer, Connection
 from example_project.demo.words import limits_in_words
 from example_project.redis_server import free_port
@@ -275,3 +278,49 @@ def test_no_answer_is_an_answer_with_an_error() -> None:
 def test_limits_in_words() -> None:
     limits = [catalogue.Limit(4, 1, BUCKET, burst=10), catalogue.Limit(5, 600, SLIDING), catalogue.UNLIMITED]
     assert limits_in_words(limits) == "4/second, burst 10; 5/10 minutes; unlimited"
+
+
+def left(suggestion: Suggestion) -> int:
+    """How much of its tightest limit the traffic leaves; what a bucket has refilled within a minute counts."""
+    least = 1_000_000
+    stream = Stream(suggestion.path, (suggestion.caller,), 1)
+    for rule in stream.rules_for(suggestion.caller):
+        key = suggestion.caller.partition(rule)
+        sent = sum(
+            other.count
+            for other in STREAMS
+            for caller in other.callers
+            if rule in other.rules_for(caller) and caller.partition(rule) == key
+        )
+        for limit in rule.limits_for(suggestion.caller.tier):
+            refilled = limit.algorithm == BUCKET and limit.quota * 60 / limit.window >= (limit.burst or limit.quota)
+            least = min(least, limit.quota - (0 if refilled else sent * rule.cost))
+    return least
+
+
+def test_what_the_demo_suggests_is_answered_as_it_says() -> None:
+    assert [suggestion.allowed for suggestion in SUGGESTIONS] == [left(suggestion) > 0 for suggestion in SUGGESTIONS]
+    assert SUGGESTIONS[0].allowed
+    assert SUGGESTIONS[2].command("http://here") == "curl -i -H 'X-API-Key: key-free-2' http://here/orders/"
+    assert SUGGESTIONS[0].command("http://here") == "curl -i http://here/orders/"
+
+
+def test_the_progress_of_the_wait_for_usage_says_what_is_waited_for() -> None:
+    """The number of decisions stands still until the minute ends, so it is no progress by itself."""
+    assert _progress(240, 2_400, 0.1, 50.4) == (
+        0.1,
+        "the minute ends in 50 s; 240 of 2,400 decisions reported so far",
+    )
+    assert _progress(240, 2_400, 1.5, -3)[0] == 0.99
+    assert "has ended and is being collected" in _progress(240, 2_400, 1.5, -3)[1]
+    assert _progress(2_400, 2_400, 0.3, 9) == (1.0, "2,400 of 2,400 decisions reported")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_line_of_progress_never_wraps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setattr(console, "_TTY", True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    console.Progress().show(0.5, "x" * 300)
+    assert len(capsys.readouterr().out.removeprefix("\r")) < columns

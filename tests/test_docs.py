@@ -208,6 +208,13 @@ def test_the_settings_of_the_readme_are_those_of_the_quickstart() -> None:
     assert set(" ".join(blocks(readme, "console")).split()) <= set(" ".join(blocks(page, "console")).split())
 
 
+@pytest.mark.parametrize("block", [block for block in python_blocks() if "\nCACHES = " in f"\n{block.values[0]}"])
+def test_caches_have_a_default_for_django_accepts_none_without(block: str) -> None:
+    settings: dict[str, Any] = {"INSTALLED_APPS": [], "MIDDLEWARE": []}
+    exec(block, settings)
+    assert {"default", "ratelimit"} <= settings["CACHES"].keys()
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^()\s]+)\)", TEXTS[name]):

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from django.dispatch import Signal
 from django.test import AsyncClient, Client, RequestFactory
@@ -18,6 +19,7 @@ from django_ratelimiter import connection, limiter, notices, signals
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.base import Charge, Verdict
 from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.resilience import LocalEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
@@ -124,7 +126,7 @@ class TestRefusals:
         told = {name: getattr(record, name) for name in ("rule", "tier", "partition", "version")}
         assert told == {"rule": "once", "tier": "pro", "partition": digest("ip:203.0.113.77"), "version": 0}
         assert "203.0.113.77" not in str(record.__dict__)
-        assert "4711" not in str(record.__dict__)
+        assert "items" not in str(record.__dict__)  # digits may be those of a time
 
     @pytest.mark.parametrize("view", ["/plain/", "/throttled/", "/native/"])
     def test_are_logged_once(self, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture, view: str) -> None:
@@ -282,6 +284,26 @@ class TestOutages:
         assert outage.levelno == logging.ERROR
         assert (refusal.rule, refusal.partition) == ("once", None)  # type: ignore[attr-defined]
 
+    def test_a_server_that_refuses_the_script_is_named_once_in_a_while(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With what to do about it; it is no outage, and nothing else would ever tell."""
+        pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
+        from tests.engine.strict import Rules, StrictServer
+
+        monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
+        with (
+            StrictServer(Rules(time=False)) as server,
+            redis.Redis.from_url(server.url) as connected,
+            override_rules(ONCE),
+        ):
+            monkeypatch.setattr(connection, "_engine", RedisEngine(connected, deadline=5))
+            for _ in range(3):
+                client.get("/plain/")
+        told = [record.getMessage() for record in caplog.records if "Deciding without" in record.getMessage()]
+        assert len(told) == 1
+        assert "The server refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
+
 
 @pytest.mark.django_db(transaction=True)
 class TestVersions:
@@ -289,7 +311,7 @@ class TestVersions:
         sent = received(signals.rules_changed)
         cache.current_rules()
         assert sent == []  # there are no rules yet
-        Rule.objects.create(slug="new", name="New")
+        Rule.objects.create(slug="new", name="New", mode="enforce")
         assert sent == []  # committed, and not yet decided by
         versions = [cache.current_rules().version for _ in range(2)]
         assert [named["version"] for named in sent] == versions[:1]
@@ -298,7 +320,7 @@ class TestVersions:
         assert len(sent) == 1
 
     def test_of_other_processes_as_well(self, client: Client, received: Receive) -> None:
-        rule = Rule.objects.create(slug="all", name="All")
+        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
         RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
         client.get("/plain/")
         sent = received(signals.rules_changed)
@@ -317,7 +339,7 @@ class TestVersions:
         def decide(**named: Any) -> None:
             decisions.append(limiter.check(RequestFactory().get("/")))
 
-        rule = Rule.objects.create(slug="all", name="All")
+        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
         RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
         with receiving(signals.rules_changed, decide):
             assert cache.current_rules().rules

@@ -78,7 +78,7 @@ def test_violated_policies_bear_the_names_of_the_fields() -> None:
     refused = decision(results(DENIED, DENIED, limits=[limit("1.000000"), limit("60.000000")]))
     response = refusal(get(), refused)
     names = json.loads(response.content)["violated-policies"]
-    assert names == ["api-1", "api-60"]
+    assert names == ["api", "api-60"]
     assert all(f'"{name}";' in response["RateLimit"] for name in names)
 
 

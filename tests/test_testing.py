@@ -157,14 +157,14 @@ class TestRules:
     def test_saved_rules_have_no_say(self, client: Client) -> None:
         assert "RateLimit" not in client.get("/plain/")  # and now this process knows the rules that it had before
         with override_rules(TWICE):
-            rule = Rule.objects.create(slug="saved", name="Saved")
+            rule = Rule.objects.create(slug="saved", name="Saved", mode="enforce")
             RuleLimit.objects.create(rule=rule, quota=1, window_seconds=60)
             assert_limited(client, "/plain/", after=2, by="twice")
         assert client.get("/plain/")["RateLimit"].startswith('"saved"')
 
     @pytest.mark.django_db
     def test_nor_have_those_of_an_open_transaction(self, client: Client) -> None:
-        rule = Rule.objects.create(slug="saved", name="Saved")
+        rule = Rule.objects.create(slug="saved", name="Saved", mode="enforce")
         RuleLimit.objects.create(rule=rule, quota=1, window_seconds=60)
         assert client.get("/plain/")["RateLimit"].startswith('"saved"')
         with override_rules(TWICE):

@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
+from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Step, floor, now, stored
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +57,7 @@ def shown(response: Any) -> str:
 
 def lines(response: Any) -> list[list[str]]:
     """The cells of the table of totals, line by line."""
-    table = response.content.decode().partition('class="totals"')[2].partition("</table>")[0]
+    table = response.content.decode().partition('class="ratelimiter-totals"')[2].partition("</table>")[0]
     return [
         [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
         for line in re.findall(r"<tr role=.*?</tr>", table, re.S)
@@ -90,7 +91,7 @@ class TestWhoMaySeeIt:
 
 class TestTotals:
     def test_by_rule_and_tier_with_their_names(self, staff: Client) -> None:
-        Rule.objects.create(slug="search", name="Search the catalogue")
+        Rule.objects.create(slug="search", name="Search the catalogue", mode="enforce")
         Tier.objects.create(slug="free", name="Free of charge")
         add(5, allowed=1200, denied=300)
         add(6, tier="", allowed=4)
@@ -111,7 +112,7 @@ class TestTotals:
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
 
     def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, client: Client) -> None:
-        rule = Rule.objects.create(slug="search", name="Search")
+        rule = Rule.objects.create(slug="search", name="Search", mode="enforce")
         add(5, allowed=1)
         staff = log_in(client, "view_usage_report")
         [link] = re.findall(r'<th role="rowheader" scope="row"><a href="([^"]+)">Search</a>', shown(staff.get(REPORT)))
@@ -126,12 +127,14 @@ class TestTotals:
 
     def test_a_fixed_number_of_queries(self, staff: Client, django_assert_num_queries: Queries) -> None:
         add(2, allowed=1)
+        cache.current_rules()
         with CaptureQueriesContext(connection) as few:
             staff.get(f"{REPORT}?period=30d")
         assert len(few) < 20
         for number in range(30):
-            Rule.objects.create(slug=f"rule-{number}", name=f"Rule {number}")
+            Rule.objects.create(slug=f"rule-{number}", name=f"Rule {number}", mode="enforce")
             add(number, rule=f"rule-{number}", allowed=1)
+        cache.current_rules()  # as edited in this transaction
         with django_assert_num_queries(len(few)):
             staff.get(f"{REPORT}?period=30d")
 
@@ -176,7 +179,7 @@ class TestPeriods:
     def test_errors(self, staff: Client, query: str, told: str) -> None:
         response = staff.get(f"{REPORT}?{query}")
         assert told in text_of(response)
-        assert '<svg class="bars"' not in response.content.decode()
+        assert '<svg class="ratelimiter-bars"' not in response.content.decode()
         assert "Error:" in response.content.decode().partition("</title>")[0]
 
     @pytest.mark.parametrize(("since", "until"), [("0001-01-01T00:00", "0001-01-02T00:00"), ("9998-12-31T23:59",) * 2])
@@ -208,9 +211,10 @@ class TestChart:
         assert "<script" not in content
         assert "style=" not in content
         assert "<style" not in content
-        assert re.search(r'<svg class="bars" role="img" aria-labelledby="(\S+) (\S+)">\s*<title id="\1">', content)
+        named = r'<svg class="ratelimiter-bars" role="img" aria-labelledby="(\S+) (\S+)">\s*<title id="\1">'
+        assert re.search(named, content)
         assert "3 admitted and 1 refused in all" in content
-        assert content.count('<g class="bar">') == 60
+        assert content.count('<g class="ratelimiter-bar">') == 60
         assert "3 admitted, 1 refused, 1 would be refused</title>" in content
         assert 'href="/static/django_ratelimiter/usage.css"' in page
 
@@ -222,7 +226,7 @@ class TestChart:
         with timezone.override("UTC"):
             page = staff.get(f"{REPORT}?period={period}").content.decode()
         assert f"Requests per {title}" in page
-        assert page.partition("</figure>")[0].count('<g class="bar">') in (
+        assert page.partition("</figure>")[0].count('<g class="ratelimiter-bar">') in (
             bars,
             bars - 1,
         )  # one less if it is just the full hour or day

@@ -231,3 +231,9 @@ def test_of_collectors_that_run_at_once_one_tells(sent: Sent) -> None:
     for thread in threads:
         thread.join(30)
     assert len(sent) == 1
+
+
+def test_the_log_has_no_plural_of_one(sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
+    tell(Waiting(301.0, 1), Marks())
+    [record] = caplog.records
+    assert record.getMessage() == "Collecting usage is behind by 301 s; batches waiting: 1."

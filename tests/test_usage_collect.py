@@ -10,12 +10,12 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 from django.utils.timezone import get_default_timezone
 
+from django_ratelimiter import databases
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, MemoryEngine, UsageCount
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.usage import Held
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage import adding
 from django_ratelimiter.usage import collect as module
 from django_ratelimiter.usage.collect import Collected, collect
 
@@ -266,7 +266,7 @@ def test_a_commit_whose_answer_is_an_error_loses_and_doubles_nothing(
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="others have limits of their own")
 def test_a_collector_that_halts_forever_lets_others_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where its machine is gone, and its connection is open."""
-    monkeypatch.setattr(adding, "LOCK_SECONDS", 1)
+    monkeypatch.setattr(databases, "LOCK_SECONDS", 1)
     decide(engine)
     (batch,) = engine.take_usage()
     halted = connection.copy()

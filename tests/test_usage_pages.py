@@ -15,6 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_ratelimiter.models import Rule, TopPartition, UsageBucket
+from django_ratelimiter.rules import code
 from django_ratelimiter.usage import busiest, clients, spans
 from django_ratelimiter.usage.clients import Heavy
 from django_ratelimiter.usage.reports import last
@@ -59,7 +60,7 @@ def weigh(ago: timedelta, partition: str, allowed: int, denied: int, rule: str =
 
 class TestOneRule:
     def test_only_this_one(self, staff: Client) -> None:
-        Rule.objects.create(slug="search", name="Search the catalogue")
+        Rule.objects.create(slug="search", name="Search the catalogue", mode="enforce")
         count(2 * HOUR, allowed=3, denied=1)
         count(2 * HOUR, tier="", allowed=5)
         count(2 * HOUR, rule="other", allowed=100)
@@ -98,6 +99,7 @@ class TestOneRule:
         assert staff.get(f"{REPORT}rule/").status_code == 404
 
     def test_a_rule_that_nobody_met(self, staff: Client) -> None:
+        Rule.objects.create(slug="search", name="Search")
         count(2 * HOUR, rule="other", allowed=1)
         assert "No request met a rule in this period" in text_of(staff.get(RULE))
 
@@ -106,11 +108,11 @@ class TestOneRule:
         """Not every database takes every text."""
         count(2 * HOUR, allowed=3)
         query = urlencode({"rule": slug, "tier": slug, "by": slug}, errors="surrogatepass")
-        expected = 404 if "\0" in slug else 200
-        for page in ("", "rule/", *(f"{table}.csv" for table in TABLES)):
-            response = staff.get(f"{REPORT}{page}?{query}")
-            assert response.status_code == expected
-            assert expected == 404 or page.endswith("csv") or "No request met a rule" in text_of(response)
+        response = staff.get(f"{REPORT}?{query}")  # of this tier, and all rules
+        assert response.status_code == (404 if "\0" in slug else 200)
+        assert "\0" in slug or "No request met a rule" in text_of(response)
+        for page in ("rule/", *(f"{table}.csv" for table in TABLES)):
+            assert staff.get(f"{REPORT}{page}?{query}").status_code == 404
 
     def test_hostile_names(self, staff: Client) -> None:
         slug = '"><script>&=/?'
@@ -189,7 +191,7 @@ class TestClients:
             Heavy("cccc", 5, 0),
         ]
         page = shown(staff.get(f"{RULE}&by=denied"))
-        table = page.partition('<table class="heaviest">')[2].partition("</table>")[0]
+        table = page.partition('<table class="ratelimiter-heaviest">')[2].partition("</table>")[0]
         assert re.findall(r"<code>(.*?)</code>", table) == ["bbbb", "aaaa"]
         assert page.count('aria-current="true"') == 1
 
@@ -314,3 +316,18 @@ class TestData:
         count(3 * HOUR, rule="=1+1", tier="@x", allowed=1)
         rows = list(csv.DictReader(io.StringIO(staff.get(f"{REPORT}totals.csv").content.decode())))
         assert (rows[0]["rule_slug"], rows[0]["tier_slug"]) == ("'=1+1", "'@x")
+
+
+class TestUnknownRules:
+    @pytest.mark.parametrize("page", ["rule/", "totals.csv", "series.json"])
+    def test_are_not_found(self, staff: Client, page: str) -> None:
+        count(2 * HOUR, rule="gone", allowed=1)
+        assert staff.get(f"{REPORT}{page}?rule=nonsense").status_code == 404
+        assert staff.get(f"{REPORT}{page}?rule=gone").status_code == 200  # a report outlives its rule
+
+    def test_a_rule_without_usage_is_known(self, staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(code, "_registered", {})
+        code.register(code.rule_of("code:shop", 5, 60, "ip"))
+        Rule.objects.get_or_create(slug="search", defaults={"name": "Search"})
+        for slug in ("search", "code:shop"):
+            assert staff.get(f"{REPORT}rule/?rule={slug}").status_code == 200

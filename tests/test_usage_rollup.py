@@ -7,10 +7,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.models import Rule, RuleSetVersion, TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.rules import storage
 from django_ratelimiter.usage import collect as module
 from django_ratelimiter.usage import prune as pruning
 from django_ratelimiter.usage.collect import collect
@@ -112,6 +115,51 @@ def test_each_granularity_is_kept_for_its_time(settings: Any, monkeypatch: pytes
     assert [TopPartition.objects.filter(granularity=each).count() for each in ("hour", "day")] == [4, 6]
     assert UsageSample.objects.count() == 2
     assert prune() == 0
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        ({"version": 3}, [9, 8, 7]),  # the newest, or younger than three days
+        ({"version": 1}, [9, 8]),
+        ({"version": 30}, [9, 8, 7, 6, 5]),  # no more, however young
+        ({"version": None}, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
+        ({}, [9, 8, 7, 6, 5]),
+    ],
+)
+def test_versions_are_kept_by_age_and_by_number(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, retention: dict[str, int | None], left: list[int]
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": retention}
+    monkeypatch.setattr(pruning, "BATCH", 2)
+    monkeypatch.setattr(pruning, "FEWEST_VERSIONS", 2)
+    monkeypatch.setattr(pruning, "MOST_VERSIONS", 5)
+    RuleSetVersion.objects.all().delete()
+    for number in range(10):  # the earlier epoch has the higher numbers, and each is a day younger than the last
+        epoch, counted = (1, 100 + number) if number < 8 else (2, number)
+        version = RuleSetVersion.objects.create(number=counted, epoch=epoch, summary=str(number), snapshot={})
+        created = timezone.now() - timedelta(days=9 - number, minutes=1)
+        RuleSetVersion.objects.filter(pk=version.pk).update(created_at=created)
+    with CaptureQueriesContext(connection) as queries:
+        assert prune() == 10 - len(left)
+    assert not any("snapshot" in query["sql"] for query in queries)
+    assert [int(text) for text in RuleSetVersion.objects.values_list("summary", flat=True)] == left
+    assert prune() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_version_in_force_is_kept_however_old(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"version": 1}}
+    monkeypatch.setattr(pruning, "FEWEST_VERSIONS", 1)
+    for slug in ("one", "two"):
+        Rule.objects.create(slug=slug, name=slug)
+    RuleSetVersion.objects.create(number=1, epoch=1, snapshot={})
+    RuleSetVersion.objects.update(created_at=timezone.now() - timedelta(days=400))
+    in_force = storage.load().version
+    prune()
+    kept = RuleSetVersion.objects.get()
+    assert (kept.number, kept.epoch) == in_force
 
 
 @pytest.mark.django_db

@@ -192,6 +192,16 @@ def test_nothing_at_all() -> None:
     assert admitted(reports.last(365 * DAY)) == (0, 0)
 
 
+def test_counting_began_in_the_first_minute_and_not_at_the_midnight_before() -> None:
+    first = datetime(2026, 6, 1, 10, 30, tzinfo=UTC)
+    record([first, first + 9 * HOUR])
+    assert spans.kept().since == first
+    UsageBucket.objects.filter(granularity="minute", start=first).delete()
+    assert spans.kept().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
+    UsageBucket.objects.filter(granularity="hour").delete()
+    assert spans.kept().since == first + 9 * HOUR  # the first minute there is of that day
+
+
 def test_the_period_before() -> None:
     end = datetime(2026, 6, 1, tzinfo=UTC)
     assert Period(end - DAY, end).before == Period(end - 2 * DAY, end - DAY)

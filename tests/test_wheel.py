@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
@@ -25,10 +26,10 @@ class Block(NamedTuple):
     text: str
 
 
-def quickstart() -> list[Block]:
-    """The blocks of the README's section "Quickstart"."""
-    section = re.search(r"^## Quickstart$(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert section, "README.md has no section '## Quickstart'."
+def blocks_of(heading: str) -> list[Block]:
+    """The blocks of a section of the README."""
+    section = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert section, f"README.md has no section '## {heading}'."
     return [Block(*block) for block in re.findall(r"^```(\w+)\n(.*?)^```$", section[1], re.MULTILINE | re.DOTALL)]
 
 
@@ -80,11 +81,17 @@ def test_the_wheel_carries_the_licence(wheel: Path) -> None:
     assert "MIT" in ZipFile(wheel).read(licence).decode()
 
 
+def test_the_celery_extra_brings_what_a_broker_on_redis_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [celery] = extras["celery"]
+    assert celery.startswith("celery[redis]")
+
+
 def test_the_quickstart_works_as_the_readme_says(
     wheel: Path, empty_project: Project, redis_server: type[RedisServer]
 ) -> None:
     project, server = empty_project, redis_server()
-    blocks = quickstart()
+    blocks = blocks_of("Quickstart")
     commands = [line for block in blocks if block.language in ("sh", "console") for line in block.text.splitlines()]
     for line in commands[:1]:
         assert line.removeprefix("$ ") == f"pip install {NAME}"
@@ -102,6 +109,83 @@ def test_the_quickstart_works_as_the_readme_says(
     assert "no issues" in project.run("python", "manage.py", "check", "--fail-level", "WARNING")
     (project.folder / "visit.py").write_text(VISIT)
     assert project.run("python", "visit.py").split() == ["200", "302", "200", "200", "200", "429"]
+
+
+def test_the_two_minute_start_works_as_the_readme_says(
+    wheel: Path, empty_project: Project, tmp_path: Path, redis_server: type[RedisServer]
+) -> None:
+    install, view, settings = (block.text for block in blocks_of("Two-minute start"))
+    assert install == f"pip install {NAME}\n"
+    project = empty_project._replace(folder=tmp_path)
+    project.run("pip", "install", "--quiet", wheel)
+    project.run("django-admin", "startproject", "mysite", ".")
+    by_the_day = f"{view}\n\n{ASYNCHRONOUS}".replace("3/m", "3/d")  # a minute may end between two requests
+    (tmp_path / "views.py").write_text(by_the_day)
+    (tmp_path / "mysite/urls.py").write_text(URLS_OF_VIEWS)
+    (tmp_path / "ask.py").write_text(ASK)
+    assert project.run("python", "ask.py") == "[200, 200, 200, 403] None\n" * 3
+    server = redis_server()
+    with (tmp_path / "mysite/settings.py").open("a") as written:
+        written.write(CACHE.format(url=server.url) + settings + PATIENT)
+    assert project.run("python", "ask.py") == "[200, 200, 200, 429] text/plain\n" * 3
+    assert project.run("python", "ask.py") == "[429, 429, 429, 429] text/plain\n" * 3  # another process
+    assert project.run("python", "manage.py", "check") == "System check identified no issues (0 silenced).\n"
+
+
+ASYNCHRONOUS = """
+@ratelimit(key="ip", rate="3/m")
+async def asearch(request):
+    return HttpResponse("found")
+"""
+
+URLS_OF_VIEWS = """
+import views
+from django.urls import path
+
+urlpatterns = [path("search/", views.search), path("asearch/", views.asearch)]
+"""
+
+CACHE = """
+CACHES = {{
+    "default": {{"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+    "ratelimit": {{"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "{url}"}},
+}}
+"""
+
+#: A new process connects to Redis with its first request, and a busy machine may take its time.
+PATIENT = """
+RATELIMITER["DEADLINE_MS"] = 10_000
+"""
+
+#: Ask in threads and on an event loop, and say how the last was refused: by us, or by Django.
+ASK = """
+import asyncio
+import os
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"
+import django
+django.setup()
+from django.conf import settings
+from django.test import AsyncClient, Client
+
+settings.ALLOWED_HOSTS = ["testserver"]
+
+
+def told(responses):
+    refused = responses[-1].headers
+    kind = refused["Content-Type"].partition(";")[0] if "RateLimit" in refused else None
+    print([response.status_code for response in responses], kind)
+
+
+async def ask():
+    return [await AsyncClient().get("/asearch/", headers=browser) for _ in range(4)]
+
+
+browser = {"accept": "text/html"}
+told([Client().get("/search/", headers=browser) for _ in range(4)])
+told([Client().get("/asearch/", headers=browser, REMOTE_ADDR="203.0.113.1") for _ in range(4)])
+told(asyncio.run(ask()))
+"""
 
 
 def add_to_settings(settings: Path, blocks: list[Block], redis_url: str) -> None:
@@ -167,7 +251,7 @@ page = editor.get(login).content.decode()
 editor.post(login, Form(page).data | {"username": "admin", "password": "secret"})
 add = reverse("admin:django_ratelimiter_rule_add")
 data = Form(editor.get(add).content.decode()).data
-data |= {"slug": "hello", "name": "Hello", "partition_by": ["ip"], "limits-TOTAL_FORMS": "1"}
+data |= {"slug": "hello", "name": "Hello", "mode": "enforce", "partition_by": ["ip"], "limits-TOTAL_FORMS": "1"}
 data |= {"limits-0-quota": "3", "limits-0-window_seconds": "60"}
 saved = editor.post(add, data)
 print(saved.status_code)

@@ -71,7 +71,7 @@ def collect_in_steps(steps: Steps) -> None:
     steps.watch(connection, "_commit")
 
     def before_sql(execute: Any, sql: str, *args: Any) -> Any:
-        steps.reach(" ".join(sql.split()[:3]))
+        steps.reach(" ".join(sql.replace("`", '"').split()[:3]))
         return execute(sql, *args)
 
     with connection.execute_wrapper(before_sql):

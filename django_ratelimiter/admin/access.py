@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import AccessEntry
 from .caller_forms import AccessEntryForm, NewAccessEntryForm
+from .lists import SoundList
 from .words import period_in_words
 
 
@@ -31,7 +32,7 @@ class InForceFilter(admin.SimpleListFilter):
 
 
 @admin.register(AccessEntry)
-class AccessEntryAdmin(admin.ModelAdmin):
+class AccessEntryAdmin(SoundList):
     """Who is let past all rules, and who is not let in. Whom an entry is about stays; another one is another entry."""
 
     form = AccessEntryForm

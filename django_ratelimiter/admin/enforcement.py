@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from ..models import RuleSetState
 from ..rules import cache
-from ..rules.versions import primary
+from ..rules.storage import primary
 from .numbering import warn_if_unpublished
 
 ADDRESS: Final = "django_ratelimiter_enforcement"

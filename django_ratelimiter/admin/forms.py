@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -15,6 +16,7 @@ from ..engine.limits import MOST_SLOTS
 from ..models import Rule, RuleLimit
 from ..models.options import NOT_GIVEN, columns_used
 from ..models.validation import METHODS
+from .confirming import ConfirmingForm
 from .identities import IdentitiesField
 
 
@@ -56,7 +58,7 @@ class OfferingWhatIsThere(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(OfferingWhatIsThere):
+class RuleForm(ConfirmingForm, OfferingWhatIsThere):
     """A rule, whose lists are ticked and not written."""
 
     methods = WordsField(
@@ -143,7 +145,17 @@ class LimitAloneForm(RuleLimitForm):
 
 
 class RuleLimitFormSet(forms.BaseInlineFormSet):
-    """The limits of one rule, judged together."""
+    """The limits of one rule, judged together. Their tiers are read once for all of them."""
+
+    @cached_property
+    def _tiers(self) -> list[tuple[Any, Any]]:
+        tier: Any = self.empty_form.fields["tier"]
+        return list(tier.choices)
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        super().add_fields(form, index)
+        if index is not None:
+            form.fields["tier"].choices = self._tiers
 
     def clean(self) -> None:
         """Refuse two limits that are one, and a limit beside "unlimited", at the later row."""

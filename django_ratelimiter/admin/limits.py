@@ -22,6 +22,7 @@ from ..models.options import NOT_GIVEN, columns_used
 from ..rules.syncing import LOCAL_MS, LONGEST_MS
 from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
 from .identities import IdentitiesField
+from .selects import PlainSelect
 from .sentences import sentences
 
 #: The name of the address at which a limit's sentences are asked for.
@@ -54,12 +55,17 @@ class RuleLimitInline(admin.StackedInline):
     )
     readonly_fields = ("in_words",)
 
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("rule", "tier")
+
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
         return 0 if obj else 1
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "tier":
             kwargs["empty_label"] = _("every other tier")
+        if db_field.name == "tier" or db_field.choices:
+            kwargs["widget"] = PlainSelect
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "tier":  # tiers are edited on their own pages
             field.widget.can_add_related = field.widget.can_change_related = False  # type: ignore[union-attr]

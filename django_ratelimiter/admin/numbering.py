@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..rules import cache
-from ..rules.versions import primary
+from ..rules.storage import primary
+from .lists import SoundList
 
 
 class NothingSaved(Exception):
@@ -33,7 +34,7 @@ def numbered(request: HttpRequest, summary: str) -> Iterator[None]:
     transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
-class NumberedAdmin(admin.ModelAdmin):
+class NumberedAdmin(SoundList):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two who save at once see each other's work, and none deadlocks.

@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -19,11 +19,13 @@ from ..rules import code
 from ..rules.compiler import reasons_against, snapshot_of_rows
 from ..rules.ruleset import RuleRecord, RuleSet
 from ..rules.words import limits_in_words
+from .confirming import question_page, show_question
 from .enforcement import EnforcementSwitch
 from .forms import RuleForm
 from .limits import SENTENCES, RuleLimitInline, limits_context, told
 from .numbering import NothingSaved, NumberedAdmin, numbered
-from .words import place_in_words
+from .targets import doubts, place_with_doubts
+from .words import split_in_words
 
 
 class CodeRule(NamedTuple):
@@ -53,7 +55,7 @@ class RuleChangeList(ChangeList):
         for slug, reason in compiled.left_out:
             words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
         for rule in self.result_list:
-            rule.in_words = words[rule.slug]
+            rule.in_words = words.get(rule.slug, "")  # a replica may still list a rule that is deleted
 
 
 @admin.register(Rule)
@@ -63,7 +65,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
-    list_display = ("name", "mode", "priority", "place", "limits")
+    list_display = ("name", "mode", "priority", "place", "counted_by", "limits")
     list_filter = ("mode", "limits__tier", "path_kind")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     actions = ("switch_off", "shadow", "enforce", "forget")
@@ -110,20 +112,33 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         context |= limits_context()
+        show_question(context["adminform"])
         rule = kwargs.get("obj")
+        if not any(isinstance(inline, RuleLimitInline) for inline in self.get_inline_instances(request, rule)):
+            context |= {"limits_hidden": True, "limits_in_words": _limits_of(rule)}
         if rule and request.method == "GET":  # after a POST with errors it bears what was not saved
             context["reasons_against"] = reasons_against(rule)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        super().save_related(request, form, formsets, change)
-        if not form.instance.limits.exists():
-            messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
+    def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
+        response = super().response_add(request, obj, *args, **kwargs)
+        _tell_what_it_does(request, obj)
+        return response
+
+    def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
+        response = super().response_change(request, obj)
+        _tell_what_it_does(request, obj)
+        return response
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:
         """Which requests meet it, in words."""
-        return place_in_words(rule)
+        return place_with_doubts(rule)
+
+    @admin.display(description=gettext_lazy("counted by"))
+    def counted_by(self, rule: Rule) -> str:
+        """Whose requests share a counter, in words."""
+        return split_in_words(rule)
 
     @admin.display(description=gettext_lazy("limits"))
     def limits(self, rule: Any) -> Any:
@@ -141,9 +156,12 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
         self._switch(request, queryset, Rule.Mode.SHADOW)
 
     @admin.action(description=gettext_lazy("Enforce selected rules"), permissions=["change"])
-    def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Enforce."""
-        self._switch(request, queryset, Rule.Mode.ENFORCE)
+    def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> HttpResponse | None:
+        """Enforce, once confirmed where a rule would be enforced for everybody."""
+        question = question_page(self, request, queryset)
+        if question is None:
+            self._switch(request, queryset, Rule.Mode.ENFORCE)
+        return question
 
     @admin.action(description=gettext_lazy("Forget what is spent under selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
@@ -183,3 +201,29 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
         else:
             text = _("Nothing changed: the selected rules are set to %(mode)s already.")
             self.message_user(request, text % {"mode": mode.label}, messages.WARNING)
+
+
+def _tell_what_it_does(request: HttpRequest, rule: Rule) -> None:
+    """What a saved rule does from now on, below Django's own message."""
+    if not rule.limits.exists():
+        messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
+        return
+    texts = {
+        Rule.Mode.OFF: _("Off: it applies to no request."),
+        Rule.Mode.SHADOW: _(
+            "In shadow: it counts which requests it would reject, and rejects none. "
+            "Choose the mode “enforce” when its numbers look right."
+        ),
+        Rule.Mode.ENFORCE: _("Enforced: from now on, requests beyond its limits are rejected."),
+    }
+    messages.info(request, texts[Rule.Mode(rule.mode)])
+    for doubt in doubts(rule):
+        messages.warning(request, doubt)
+
+
+def _limits_of(rule: Rule | None) -> str:
+    """Its limits in words, as the list of rules has them; "" for a new rule, and for one that is not in force."""
+    if rule is None:
+        return ""
+    compiled = RuleSet.from_snapshot(snapshot_of_rows())
+    return next((limits_in_words(each) for each in compiled.rules if each.slug == rule.slug), "")

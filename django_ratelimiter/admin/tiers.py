@@ -6,15 +6,22 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Tier, TierAssignment
+from ..models.people import is_joinable
 from .caller_forms import AssignmentForm, NewAssignmentForm
+from .deleting import deleted_with_tiers
+from .lists import SoundList
 from .numbering import NumberedAdmin
 from .words import period_in_words
+
+#: As many users, and groups, of a name that is searched for in another database.
+MOST_FOUND = 500
 
 GRANT = {
     "fields": ("multiplier", ("starts_at", "ends_at")),
@@ -50,6 +57,9 @@ class TierAdmin(NumberedAdmin):
         tiers = super().get_queryset(request)
         return tiers.annotate(assigned=Count("assignments"))
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        return deleted_with_tiers(objs, request, self.admin_site)
+
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
@@ -60,17 +70,21 @@ class TierAdmin(NumberedAdmin):
 
 
 @admin.register(TierAssignment)
-class TierAssignmentAdmin(admin.ModelAdmin):
+class TierAssignmentAdmin(SoundList):
     """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
 
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "period", "reason")
     list_filter = ("tier", PeriodFilter)
-    list_select_related = ("tier", "user", "group", "created_by")
+    list_select_related = ("tier",)
     raw_id_fields = ("user",)
 
     class Media:
         css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
+        # Not joined: they may be in another database.
+        return super().get_queryset(request).prefetch_related("user", "group")
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is None:
@@ -99,11 +113,25 @@ class TierAssignmentAdmin(admin.ModelAdmin):
         return ("user",) if site.get_search_fields(request) and site.has_view_permission(request) else ()
 
     def get_search_fields(self, request: HttpRequest) -> Any:
-        return (f"user__{get_user_model().USERNAME_FIELD}", "group__name", "partition", "reason")
+        people = (f"user__{get_user_model().USERNAME_FIELD}", "group__name")
+        return (*(people if is_joinable(TierAssignment, Group) else ()), "partition", "reason")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Also those whose user or group has this name, where these are in another database."""
+        found, may_have_duplicates = super().get_search_results(request, queryset, search_term)
+        if search_term and not is_joinable(TierAssignment, Group):
+            users, groups = (
+                list(people._default_manager.filter(**{f"{name}__icontains": search_term})[:MOST_FOUND])
+                for people, name in ((get_user_model(), get_user_model().USERNAME_FIELD), (Group, "name"))
+            )
+            found |= queryset.filter(Q(user__in=users) | Q(group__in=groups))
+        return found, may_have_duplicates
 
     def save_model(self, request: HttpRequest, obj: TierAssignment, form: Any, change: bool) -> None:
         if not change:
-            obj.created_by = request.user  # type: ignore[assignment]
+            obj.created_by = request.user
         super().save_model(request, obj, form, change)
 
     @admin.display(description=_("multiplier"), ordering="multiplier")

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..models import Rule, UsageBucket
+from ..rules import code
 from . import usage_data, usage_search
 from .periods import PeriodForm, form_for, pickers
 from .usage_page import Names, address, contents
@@ -124,8 +125,17 @@ class UsageBucketAdmin(admin.ModelAdmin):
 
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
-    """What is asked for; 404 for a slug that not every database could look for."""
+    """What is asked for; 404 for a rule that there is not, and for a slug that not every database could look for."""
     tier, client = request.GET.get("tier"), request.GET.get("client", "")
-    if "\0" in f"{rule}{tier}{client}":
+    if "\0" in f"{rule}{tier}{client}" or (rule is not None and not _is_known(rule)):
         raise Http404
     return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""), client)
+
+
+def _is_known(slug: str) -> bool:
+    """Whether there is such a rule, in the database or in code, or was one that has been used: reports outlive it."""
+    return (
+        Rule.objects.filter(slug=slug).exists()
+        or any(rule.slug == slug for rule in code.registered())
+        or UsageBucket.objects.filter(rule_slug=slug).exists()
+    )

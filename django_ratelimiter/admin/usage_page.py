@@ -19,6 +19,7 @@ from ..usage import chart
 from ..usage.clients import Heavy
 from ..usage.reports import Figures, Total
 from ..usage.spans import Period
+from ..usage.times import now
 from .usage_report import BY_DENIED, Report
 
 #: What a link keeps of the address that it stands on.
@@ -85,7 +86,7 @@ class Names:
 
 def _is_just_now(moment: datetime | None) -> bool:
     """Whether it is less than a minute ago."""
-    return moment is not None and timezone.now() - moment < timedelta(minutes=1)
+    return moment is not None and now() - moment < timedelta(minutes=1)
 
 
 def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:

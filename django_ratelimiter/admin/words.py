@@ -9,6 +9,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from ..models import Rule
+from .identities import label_of
 
 
 def place_in_words(rule: Rule) -> str:
@@ -23,6 +24,12 @@ def place_in_words(rule: Rule) -> str:
     words.append(_("view %(name)s") % {"name": rule.view_name} if rule.view_name else "")
     words.append(_("scope %(name)s") % {"name": rule.scope} if rule.scope else "")
     return " · ".join(filter(None, words)) or _("every request")
+
+
+def split_in_words(rule: Rule) -> str:
+    """Return what a rule is counted by: "user and IP address". Takes a row that cannot be enforced, too."""
+    parts = rule.partition_by if isinstance(rule.partition_by, list) else []
+    return _(" and ").join(label_of(str(part)) for part in parts) or _("all callers together")
 
 
 def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:

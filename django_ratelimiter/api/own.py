@@ -7,8 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
 
-from django.db.models import Sum
-from django.db.models.functions import TruncDate
+from django.db.models import Case, IntegerField, Sum, When
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -17,12 +16,13 @@ from ..conf import settings
 from ..engine.base import Verdict
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
+from ..headers import Quota, name_of, quota_of
 from ..identity import Identity, digest, identify, partition
 from ..models import TopPartition, UsageSample
 from ..rules import cache
 from ..rules.ruleset import RuleRecord, TierRecord
 from ..stencils import NEVER
-from ..usage.times import Step, aware, floor, now, stored
+from ..usage.times import Step, aware, buckets, floor, now, stored
 from ..waiting import go
 
 DAYS: Final = 30
@@ -35,8 +35,17 @@ class OwnLimit(NamedTuple):
     """A limit of a caller's. verdict: what a request would be told; `None` = not known."""
 
     rule: RuleRecord
+    tier: TierRecord | None
     limit: Limit
     verdict: Verdict | None
+
+    @property
+    def policy(self) -> str:
+        return name_of(self.rule, self.tier, self.limit)
+
+    @property
+    def quota(self) -> Quota:
+        return quota_of(self.limit)
 
     @property
     def remaining(self) -> int | None:
@@ -98,13 +107,13 @@ def look(request: HttpRequest) -> Standing:
         return Standing(granted.tier, [], {})
     decision = go(planning.peeking(request, None, None, (), "rule", "all"))
     limits = [
-        OwnLimit(result.rule, result.limit, result.verdict)
+        OwnLimit(result.rule, result.tier, result.limit, result.verdict)
         for result in decision.results
         if result.mode == "enforce" and not _depends_on_request(result.rule)
     ]
     for rule in rules.rules:
         if rule.mode == "enforce" and _depends_on_request(rule):
-            limits += [OwnLimit(rule, record.limit, None) for record in rule.limits_for(*granted)]
+            limits += [OwnLimit(rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted)]
     digests = {own.rule.slug: _digest(own.rule, identity) for own in limits}
     return Standing(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
 
@@ -139,17 +148,20 @@ def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iter
 
 
 def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    on = TruncDate("minute", tzinfo=zone if timezone.is_aware(start) else None)
+    # Days are told apart by their starts: MySQL and MariaDB know no time zones unless an operator has loaded them.
+    starts = list(buckets(aware(start), now(), Step.DAY, zone))
+    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
     # By an index on these two; rules are told apart here, for a database might prefer them to the index.
     rows = (
         UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
-        .values_list("rule_slug", "partition_hash", on)
+        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
         .annotate(sum=Sum("count"))
         .order_by()
     )
-    for rule, hashed, day, count in rows:
-        if digests.get(rule) == hashed:
-            yield Day(day, rule, count, None, None, "sample")
+    for row in rows.iterator():
+        if digests.get(row["rule_slug"]) == row["partition_hash"]:
+            on = starts[row["day"]].astimezone(zone).date()
+            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")
 
 
 def _depends_on_request(rule: RuleRecord) -> bool:

@@ -135,9 +135,14 @@ class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
     in_words = serializers.SerializerMethodField()
     counted_by = serializers.ListField(source="rule.partition_by", child=serializers.CharField())
     cost = serializers.IntegerField(source="rule.cost", help_text="Units that one request spends.")
-    quota = serializers.IntegerField(source="limit.quota", help_text="Units per window.")
+    policy = serializers.CharField(help_text="Its name in the RateLimit fields.")
+    quota = serializers.IntegerField(
+        source="quota.units", help_text="Units per window; of a bucket, what it holds when full. As in the fields."
+    )
     window_seconds = serializers.FloatField(
-        source="limit.window", allow_null=True, help_text="null where a calendar says how long it is."
+        source="quota.window",
+        allow_null=True,
+        help_text="Seconds in which the quota comes back; null for calendars and for requests in progress.",
     )
     remaining = serializers.IntegerField(
         allow_null=True, help_text="Units; null = not known, as it depends on the request, or Redis is out of reach."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from .. import limiter
 from ..decision import NOTHING_TO_DECIDE, Decision, without
@@ -13,6 +12,9 @@ from ..identity import identify, partition
 from ..planning import Extra, Only
 from ..rules import code
 from ..throttling import RuleThrottle
+
+if TYPE_CHECKING:  # see `..throttling`
+    from rest_framework.views import APIView
 
 
 class SparingThrottle(RuleThrottle):

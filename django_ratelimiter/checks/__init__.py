@@ -13,16 +13,17 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ..conf import django_setting, problems, settings
-from ..rules import versions
+from ..rules import storage
 from ..rules.compiler import snapshot_of_rows
 from ..rules.ruleset import RuleRecord
 from .brought_along import check_settings_of_django_ratelimit
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
 from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
-from .paths import check_exempt
-from .servers import check_eviction, check_pools
-from .views import check_addresses, check_views
+from .paths import check_exempt, check_prefix, check_targets
+from .servers import check_clock, check_eviction, check_pools, check_scripts
+from .tables import check_tables
+from .views import check_addresses, check_rates, check_views
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -71,7 +72,8 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
     if own is None:
         return [
             checks.Warning(
-                "RateLimitMiddleware is not in MIDDLEWARE: only views with RuleThrottle are limited.",
+                "RateLimitMiddleware is not in MIDDLEWARE: only views with @ratelimit or a throttle class of this "
+                "package, and code that calls the limiter, are limited.",
                 hint=f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware.',
                 id=f"{TAG}.W001",
             )
@@ -136,13 +138,18 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_trust,
     check_settings_of_django_ratelimit,
     check_addresses,
+    check_rates,
     check_exempt,
     check_collecting,
     check_pools,
+    check_prefix,
+    check_tables,
+    check_targets,
+    check_clock,
 )
 
 #: Those that ask Redis, which a check may do only where it was asked for: with `check --deploy`.
-DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction,)
+DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts)
 
 
 def _custom_engine(path: str) -> Iterator[CheckMessage]:
@@ -196,7 +203,7 @@ def _position(classes: Sequence[Any], path: str) -> int | None:
 
 def _left_out() -> dict[str, str]:
     """Reasons by slug: of the rows as they are now, and of the rules as they were numbered last."""
-    rules = from_database(versions.load)
+    rules = from_database(storage.load)
     reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
     snapshot = from_database(snapshot_of_rows) or {}
     return reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}

@@ -17,7 +17,6 @@ _WITHOUT_MEANING: Final = {
     "RATELIMIT_USE_CACHE": "RATELIMITER['CACHE_ALIAS']",
     "RATELIMIT_CACHE_PREFIX": "RATELIMITER['NAMESPACE']",
     "RATELIMIT_HASH_ALGORITHM": "RATELIMITER['HASH_KEY']",
-    "RATELIMIT_FAIL_OPEN": "the failure policies of rules; a rate in code has `local`",
 }
 
 

@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 
 from ..conf import problems
 from ..models import RuleLimit, RuleSetVersion
-from ..rules import versions
+from ..rules import storage
 from ..rules.ruleset import RuleRecord
 
 TAG: Final = "django_ratelimiter"
@@ -36,17 +36,29 @@ def is_subclass(cls: Any, path: str) -> bool:
 
 
 def rules_in_force() -> Iterable[RuleRecord]:
-    rules = from_database(versions.load)
+    rules = from_database(storage.load)
     return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
 
 
 def from_database(read: Callable[[], Found]) -> Found | None:
     """What `read` finds; `None` where there is no database, or none with our tables."""
+    return _asked(lambda: read() if _has_tables() else None)
+
+
+def tables_are_missing() -> bool:
+    """Return whether there is a database, and it lacks our tables."""
+    return _asked(_has_tables) is False
+
+
+def _has_tables() -> bool:
+    names = connections[storage.primary()].introspection.table_names()
+    return {RuleSetVersion._meta.db_table, RuleLimit._meta.db_table} <= {*names}
+
+
+def _asked(ask: Callable[[], Found]) -> Found | None:
+    """What the database answers; `None` where there is none, or it cannot be asked."""
     try:
-        tables = connections[versions.primary()].introspection.table_names()
-        if RuleSetVersion._meta.db_table not in tables or RuleLimit._meta.db_table not in tables:
-            return None
-        return read()
+        return ask()
     except (DatabaseError, ImproperlyConfigured):
         return None
     except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database

@@ -1,15 +1,24 @@
-"""The check of what rules are for: that the middleware looks at it."""
+"""The checks of the paths that rules name: that the middleware looks at them."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.urls import get_script_prefix
 
-from ..conf import django_setting
+from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
+from ..routes import lacking
 from ..rules.ruleset import RuleRecord
 from .common import TAG, are_wrong, rules_in_force
+
+#: What is wrong with a rule that names what no view has, by the field.
+_NOWHERE: Final = {
+    "view_name": "matches no request: ROOT_URLCONF has no view named {!r}",
+    "route": "matches no request: ROOT_URLCONF has no route {!r}",
+    "scope": "matches no view: none has the scope {!r}",
+}
 
 
 def check_exempt(**_kwargs: object) -> list[CheckMessage]:
@@ -29,6 +38,47 @@ def check_exempt(**_kwargs: object) -> list[CheckMessage]:
     ]
 
 
+def check_prefix(**_kwargs: object) -> list[CheckMessage]:
+    """W017: a path begins with FORCE_SCRIPT_NAME, but rules and exempt paths are compared without that prefix."""
+    prefix = script_name()
+    if not prefix:
+        return []
+    named = [
+        f"rule {rule.slug}: {rule.path}"
+        for rule in rules_in_force()
+        if rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/")
+    ]
+    exempt = () if are_wrong("EXEMPT_PATHS") else settings.EXEMPT_PATHS or ()
+    found = [path for path in exempt if f"{path}/".startswith(f"{prefix}/")]
+    if found:
+        named.append(f"RATELIMITER['EXEMPT_PATHS']: {', '.join(found)}")
+    return [
+        checks.Warning(
+            f"A path begins with FORCE_SCRIPT_NAME, {prefix}, and probably never matches; {entry}.",
+            hint=f"Leave the prefix out: write the path within the site, as in urls.py, such as "
+            f"/api/ instead of {prefix}/api/.",
+            id=f"{TAG}.W017",
+        )
+        for entry in named
+    ]
+
+
+def check_targets(**_kwargs: object) -> list[CheckMessage]:
+    """W019: a rule is for a view name or a route that no view has, or for a scope that looks misspelt."""
+    return [
+        checks.Warning(
+            f"Rule {rule.slug} {_NOWHERE[found.field].format(found.name)}."
+            + (f" Did you mean {found.close!r}?" if found.close else ""),
+            hint="Correct the rule in the admin. View names have their namespace in front, as in reverse(); a route is "
+            "the whole pattern of urls.py, without a slash at its start.",
+            id=f"{TAG}.W019",
+        )
+        for rule in rules_in_force()
+        for found in lacking(rule)
+        if found.close or found.field != "scope"  # any code may ask for a scope, by a name that no view has
+    ]
+
+
 def _path(rule: RuleRecord) -> str:
-    """How every path begins that the rule is for; empty = in any way."""
-    return get_script_prefix() + rule.path.removeprefix("^") if rule.path_kind == "route" else rule.path
+    """Return how every path begins that the rule is for; empty = in any way."""
+    return "/" + rule.path.removeprefix("^") if rule.path_kind == "route" else rule.path

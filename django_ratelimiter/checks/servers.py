@@ -10,9 +10,11 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from ..conf import django_setting, settings
-from ..connection import get_engine
+from ..connection import get_engine, server_in_words
 from ..engine.redis import RedisEngine
-from ..engine.redis.eviction import evicting
+from ..engine.redis.dry_run import dry_run
+from ..engine.redis.eviction import evicting, is_answer
+from ..engine.redis.faults import is_fault
 from ..exceptions import EngineUnavailable
 from .common import TAG, are_wrong, imported, is_subclass
 
@@ -51,8 +53,8 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_eviction(**_kwargs: object) -> list[CheckMessage]:
-    """W015: a full Redis drops counters. I001: it cannot be asked whether it would. Only with `check --deploy`."""
-    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS"):
+    """W015: a full Redis drops counters. W018: none answers. I001: it may not be asked. Only with `check --deploy`."""
+    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
         return []
     try:
         engine: Any = get_engine()
@@ -61,6 +63,8 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
     except ImproperlyConfigured:
         return []  # which other checks tell
     except EngineUnavailable as error:
+        if not is_answer(error):
+            return [_unreachable(error)]
         hint = "Its user may need the permission to run INFO. Ask redis-cli for `CONFIG GET maxmemory*` instead."
         told = f"Redis cannot be asked whether it drops keys when its memory is full: {error}"
         return [checks.Info(told, hint=hint, id=f"{TAG}.I001")]
@@ -74,6 +78,71 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
             id=f"{TAG}.W015",
         )
     ]
+
+
+def check_scripts(**_kwargs: object) -> list[CheckMessage]:
+    """E008: a server does not run our scripts as it must. W018: it runs none now. Only with `check --deploy`."""
+    engine = _on_redis()
+    if engine is None:
+        return []
+    try:
+        dry_run(engine)
+    except EngineUnavailable as error:
+        if not is_fault(error):
+            return [_undeciding(error)] if is_answer(error) else []  # out of reach: `check_eviction` says so
+        return [
+            checks.Error(
+                f"The server cannot decide: {error}",
+                hint="Which servers can, and with what settings: docs/howto/servers.md.",
+                id=f"{TAG}.E008",
+            )
+        ]
+    return []
+
+
+def _undeciding(error: EngineUnavailable) -> CheckMessage:
+    return checks.Warning(
+        f"The Redis at {server_in_words()} decides nothing now: {str(error).rstrip('.')}. Until it does, each request "
+        "is decided by the failure policies of its rules.",
+        hint="The message says what the server lacks: memory, a place to save to, replicas, or the role of the master.",
+        id=f"{TAG}.W018",
+    )
+
+
+def check_clock(**_kwargs: object) -> list[CheckMessage]:
+    """W020: each machine decides by its own clock."""
+    if are_wrong("CLOCK", "ENGINE") or settings.CLOCK == "server" or settings.ENGINE is not None:
+        return []
+    return [
+        checks.Warning(
+            'RATELIMITER["CLOCK"] is "client": windows begin and end by the clock of the machine that is ahead.',
+            hint="Keep all machines synchronised (NTP). Silence this check if they are, and the server refuses TIME in "
+            "scripts; else leave CLOCK out.",
+            id=f"{TAG}.W020",
+        )
+    ]
+
+
+def _on_redis() -> RedisEngine | None:
+    """The engine, if it is one on Redis that can be had."""
+    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
+        return None
+    try:
+        engine: Any = get_engine()
+    except (ImproperlyConfigured, EngineUnavailable):
+        return None  # which other checks tell
+    exact = getattr(engine, "engine", engine)
+    return exact if isinstance(exact, RedisEngine) else None
+
+
+def _unreachable(error: EngineUnavailable) -> CheckMessage:
+    return checks.Warning(
+        f"No Redis answers at {server_in_words()}: {str(error).rstrip('.')}. Until it does, each request is decided by "
+        "the failure policies of its rules.",
+        hint="Start the server, or correct the entry of CACHES. For development without Redis leave "
+        "RATELIMITER['CACHE_ALIAS'] out: then each process counts in its own memory.",
+        id=f"{TAG}.W018",
+    )
 
 
 def _addresses(cache: Mapping[str, Any]) -> list[str]:

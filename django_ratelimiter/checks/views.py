@@ -1,4 +1,4 @@
-"""Checks of the REST framework's views: that rules by user are met there, and that addresses are the clients' own."""
+"""Checks of the REST framework's views: rules by user apply there, addresses are the clients' own, rates are rates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_script_prefix, resolve
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
+from ..routes import all_views
 from ..rules.ruleset import Facts, RuleRecord
-from .common import TAG, are_wrong, is_subclass, rules_in_force
+from .common import TAG, are_wrong, imported, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
 
@@ -23,7 +25,7 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
     if not rules or not django_setting("ROOT_URLCONF"):
         return []
     unmet: dict[Any, set[str]] = {}
-    for match in _all_views(get_resolver()):
+    for match in all_views(get_resolver()):
         view: Any = match.func
         if _knows_user_too_late(view):
             slugs = {rule.slug for rule in rules if _may_meet(rule, match)}
@@ -50,7 +52,7 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
         return []
     believing = {
         f"{throttle.__module__}.{throttle.__qualname__}"
-        for match in _all_views(get_resolver())
+        for match in all_views(get_resolver())
         for throttle in _chosen(match.func, "throttle_classes")
         if getattr(getattr(throttle, "get_ident", None), "__module__", "") == _THROTTLES
     }
@@ -67,14 +69,46 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
     ]
 
 
-def _all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:
-    """Every view of the URL conf, as the match that a request for it would have."""
-    for pattern in resolver.url_patterns:
-        joined = route + str(pattern.pattern).removeprefix("^" if route else "")
-        if isinstance(pattern, URLResolver):
-            yield from _all_views(pattern, joined, (*names, pattern.namespace or ""))
-        else:
-            yield ResolverMatch(pattern.callback, (), {}, pattern.name, namespaces=list(names), route=joined)
+def check_rates(**_kwargs: object) -> list[CheckMessage]:
+    """E009: the rate of one of our throttles cannot be read, so that each request it is asked about would fail."""
+    faults = {_fault_of(throttle, scope) for throttle, scope in _throttles_with_rates()}
+    return [
+        checks.Error(
+            fault,
+            hint="Correct it in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or where the class has its rate.",
+            id=f"{TAG}.E009",
+        )
+        for fault in sorted(faults - {""})
+    ]
+
+
+def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
+    """The throttle classes in use that read a rate as ours do, each with the scope of its view, if it asks for one."""
+    named = (django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_CLASSES") or ()
+    found = [(imported(each) if isinstance(each, str) else each, None) for each in named]
+    for match in all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ():
+        found += [
+            (throttle, _chosen(match.func, getattr(throttle, "scope_attr", "")))
+            for throttle in _chosen(match.func, "throttle_classes")
+        ]
+    for throttle, scope in found:
+        if is_subclass(throttle, f"{_THROTTLES}.SimpleRateThrottle"):
+            # A subclass that gets its rate by itself may need a database for it.
+            makers = {getattr(throttle, name).__module__ for name in ("__init__", "get_rate")}
+            if makers <= {_THROTTLES, "rest_framework.throttling"}:
+                yield throttle, scope
+
+
+def _fault_of(throttle: Any, scope: Any) -> str:
+    """What is wrong with the rate of this throttle; "" = nothing."""
+    try:
+        asked = throttle()  # which reads its rate, as for each request
+        if scope:
+            asked.scope = scope
+            asked.parse_rate(asked.get_rate())
+    except (ImproperlyConfigured, TypeError, ValueError) as error:
+        return f"The rate of {throttle.__module__}.{throttle.__qualname__} fails at each request: {error}"
+    return ""
 
 
 def _knows_user_too_late(view: Any) -> bool:
@@ -96,7 +130,7 @@ def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
     view: Any = match.func
     scope = getattr(view.cls, "throttle_scope", None) or ""
     route = match.route or ""
-    path = get_script_prefix() + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
+    path = "/" + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
     if rule.path_kind == "exact":
         if not _leads_to(rule.path, view):
             return False
@@ -107,7 +141,7 @@ def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
 
 def _leads_to(path: str, view: Any) -> bool:
     try:
-        return resolve("/" + path.removeprefix(get_script_prefix())).func is view
+        return resolve(path).func is view
     except Resolver404:
         return False
 

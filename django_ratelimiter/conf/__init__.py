@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.urls import get_script_prefix
 
 from .values import (
     DOTTED,
@@ -24,6 +23,7 @@ from .values import (
     flag,
     identities,
     number,
+    one_of,
     paths,
     proxies,
     retention,
@@ -86,6 +86,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "CACHE_ALIAS": Entry(None, text(".+", "None, or the name of an entry of CACHES", optional=True), True),
     "NAMESPACE": Entry("rl", text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
     "SHARDS": Entry(64, whole(1, 1024), True),
+    "CLOCK": Entry("server", one_of("server", "client"), True),
     "DEADLINE_MS": Entry(50.0, number(1, 60_000, "milliseconds, from 1 to 60000")),
     "VERSION_CHECK_INTERVAL": Entry(1.0, number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
     "RULES_MAX_AGE": Entry(10.0, number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
@@ -118,7 +119,7 @@ class Settings:
     """The entries of `RATELIMITER` as typed attributes, each read once and kept until a setting changes.
 
     A wrong entry is logged as an error and its default stands in; `ImproperlyConfigured` is raised where a
-    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, HASH_KEY,
+    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, CLOCK, HASH_KEY,
     TRUSTED_PROXIES, and a `RATELIMITER` that is no dict.
     """
 
@@ -132,6 +133,8 @@ class Settings:
     NAMESPACE: str
     #: Among how many shards the keys in a Redis Cluster are spread.
     SHARDS: int
+    #: Whose time decides: "server", or "client" for servers that refuse TIME in scripts.
+    CLOCK: str
     #: Milliseconds that a decision waits for Redis at most; then each rule's failure policy decides.
     DEADLINE_MS: float
     #: Seconds after which a request that meets no rule asks for a newer rule set; 0 = each time.
@@ -165,7 +168,7 @@ class Settings:
     HEADERS: tuple[str, ...]
     #: What makes refusals: the dotted path of a callable(request, decision), or the page's template; None = our own.
     RESPONSE: str | None
-    #: Days for which usage is kept, by granularity; None = for ever.
+    #: Days for which usage is kept, by granularity, and versions of the rule set; None = for ever.
     RETENTION: Mapping[str, int | None]
 
     if not TYPE_CHECKING:  # mypy shall know the names above and no others
@@ -209,13 +212,32 @@ def django_setting(name: str, default: Any = None) -> Any:
     return getattr(django_settings, name, default)
 
 
-def asset_paths() -> tuple[str, ...]:
-    """STATIC_URL and MEDIA_URL where they are paths of this site, to compare with `request.path`.
+def script_name() -> str:
+    """Return FORCE_SCRIPT_NAME without a slash at its end; empty = it is not set."""
+    return (django_setting("FORCE_SCRIPT_NAME") or "").rstrip("/")
 
-    Where the site begins is left out: Django makes it of an unset MEDIA_URL, and it would stand for the whole site.
+
+def asset_paths() -> tuple[str, ...]:
+    """Return STATIC_URL and MEDIA_URL where they are paths of this site, to compare with `request.path_info`.
+
+    The top of the site is left out, because it would stand for the whole site.
     """
-    root, urls = get_script_prefix(), (django_setting("STATIC_URL"), django_setting("MEDIA_URL"))
-    return tuple(url for url in urls if url and url.startswith("/") and url[:2] != "//" and not root.startswith(url))
+    root, paths = f"{script_name()}/", []
+    for url in (_as_written("STATIC_URL"), _as_written("MEDIA_URL")):
+        if not url or url.startswith(("http://", "https://", "//")):
+            continue
+        path = f"/{url.removeprefix(root)}" if url.startswith(root) else "" if url.startswith("/") else f"/{url}"
+        if path not in ("", "/"):
+            paths.append(path)
+    return tuple(paths)
+
+
+def _as_written(name: str) -> str | None:
+    """Return a setting as the project wrote it. Django adds, and keeps, the prefix of the first request that asks."""
+    django_setting("DEBUG")  # so that the settings are loaded
+    lazy: Any = django_settings
+    value: str | None = getattr(lazy._wrapped, name, None)
+    return value
 
 
 def _read(name: str) -> object:

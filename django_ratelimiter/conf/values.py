@@ -24,8 +24,8 @@ FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
 #: No request passes so many proxies; a greater number would let clients choose their address.
 MOST_PROXIES: Final = 20
 
-#: Days for which usage is kept, by granularity, where nothing else is said.
-RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800}
+#: Days for which usage is kept, by granularity, and versions of the rule set, where nothing else is said.
+RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "version": 365}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
@@ -86,6 +86,17 @@ def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any],
     return read
 
 
+def one_of(*words: str) -> Callable[[Any], str]:
+    """One of these words."""
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(" or ".join(map(repr, words)))
+        return str(value)
+
+    return read
+
+
 def paths(value: Any) -> tuple[str, ...] | None:
     """Path prefixes, or None."""
     if value is None:
@@ -132,12 +143,15 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
 
 
 def retention(value: Any) -> dict[str, int | None]:
-    """Days by granularity; what is not named is kept as long as by default."""
+    """Days by granularity, and of versions; what is not named is kept as long as by default."""
     if not isinstance(value, dict) or not all(
         name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
         for name, days in value.items()
     ):
-        raise ValueError('a dict such as {"minute": 8, "hour": 100, "day": None}, in days; None = for ever')
+        raise ValueError(
+            'a dict such as {"minute": 8, "hour": 100, "day": None, "version": 365}, '
+            "in days from 1 to 36500; None = for ever"
+        )
     return RETENTION | value
 
 

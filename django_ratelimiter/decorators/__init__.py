@@ -5,10 +5,11 @@ The names and arguments are those of django-ratelimit, so that a project changes
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
-from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from functools import cache, partial, wraps
+from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
@@ -20,9 +21,9 @@ from ..charging import Charge
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..exceptions import LimitExceeded
-from ..headers import retry_after
+from ..headers import retry_after, status_of, words_of
 from ..waiting import Lookup
-from .asking import Asked, Key, Limited, Methods, Rate, http_of, is_rate, name_of, parsed
+from .asking import Asked, Key, Limited, Methods, Rate, check_failure_policy, http_of, is_rate, name_of, parsed
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
 __all__ = [
@@ -35,6 +36,9 @@ __all__ = [
     "is_ratelimited",
     "ratelimit",
 ]
+
+#: The module of the views that django-ninja makes.
+_NINJAS_VIEWS: Final = "ninja.operation"
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -60,6 +64,7 @@ def ratelimit(
     cost: int | None = None,
     algorithm: str | None = None,
     cost_after: Callable[[Any], int] | None = None,
+    failure_policy: str | None = None,
 ) -> Callable[[View], View]:
     """Limit a view, synchronous or not: a function, a method or a class.
 
@@ -71,9 +76,12 @@ def ratelimit(
     `request.limited` tells. cost: units that a request spends; `None` = 1, or what the rule says. algorithm: `None` =
     `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: the units that are spent in
     the end, a function of the response, such as the rows in it; `cost` is then what must be left for the view to begin.
+    failure_policy: of a rate, what happens while Redis is out of reach: "local", "open" or "closed"; `None` = "local",
+    unless RATELIMIT_FAIL_OPEN is set.
     """
     if is_rate(rate):
         parsed(rate)
+    check_failure_policy(failure_policy, has_rate=key is not None or rate is not None)
 
     def decorate(view: View) -> View:
         if not isinstance(view, type):
@@ -86,7 +94,7 @@ def ratelimit(
 
     def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
         number = getattr(view, "ratelimits", 0) + 1
-        limited = Limited(group, key, rate, method, block, cost, algorithm, cost_after, name, number)
+        limited = Limited(group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number)
         limited.announce(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, limited)
         wrapper.ratelimits = number
@@ -177,7 +185,7 @@ def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None
 
 
 def _passes(result: Result) -> bool:
-    return result.verdict is None or result.verdict.allowed
+    return result.rule.failure_policy != "closed" if result.verdict is None else result.verdict.allowed
 
 
 def _refuse(request: Any, decision: Decision) -> None:
@@ -186,11 +194,30 @@ def _refuse(request: Any, decision: Decision) -> None:
         raise (import_string(exception) if isinstance(exception, str) else exception)
     view = (getattr(request, "parser_context", None) or {}).get("view")
     if view is None or decision.access is not None:
-        raise Ratelimited(decision)
+        match = http_of(request).resolver_match
+        is_ninjas = match is not None and getattr(match.func, "__module__", None) == _NINJAS_VIEWS
+        raise _as_ninja_knows_it(decision) if is_ninjas else Ratelimited(decision)
     # The REST framework answers 403 to Ratelimited.
     if decision.unavailable:
         raise LimitExceeded(decision)
     view.throttled(request, retry_after(decision))
+
+
+def _as_ninja_knows_it(decision: Decision) -> Ratelimited:
+    """Return the exception as one of django-ninja's own, with the status and the words of the refusal.
+
+    django-ninja answers others by an error 500 with a traceback while DEBUG is on.
+    """
+    return _ninja_class(sys.modules["ninja.errors"].HttpError)(decision)
+
+
+@cache
+def _ninja_class(http_error: Any) -> type[Ratelimited]:
+    def __init__(self: Any, decision: Decision) -> None:
+        http_error.__init__(self, status_of(decision), words_of(decision).detail)
+        self.decision = decision
+
+    return type("Ratelimited", (Ratelimited, http_error), {"__init__": __init__, "__str__": http_error.__str__})
 
 
 def _is_async(view: Callable[..., Any]) -> bool:

@@ -18,7 +18,7 @@ from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
 from ..planning import Extra
 from ..rules import code
-from ..rules.ruleset import RuleRecord
+from ..rules.ruleset import FAILURE_POLICIES, RuleRecord
 
 Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]
@@ -69,6 +69,7 @@ class Limited(NamedTuple):
     cost: int | None = None
     algorithm: str | None = None
     cost_after: Callable[[Any], int] | None = None
+    failure_policy: str | None = None
     name: str = ""
     number: int = 1
 
@@ -110,11 +111,29 @@ class Limited(NamedTuple):
                 mode="enforce" if self.block else "shadow",
                 methods=methods,
                 missing_partition="ip",
+                failure_policy=self.failure_policy or _usual_failure_policy(),
             )
         except ValueError as error:
             raise ImproperlyConfigured(f"@ratelimit of {group}: {error}") from error
         code.register(rule)
         return rule
+
+
+def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
+    """Raise ImproperlyConfigured for what is no failure policy, or where there is no rate that could have one."""
+    if policy is None:
+        return
+    if not has_rate:
+        raise ImproperlyConfigured("@ratelimit: failure_policy needs a rate. The rules of a scope have their own.")
+    if policy not in FAILURE_POLICIES:
+        right = ", ".join(map(repr, FAILURE_POLICIES))
+        raise ImproperlyConfigured(f"@ratelimit: failure_policy must be one of {right}, not {policy!r}.")
+
+
+def _usual_failure_policy() -> str:
+    """Return the policy of rates that name none: as RATELIMIT_FAIL_OPEN of django-ratelimit says, if it is set."""
+    fail_open = django_setting("RATELIMIT_FAIL_OPEN")
+    return "local" if fail_open is None else "open" if fail_open else "closed"
 
 
 def http_of(request: Any) -> HttpRequest:

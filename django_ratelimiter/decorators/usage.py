@@ -89,6 +89,8 @@ def _limited(group: str | None, fn: Callable[..., Any] | None, key: Key | None, 
 
 def _usage(decision: Decision, asked: Asked) -> dict[str, Any] | None:
     result = asked.result(decision)
+    if result is not None and result.verdict is None and result.rule.failure_policy == "closed":
+        return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # as django-ratelimit says it
     if result is None or result.verdict is None:
         return None
     verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota

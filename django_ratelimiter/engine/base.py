@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ..exceptions import EngineUnavailable
 from .limits import Algorithm, Limit
+
+
+class WrongServer(EngineUnavailable):
+    """The server runs the scripts, and not as Redis does."""
 
 
 class Charge(NamedTuple):

@@ -1,12 +1,21 @@
 -- Decide, in one step, all charges of a call: compare the rule-set version, look at every counter, and spend from
 -- all of them or from none.
 --
--- KEYS[1]  the version key, "{namespace:SHARD}:version"; every other key of this script stands under the same tag
--- KEYS[2…] the counters of the charges, then those of the refunds
+-- It touches no key but those in KEYS, all under one tag. All counters are read before the first write: where a server
+-- refuses the time or the key of one, nothing is spent. A key of usage that holds another type, or a command that the
+-- user may not run, is met later: then what was written stays, and the quota of that call is spent.
+--
+-- KEYS[1]  the version key, "{namespace:SHARD}:version"
+-- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "minutes"; then the counters
+--          of the charges, then those of the refunds; then for each note what it needs of "unique:HOUR:LABEL" and
+--          "hours", "allowed:HOUR:RULE" and "denied:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
+--          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute in
+--          KEYS[2] is not that of the clock, nothing is done
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
 -- ARGV[2]  the field of usage: the charges' labels, one a line, and a line with an `a` for each; empty = do not count;
 --          to undo, the field that was counted
--- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode; then a record for each:
+-- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode, and with a time a number
+--          that tells this call from others; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see partitions.py; then what for, label and partition of each;
@@ -16,8 +25,8 @@
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
 --          5 undo: give back, and take back what was counted once at that time
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
---          the time by its clock} where that is not in the calendar window that a record names, and nothing was done;
---          else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
+--          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
+--          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
 --          never, below -1 = passes and is held for what it is below); reset; lead of its clock}
 --
 -- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py.
@@ -34,8 +43,11 @@ local HELD_SECONDS = 86400
 local MOST_WEIGHED, WEIGHED_KEPT, MOST_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
 
-local now, charges, refunds, mode = unpack('<dddd', ARGV[3])
+local now, charges, refunds, mode, mark = unpack('<ddddd', ARGV[3])
+local counts = #KEYS > 1 + charges + refunds
+local first = counts and 3 or 1 -- the counters stand behind this key
 
+local raises = false
 if ARGV[1] ~= '' then
   local held = call('GET', KEYS[1])
   if held ~= ARGV[1] then
@@ -47,7 +59,7 @@ if ARGV[1] ~= '' then
     elseif mode ~= 3 then
       return { -1 }
     end
-    call('SET', KEYS[1], ARGV[1])
+    raises = true
   end
 end
 
@@ -59,10 +71,12 @@ end
 
 local decides = mode == 0 or mode == 4
 -- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
-local levels, denied, elsewhere = { 0 }, mode == 4, false
+local levels, denied = { 0 }, mode == 4
+-- The minute stands in KEYS[2] where "version" ends in KEYS[1].
+local elsewhere = counts and tonumber(sub(KEYS[2], #KEYS[1])) ~= floor(now / 60000000)
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
-  local raw, at, last = call('GET', KEYS[i + 1]), now, nil
+  local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 31)
+  local raw, at, last = call('GET', KEYS[first + i]), now, nil
   if raw then
     last = unpack('<i7', raw)
     at = max(now, last) -- time that runs backwards stands still
@@ -93,14 +107,21 @@ for i = 1, charges do
 end
 
 if elsewhere then
-  local reply = { -2, now }
-  for i = 1, charges do reply[i + 2] = levels[i][4] end
+  local reply = { -2, floor(now) }
+  for i = 1, charges do reply[i + 2] = floor(levels[i][4]) end
   return reply
 end
 
+local refunding = refunds > 0 and (mode == 2 or mode == 5 or (denied and decides))
+if refunding then -- what cannot be read is to fail before anything is written
+  for i = charges + 1, charges + refunds do call('GET', KEYS[first + i]) end
+end
+
+if raises then call('SET', KEYS[1], ARGV[1]) end
+
 local reply, field = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2]
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 39)
+  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 31)
   local level = levels[i]
   local remaining, x, y, at, raw, state = level[1], level[2], level[3], level[4], level[5], level[6]
   local passes, delay, expires = level[7], level[8], level[9]
@@ -131,12 +152,12 @@ for i = 1, charges do
   end
   if reset > 0 then reset = reset + lead end
   if state and reset == expires then
-    call('SET', KEYS[i + 1], state, 'KEEPTTL') -- it expires when it would anyway, and this costs less
+    call('SET', KEYS[first + i], state, 'KEEPTTL') -- it expires when it would anyway, and this costs less
   elseif state then
-    call('SET', KEYS[i + 1], state, 'PX', ceil((reset + GRACE_US) / 1000))
-  elseif wait > 0 and decides and call('PTTL', KEYS[i + 1]) < ceil(reset / 1000) then
+    call('SET', KEYS[first + i], state, 'PX', ceil((reset + GRACE_US) / 1000))
+  elseif wait > 0 and decides and call('PTTL', KEYS[first + i]) < ceil(reset / 1000) then
     -- Spent under a higher quota, it would be forgotten before it passes by this one.
-    call('PEXPIRE', KEYS[i + 1], ceil((reset + GRACE_US) / 1000))
+    call('PEXPIRE', KEYS[first + i], ceil((reset + GRACE_US) / 1000))
   end
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
@@ -146,35 +167,31 @@ for i = 1, charges do
   end
 end
 
-if mode == 2 or mode == 5 or (denied and decides) then
+if refunding then
   for i = charges + 1, charges + refunds do
-    local raw, state = call('GET', KEYS[i + 1]), nil
+    local raw, state = call('GET', KEYS[first + i]), nil
     if raw then
-      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 39)
+      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 31)
       --@refund
-      if state then call('SET', KEYS[i + 1], state, 'KEEPTTL') end
+      if state then call('SET', KEYS[first + i], state, 'KEEPTTL') end
     end
   end
 end
 
-local prefix = sub(KEYS[1], 1, -8)
-
-local function count(minute, field, calls)
-  local usage = prefix .. 'usage:' .. minute
+local function count(usage, minute, field, calls)
   if call('HINCRBY', usage, field, calls) == tonumber(calls) then -- perhaps the first of its minute
-    -- When the hash began names its batch, see take_usage.lua. One long value turns it from a list that is searched
-    -- into a table.
-    local time = call('TIME')
-    call('HSETNX', usage, '', time[1] .. '.' .. time[2] .. string.rep(' ', 512))
-    call('SADD', prefix .. 'minutes', minute)
+    -- When the hash began names its batch, see closing.py. One long value turns it from a list that is searched into a
+    -- table.
+    call('HSETNX', usage, '', string.format('%d.%d', now, mark) .. string.rep(' ', 512))
+    call('SADD', KEYS[3], minute)
     call('EXPIRE', usage, USAGE_SECONDS)
-    call('EXPIRE', prefix .. 'minutes', USAGE_SECONDS)
+    call('EXPIRE', KEYS[3], USAGE_SECONDS)
   end
 end
 
-if field ~= '' then count(floor(now / 60000000), field, mode == 5 and '-1' or '1') end
+if field ~= '' then count(KEYS[2], floor(now / 60000000), field, mode == 5 and '-1' or '1') end
 
-local notes = 3 * tonumber(ARGV[4] or 0)
+local notes, key = 3 * tonumber(ARGV[4] or 0), first + charges + refunds -- the key before those that come next
 if notes > 0 then
   local minute, byte = floor(now / 60000000), string.byte
   local hour = floor(minute / 60)
@@ -183,27 +200,26 @@ if notes > 0 then
     local flags, weight = byte(what, 1, 2)
     local rule = match(label, '^[^|]*')
     if flags % 2 == 1 then
-      local name = hour .. ':' .. label
-      local unique = prefix .. 'unique:' .. name
-      local added
+      local unique, hours, added = KEYS[key + 1], KEYS[key + 2], nil
+      key = key + 2
       if #what > 2 then
         added = call('PFADD', unique, partition)
       else -- new ones, one a line
         local partitions = {}
         for line in string.gmatch(partition, '[^\n]+') do partitions[#partitions + 1] = line end
-        added = call('PFADD', unique, _G.unpack(partitions))
+        added = call('PFADD', unique, (table.unpack or _G.unpack)(partitions))
       end
-      if added == 1 and call('SADD', prefix .. 'hours', name) == 1 then
+      if added == 1 and call('SADD', hours, hour .. ':' .. label) == 1 then
         call('EXPIRE', unique, USAGE_SECONDS)
-        call('EXPIRE', prefix .. 'hours', USAGE_SECONDS)
+        call('EXPIRE', hours, USAGE_SECONDS)
       end
     end
     if weight > 0 then
-      local set = 'allowed:'
+      local set = KEYS[key + 1]
       for place = 3, #what do
-        if not levels[byte(what, place)][7] then set = 'denied:' end
+        if not levels[byte(what, place)][7] then set = KEYS[key + 2] end
       end
-      set = prefix .. set .. hour .. ':' .. rule
+      key = key + 2
       if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)
         if members == 1 then call('EXPIRE', set, USAGE_SECONDS) end
@@ -211,14 +227,15 @@ if notes > 0 then
       end
     end
     if flags >= 2 then
-      local samples, field = prefix .. 'sample:' .. minute, rule .. '\n' .. partition
+      local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], rule .. '\n' .. partition
+      key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then
         local partitions = call('HLEN', samples)
         if partitions > MOST_SAMPLED then call('HDEL', samples, field) end
         if partitions == 1 then
-          call('SADD', prefix .. 'sampled', minute)
+          call('SADD', sampled, minute)
           call('EXPIRE', samples, SAMPLE_SECONDS)
-          call('EXPIRE', prefix .. 'sampled', SAMPLE_SECONDS)
+          call('EXPIRE', sampled, SAMPLE_SECONDS)
         end
       end
     end
@@ -226,8 +243,17 @@ if notes > 0 then
 end
 
 local id = ARGV[5 + notes]
-if id and (id == '' or call('SET', prefix .. 'held:' .. id, '', 'NX', 'EX', HELD_SECONDS)) then
-  for i = 6 + notes, #ARGV, 3 do count(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+if id then
+  if id ~= '' then key = key + 1 end
+  if id == '' or call('SET', KEYS[key], '', 'NX', 'EX', HELD_SECONDS) then
+    for i = 6 + notes, #ARGV, 3 do
+      key = key + 1
+      count(KEYS[key], ARGV[i], ARGV[i + 1], ARGV[i + 2])
+    end
+  end
 end
 
+if math.type then -- Lua 5.4 knows floats, and servers send those as texts
+  for i = 1, #reply do reply[i] = floor(reply[i]) end
+end
 return reply

@@ -150,7 +150,7 @@ class Limit:
             if rest:
                 break
             rate = 0
-            if "burst" in algorithm.options:
+            if self.is_bucket:
                 shared = gcd(self.quota, period)
                 rate, period = self.quota // shared, period // shared
             if max(self.capacity, rate, 1) * period < EXACT // 2:
@@ -159,6 +159,11 @@ class Limit:
             f"quota: {self.capacity} units over a window of {self.window} s cannot be reckoned exactly; "
             "lower the quota, shorten the window, or make the window a whole number of seconds."
         )
+
+    @cached_property
+    def is_bucket(self) -> bool:
+        """Whether it is filled up again, so that what it holds when full need not be the quota of its window."""
+        return "burst" in Algorithm(self.algorithm).options
 
     @cached_property
     def holds(self) -> bool:

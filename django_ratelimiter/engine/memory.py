@@ -67,6 +67,13 @@ class MemoryEngine:
         """One of the same clock and size that knows nothing."""
         return MemoryEngine(self._clock, most=self._most)
 
+    def clear(self) -> None:
+        """Drop all counters and all usage. The version stays in force."""
+        with self._lock:
+            for kept in (self._counters, self._minutes, self._batches, self._added):
+                kept.clear()
+            self.partitions = MemoryPartitions(self._clock)
+
     def check(
         self,
         charges: Iterable[Charge],

@@ -63,6 +63,19 @@ class Note(NamedTuple):
     keys: Sequence[str]
 
 
+def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
+    """The keys that Redis keeps what a note says in, in the order of check.lua, without what all keys begin with."""
+    hour, names = minute // 60, list[str]()
+    if flags & IS_NEW:
+        names += f"unique:{hour}:{label}", "hours"
+    if weighs:
+        rule = rule_of(label)
+        names += f"allowed:{hour}:{rule}", f"denied:{hour}:{rule}"
+    if flags & IS_SAMPLED:
+        names += f"sample:{minute}", "sampled"
+    return names
+
+
 class Notes:
     """What one process tells. For all threads, without a lock: a race at worst tells twice.
 

@@ -5,31 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
 from itertools import compress
 from operator import attrgetter
-from struct import pack
 from typing import Final
 from zlib import crc32
 
 from ..exceptions import StaleRules
 from . import usage
-from .base import Charge, Verdict, Version, as_version, check_units
-from .limits import EXACT, MOST_UNITS, check_time
-from .partitions import Note, Notes
+from .base import Charge, Verdict, Version, WrongServer, as_version
+from .limits import check_time
+from .packing import (
+    COST_ONE,
+    NOTHING,
+    cost_of,
+    field_word,
+    keys_of_more,
+    more_of,
+    opening_by_redis,
+    opening_of,
+    receipt_of,
+    word,
+)
+from .partitions import MINUTE_US, Note, Notes
 from .scripts import CHECK_SHA
 
 #: How often a call is sent, each time with the calendar windows of the time that Redis has named.
 ATTEMPTS: Final = 4
-OUT_OF_TIME: Final = f"The time of Redis left its calendar windows {ATTEMPTS} times during one call."
+OUT_OF_TIME: Final = f"The time of Redis left its minute or calendar windows {ATTEMPTS} times during one call."
 
-_FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
-_COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
+#: 2001. A server that says it is earlier has no clock in its scripts; that of one has been 0.
+EARLIEST_US: Final = 10**15
+_NO_CLOCK: Final = "The server's scripts know no time. Set RATELIMITER['CLOCK'] = \"client\"."
 
 _GATES: Final = attrgetter("gating")
-
-#: The bytes of a call's first doubles, and of those that each charge or receipt has.
-_OPENING, _RECORD = 4 * 8, 9 * 8
 
 
 class Mode(IntEnum):
@@ -46,6 +54,12 @@ class Mode(IntEnum):
 #: Of how many callers who come again the call is kept; beyond that all are packed anew.
 MOST_KEPT: Final = 2_000
 
+#: Whose time calls are decided by.
+CLOCKS: Final = ("server", "client")
+
+#: How many beginnings of calls are kept.
+MOST_HEADS: Final = 5_000
+
 #: The modes in which a decision is counted.
 COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
 
@@ -54,19 +68,23 @@ class Planner:
     """Names keys and packs calls for one namespace; an engine is a planner that can ask.
 
     namespace: what all keys begin with. shards: among how many hash tags the keys are spread; one call speaks to one.
+    clock: "server" = Redis says what time it is; "client" = this process does, and sends it with each call.
     """
 
-    def __init__(self, namespace: str, shards: int = 1) -> None:
+    def __init__(self, namespace: str, shards: int = 1, clock: str = "server") -> None:
         if not namespace or set(namespace) & set("{}"):
             raise ValueError(f"namespace: must be some text without braces, not {namespace!r}.")
         self.namespace = namespace
         self.shards = shards
         self._prefixes = [f"{{{namespace}:{shard}}}:" for shard in range(shards)]
-        self._heads: dict[tuple[int, int], bytes] = {}
-        self._compared: tuple[int | Version | None, bytes] = None, _word(b"")
-        self._kept: dict[int, tuple[Sequence[Charge], int | Version | None, bytes]] = {}  # by `id` of the charges
+        if clock not in CLOCKS:
+            raise ValueError(f"clock: must be one of {', '.join(CLOCKS)}, not {clock!r}.")
+        self.clock = clock
+        self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
+        self._compared: tuple[int | Version | None, bytes] = None, word(b"")
+        self._kept: dict[int, tuple[Sequence[Charge], int | Version | None, int, bytes]] = {}  # by `id` of charges
         self._notes = Notes(at_once=shards > 1)
-        self._ahead = 0  # what the clock of Redis is ahead of ours, as far as calendars have shown
+        self._ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
     def shard_of(self, charge: Charge) -> int:
         """The shard of a charge, by its partition."""
@@ -84,6 +102,14 @@ class Planner:
     def _name(self, charge: Charge) -> bytes:
         return f"{self._prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
 
+    def _time_to_send(self) -> int | None:
+        """This process's time in microseconds, where calls bring it; `None` = the script asks Redis."""
+        return now() if self.clock == "client" else None
+
+    def _guessed(self, now_us: int | None) -> int:
+        """The time that a call will find, in microseconds. now_us: what it brings."""
+        return now() + self._ahead if now_us is None else now_us
+
     def _packed(
         self,
         mode: Mode,
@@ -91,7 +117,7 @@ class Planner:
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        times: Sequence[int] | None = None,
+        times: Sequence[int],
         *,
         shard: int = 0,
         counts: usage.Held | None = None,
@@ -99,20 +125,21 @@ class Planner:
     ) -> bytes:
         """One call, to the one shard that all of these lie in.
 
-        times: by the clock of each charge, where Redis has named them. counts: usage that was held in this process.
+        times: the one that the call will find, then that by the clock of each charge, where Redis has named them.
+        counts: usage that was held in this process.
         notes: of the partitions that it meets. A tuple of charges is taken for one that comes again: the bytes of its
         call are kept, where nothing but the version is beside it.
         """
         if type(charges) is not tuple or receipts or counts or notes or mode is not Mode.CHECK or now_us is not None:
             return self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
-        kept = self._kept.get(id(charges))
-        if kept is not None and kept[1] is version:
-            return kept[2]
+        kept, minute = self._kept.get(id(charges)), times[0] // MINUTE_US
+        if kept is not None and kept[1] is version and kept[2] == minute:
+            return kept[3]
         call = self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
         if all(charge.limit.is_fixed for charge in charges):
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
-            self._kept[id(charges)] = charges, version, call  # held, no other charges have their `id`
+            self._kept[id(charges)] = charges, version, minute, call  # held, no other charges have their `id`
         return call
 
     def _pack(
@@ -122,7 +149,7 @@ class Planner:
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        times: Sequence[int] | None,
+        times: Sequence[int],
         shard: int,
         counts: usage.Held | None,
         notes: Sequence[Note],
@@ -136,24 +163,28 @@ class Planner:
         for charge in charges:  # taken apart at once: looked up one by one, its parts would cost more than the rest
             key, limit, cost, gating, label, counts_refusals, _, _, _, carried = charge
             names.append(f"{prefix}{key}{limit.tag}".encode())
-            records.append(limit.packed if limit.is_fixed else self._terms(charge, now_us, times, len(lines)))
+            records.append(limit.packed if limit.is_fixed else self._terms(charge, times, len(records)))
             if type(cost) is int and cost == 1 and type(carried) is int and carried == 0:
-                records.append(_COST_ONE[gating, counts_refusals])
+                records.append(COST_ONE[gating, counts_refusals])
             else:
-                records.append(_cost(charge))
+                records.append(cost_of(charge))
             lines.append("" if label is None else label if gating else usage.SHADOW + label)
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
-            records.append(_receipt(receipt, receipt.spent))
-        field = _field(*lines) if mode in COUNTING else _NOTHING
+            records.append(receipt_of(receipt, receipt.spent))
+        field = field_word(*lines) if mode in COUNTING else NOTHING
         if now_us is None:
-            opening = _opening_by_redis(mode, len(lines), len(receipts))
+            opening = opening_by_redis(mode, len(lines), len(receipts))
         else:
-            opening = _opening(now_us, mode, len(lines), len(receipts))
+            opening = opening_of(now_us, mode, len(lines), len(receipts))
         words = (self._compared_with(version), field, opening, *records, b"\r\n")
-        return self._call_of(shard, names, words, _more(notes, counts) if notes or counts else ())
+        if notes or counts:
+            minute = times[0] // MINUTE_US
+            keys = keys_of_more(prefix, minute, notes, counts)
+            return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
+        return self._call_of(shard, names, words, None if field is NOTHING else times[0] // MINUTE_US)
 
     def _undoing(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
@@ -161,97 +192,71 @@ class Planner:
         What its refusals have spent stays spent. To be packed before the verdicts are marked as refunded.
         """
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
-        records = [_receipt(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
-        names = [self._name(receipt.charge) for receipt in receipts]
-        field, opening = usage.field_of(verdicts), _opening(verdicts[0].at_us, Mode.UNDO, 0, len(receipts))
-        return self._call_of(shard, names, (_NOTHING, _word(field.encode()), opening, *records, b"\r\n"))
+        records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
+        names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
+        field, opening = usage.field_of(verdicts), opening_of(at_us, Mode.UNDO, 0, len(receipts))
+        words = (NOTHING, word(field.encode()), opening, *records, b"\r\n")
+        return self._call_of(shard, names, words, at_us // MINUTE_US if field else None)
 
-    def _call_of(self, shard: int, names: Sequence[bytes], words: Iterable[bytes], more: Sequence[bytes] = ()) -> bytes:
-        """The script's call with these counters, with three arguments that are packed already, and with more."""
-        head = self._heads.get((shard, len(names)))
-        if head is None:
-            keys, key = b"%d" % (len(names) + 1), self._version_key(shard).encode()
-            head = b"*%d\r\n" % (len(names) + 7) + b"".join(map(_word, (b"EVALSHA", CHECK_SHA, keys, key)))
-            self._heads[shard, len(names)] = head
-        if not more:
-            return b"".join((head, *map(_word, names), *words))
-        head = head.replace(b"*%d" % (len(names) + 7), b"*%d" % (len(names) + 7 + len(more)), 1)
-        return b"".join((head, *map(_word, names), *words, *map(_word, more)))
+    def _call_of(
+        self,
+        shard: int,
+        names: Sequence[bytes],
+        words: Iterable[bytes],
+        minute: int | None,
+        keys: Sequence[bytes] = (),
+        more: Sequence[bytes] = (),
+    ) -> bytes:
+        """The script's call with these counters, with three arguments that are packed already, and with more.
+
+        minute: the one that usage is counted in; `None` = nothing is. keys: further ones, which are packed already.
+        """
+        number = len(names) + len(keys)
+        place = shard, number, len(more), minute is None
+        head = self._heads.get(place)
+        if head is None or head[0] != minute:
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[place] = minute, self._head(shard, number, len(more), minute)
+        return b"".join((head[1], *map(word, names), *keys, *words, *map(word, more)))
+
+    def _head(self, shard: int, number: int, more: int, minute: int | None) -> bytes:
+        """A call up to its counters. number: of the keys from these on. more: arguments behind the three."""
+        prefix, keys = self._prefixes[shard], [self._version_key(shard).encode()]
+        if minute is not None:
+            keys += f"{prefix}usage:{minute}".encode(), f"{prefix}minutes".encode()
+        start = (b"EVALSHA", CHECK_SHA, b"%d" % (len(keys) + number), *keys)
+        return b"*%d\r\n" % (len(start) + number + 3 + more) + b"".join(map(word, start))
 
     def _compared_with(self, version: int | Version | None) -> bytes:
         """The version as a packed word; it is the same in many calls."""
         kept = self._compared
         if kept[0] is not version:
             text = b"" if version is None else b"%d:%d" % as_version(version).order
-            kept = self._compared = version, _word(text)
+            kept = self._compared = version, word(text)
         return kept[1]
 
-    def _terms(self, charge: Charge, now_us: int | None, times: Sequence[int] | None, index: int) -> bytes:
-        """The packed terms of a limit whose terms differ from call to call."""
-        at_us = times[index] if times else now() + self._ahead if now_us is None else now_us
+    def _terms(self, charge: Charge, times: Sequence[int], records: int) -> bytes:
+        """The packed terms of a limit whose terms differ from call to call. records: how many stand before them."""
+        at_us = times[0] if len(times) == 1 else times[1 + records // 2]
         return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
 
     def _times(self, reply: list[int], now_us: int | None) -> Sequence[int]:
-        """What a reply says that begins with a negative number: raises StaleRules, or gives the charges' times."""
+        """What a reply says that begins with a negative number: raises StaleRules, or gives the times."""
         if reply[0] == -1:
             if len(reply) == 1:  # it has lost its memory
                 self._notes.forget()
             raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
         if now_us is None:
+            if reply[1] < EARLIEST_US:
+                raise WrongServer(_NO_CLOCK)
             self._ahead = reply[1] - now()
-        return reply[2:]
+        return reply[1:]
 
 
 def deletion(names: Sequence[bytes]) -> bytes:
     """A packed command that deletes these keys."""
-    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(_word, (b"DEL", *names)))
-
-
-def _word(word: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(word), word)
-
-
-#: A word without a letter.
-_NOTHING: Final = _word(b"")
-
-
-@lru_cache(maxsize=1_000)
-def _field(*lines: str) -> bytes:
-    """The word of the field that charges of these labels are counted under, were all of them admitted."""
-    labels = usage.labels_of(lines)
-    return _word(f"{labels}\n{'a' * len(lines)}".encode()) if labels else _NOTHING
-
-
-def _opening(now_us: int, mode: Mode, charges: int, receipts: int) -> bytes:
-    """What the last argument begins with; its size is that of all the records that are to follow."""
-    size = _OPENING + _RECORD * (charges + receipts)
-    return b"$%d\r\n" % size + pack("<dddd", now_us, charges, receipts, mode)
-
-
-_opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(_opening, -1))
-
-
-def _cost(charge: Charge) -> bytes:
-    check_units(charge)
-    flags = _FLAGS[charge.gating, charge.count_refusals] + 4 * min(charge.carried, MOST_UNITS)
-    return pack("<dd", min(charge.cost, EXACT), flags)
-
-
-def _receipt(verdict: Verdict, units: int) -> bytes:
-    limit, at = verdict.charge.limit, verdict.spent_at_us
-    return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
-
-
-def _more(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
-    """What stands behind the three arguments of every call."""
-    words = [b"%d" % len(notes)]
-    for what, label, partition, _ in notes:
-        words += bytes(what), label.encode(), partition.encode()
-    if counts:
-        words.append(counts.id.encode())
-        for minute, field, calls in counts.entries:
-            words += b"%d" % minute, field.encode(), b"%d" % calls
-    return words
+    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(word, (b"DEL", *names)))
 
 
 def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:

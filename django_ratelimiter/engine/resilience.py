@@ -146,6 +146,10 @@ class LocalEngine:
         self._memory = MemoryEngine(clock, most=MOST_COUNTERS)
         self._logged_at = float("-inf")
 
+    def clear(self) -> None:
+        """Drop all counters."""
+        self._memory.clear()
+
     def check(self, charges: Sequence[Charge], share: float) -> list[Verdict]:
         """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
@@ -159,14 +163,25 @@ class LocalEngine:
         """Give back what these verdicts spent; leases end."""
         self._memory.refund(verdicts)
 
-    def log_outage(self, error: Exception) -> bool:
-        """Say that requests are decided without the engine, and why: once in LOG_INTERVAL_SECONDS. Whether it did."""
+    def log_outage(self, error: Exception, server: Callable[[], str] | None) -> bool:
+        """Log that requests are decided without the engine, and why, once in LOG_INTERVAL_SECONDS.
+
+        server: returns what was asked, in words; `None` = no server is at fault. Return whether it was logged.
+        """
         now = time.monotonic()
         if now - self._logged_at < LOG_INTERVAL_SECONDS:
             return False
         self._logged_at = now
-        logger.error("Deciding without the engine, by each rule's failure policy: %s", error)
+        logger.error(
+            "Deciding without the engine, by each rule's failure policy: %s%s",
+            _ended(str(error)),
+            f" Server: {server()}. `manage.py check --deploy` checks it." if server else "",
+        )
         return True
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith(".") else f"{sentence}."
 
 
 @lru_cache(maxsize=10_000)

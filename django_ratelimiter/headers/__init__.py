@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from .fields import Policy, drop_fields, policy_name, ratelimit_fields, response_fields, retry_after, write_fields
-from .refusals import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, words_of
+from .fields import Policy, drop_fields, ratelimit_fields, response_fields, retry_after, write_fields
+from .policies import Quota, name_of, policy_name, quota_of
+from .refusals import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, status_of, words_of
 
 __all__ = [
     "PROBLEM_JSON",
     "TEMPLATE",
     "Policy",
+    "Quota",
     "Words",
     "drop_fields",
+    "name_of",
     "policy_name",
     "problem_details",
+    "quota_of",
     "ratelimit_fields",
     "refusal",
     "response_fields",
     "retry_after",
+    "status_of",
     "words_of",
     "write_fields",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from math import ceil
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django.http import HttpRequest
@@ -14,8 +13,8 @@ from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
 from ..decision import Decision, Result
-from ..engine.limits import Limit
 from ..stencils import NEVER
+from .policies import UntilMore, policy_name, quota_of, until_more
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.
@@ -43,20 +42,22 @@ class _Names(NamedTuple):
     """What a draft calls the parameters of a limit and of its state."""
 
     quota: str
+    unit: str
     window: str
     remaining: str
     seconds: str
 
 
-_NAMES: Final = {11: _Names("q", "w", "r", "t")}
+_NAMES: Final = {11: _Names("q", "qu", "w", "r", "t")}
 _OURS: Final = _NAMES[DRAFT]
 
 
 class Policy(NamedTuple):
     """One limit as the RateLimit fields show it.
 
-    window: seconds; `None` = a unit of the calendar, which has no fixed length.
-    seconds: until there is more quota; `None` = never, for this cost.
+    window: seconds; `None` = it has no fixed length, or there is none.
+    seconds: until there is more quota; `None` = never, for this cost, or not known.
+    unit: what the quota counts; `None` = requests.
     """
 
     name: str
@@ -64,17 +65,20 @@ class Policy(NamedTuple):
     window: float | Decimal | None
     remaining: int
     seconds: int | None
+    unit: str | None = None
 
 
 class _Shown(NamedTuple):
     """How a limit is shown, whatever its state: its name in quotes, its item of RateLimit-Policy, its quota.
 
-    of: its rule, tier and limit. Held, they are the only objects with their `id`, by which this is found again.
+    until_more: what finds the seconds on an allowed response. of: its rule, tier and limit. Held, they are the only
+    objects with their `id`, by which this is found again.
     """
 
     name: str
     item: str
     quota: str
+    until_more: UntilMore
     of: tuple[object, ...]
 
 
@@ -131,9 +135,14 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
         remaining, reset = verdict.remaining, verdict.reset_after
         if verdict.charge.cost == NEVER:  # refused whatever it costs, for want of what the rule is split by
             remaining = 0
-        wait = reset if verdict.allowed else verdict.retry_after
+        seconds: int | None = None
+        if not verdict.allowed:
+            wait = verdict.retry_after
+            seconds = None if wait is None else ceil(wait)
+        elif decision.allowed:  # else Retry-After might be earlier than the time of a limit that does not refuse
+            seconds = shown.until_more(remaining, reset)
         limits.append(shown.item)
-        states.append(_state(shown.name, remaining, None if wait is None else ceil(wait), _OURS))
+        states.append(_state(shown.name, remaining, seconds, _OURS))
         if verdict.soft_exceeded:
             exceeded.append(shown.name)
         if result is decision.binding:
@@ -151,18 +160,20 @@ def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str
     """`RateLimit` and `RateLimit-Policy` as of this draft of draft-ietf-httpapi-ratelimit-headers.
 
     Nothing but this and what it calls knows this syntax, which is not final yet. w is left out where the window is not
-    a whole number of seconds, t where there will never be enough.
+    a whole number of seconds, or there is none, t where there will never be enough, or nobody knows when.
     """
     names = _NAMES[draft]
     return _joined(
-        [_item(_quoted(name), quota, window, names) for name, quota, window, _, _ in policies],
-        [_state(_quoted(name), remaining, seconds, names) for name, _, _, remaining, seconds in policies],
+        [_item(_quoted(one.name), one.quota, one.window, one.unit, names) for one in policies],
+        [_state(_quoted(one.name), one.remaining, one.seconds, names) for one in policies],
     )
 
 
-def _item(quoted: str, quota: int, window: float | Decimal | None, names: _Names) -> str:
-    whole = f";{names.window}={int(window)}" if window is not None and window == int(window) else ""
-    return f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}{whole}"
+def _item(quoted: str, quota: int, window: float | Decimal | None, unit: str | None, names: _Names) -> str:
+    item = f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}"
+    if unit is not None:
+        item += f";{names.unit}={_quoted(unit)}"
+    return f"{item};{names.window}={int(window)}" if window is not None and window == int(window) else item
 
 
 def _state(quoted: str, remaining: int, seconds: int | None, names: _Names) -> str:
@@ -182,36 +193,10 @@ def _shown(result: Result) -> _Shown:
     name = _quoted(policy_name(result))
     if len(_remembered) >= MOST_REMEMBERED:
         _remembered.clear()
-    shown = _Shown(name, _item(name, limit.quota, limit.window, _OURS), str(limit.quota), of)
+    units, window, unit = quota_of(limit)
+    shown = _Shown(name, _item(name, units, window, unit, _OURS), str(units), until_more(limit), of)
     _remembered[id(rule), id(tier), id(limit)] = shown
     return shown
-
-
-def policy_name(result: Result) -> str:
-    """What a limit is called towards clients: its rule's slug, and where the rule has several limits, its window.
-
-    Where that does not tell it from the others, the algorithm follows, and then what else is unlike the default.
-    """
-    name, limit = result.rule.slug, result.limit
-    alike = [record.limit for record in result.rule.limits_for(result.tier)]
-    for part in (_period, attrgetter("algorithm"), _variant):
-        if len(alike) < 2:
-            break
-        own = part(limit)
-        name = f"{name}-{own}" if own else name
-        alike = [other for other in alike if part(other) == own]
-    return name
-
-
-def _period(limit: Limit) -> str:
-    return limit.calendar or f"{Decimal(str(limit.window)).normalize():f}"
-
-
-def _variant(limit: Limit) -> str:
-    """What tells apart limits of one window and algorithm. Empty for the one that has every option's default."""
-    words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
-    words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
-    return "-".join([*words, *filter(None, [limit.timezone])])
 
 
 def retry_after(decision: Decision) -> int | None:

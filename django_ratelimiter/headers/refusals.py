@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -21,7 +22,8 @@ from django.utils.translation import npgettext
 
 from ..conf import django_setting, settings
 from ..decision import Decision
-from .fields import SHOWS, policy_name, retry_after, write_fields
+from .fields import SHOWS, retry_after, write_fields
+from .policies import policy_name
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -89,8 +91,7 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
 
 
 def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
-    status = 403 if decision.access else 503 if decision.unavailable else 429
-    words = words_of(decision)
+    status, words = status_of(decision), words_of(decision)
     body = _preferred_body(request)
     page = _page(request, _context(request, decision, status, words)) if body == "html" else None
     if page is not None:
@@ -108,12 +109,18 @@ def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
 def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     """The page by RESPONSE's template, else by our own; `None` where neither can be rendered."""
     own = settings.RESPONSE
-    for template in filter(None, (own if own and own.endswith(".html") else None, TEMPLATE)):
+    usual = TEMPLATE if apps.is_installed("django_ratelimiter") else None  # else Django does not look in this package
+    for template in filter(None, (own if own and own.endswith(".html") else None, usual)):
         try:
             return render_to_string(template, context, request)
         except Exception:  # the project's templates, and its context processors
             logger.exception("The page of a refusal, %s, cannot be rendered.", template)
     return None
+
+
+def status_of(decision: Decision) -> int:
+    """Return the status of the response to a refused request."""
+    return 403 if decision.access else 503 if decision.unavailable else 429
 
 
 def problem_details(decision: Decision, status: int, words: Words) -> dict[str, object]:

@@ -115,7 +115,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('summary', models.CharField(blank=True, max_length=255, verbose_name='summary')),
                 ('snapshot', models.JSONField(verbose_name='snapshot')),
-                ('author', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
+                ('author', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
             ],
             options={
                 'verbose_name': 'rule set version',
@@ -151,10 +151,10 @@ class Migration(migrations.Migration):
                 ('api_key_hash', models.CharField(blank=True, default='', help_text='The SHA-256 digest of the key, in hex. The key itself is not kept.', max_length=64, validators=[django.core.validators.RegexValidator('\\A[0-9a-f]{64}\\Z', 'This is not a SHA-256 digest in lower-case hex.')], verbose_name='API key hash')),
                 ('reason', models.CharField(blank=True, max_length=200, verbose_name='reason')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
-                ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
-                ('group', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
+                ('created_by', models.ForeignKey(db_constraint=False, blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
+                ('group', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
                 ('tier', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='django_ratelimiter.tier', verbose_name='tier')),
-                ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
+                ('user', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
             ],
             options={
                 'verbose_name': 'tier assignment',

@@ -61,8 +61,8 @@ class Rule(models.Model):
         _("mode"),
         max_length=16,
         choices=Mode.choices,
-        default=Mode.ENFORCE,
-        help_text=_("A rule in shadow counts whom it would refuse and refuses nobody."),
+        default=Mode.SHADOW,
+        help_text=_("Shadow: count which requests would be rejected, and reject none. Enforce: reject them."),
     )
     methods = models.JSONField(_("methods"), default=list, blank=True, help_text=_("None chosen = every method."))
     path = models.CharField(
@@ -159,6 +159,13 @@ class Rule(models.Model):
 
     def natural_key(self) -> tuple[str]:
         return (self.slug,)
+
+    @property
+    def is_for_everybody(self) -> bool:
+        """Whether it applies to every request, or to every GET, and all callers share one counter, in any mode."""
+        every_path = self.path_kind == self.PathKind.ANY or (self.path_kind, self.path) == (self.PathKind.PREFIX, "/")
+        every_view = every_path and not self.view_name and not self.scope
+        return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
         """Refuse what could never match. A route loses its leading slash, which `resolver_match.route` lacks."""

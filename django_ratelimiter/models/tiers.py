@@ -15,6 +15,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
+from .people import PersonKey, cascade, set_null
 from .validation import normal_partition, validate_hash
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
@@ -104,17 +105,17 @@ class TierAssignment(models.Model):
     """Puts a user, a group of users, an API key or a partition into a tier, for good or for a time."""
 
     tier = models.ForeignKey(Tier, models.CASCADE, related_name="assignments", verbose_name=_("tier"))
-    user = models.ForeignKey(
+    user = PersonKey(
         USER_MODEL,
-        models.CASCADE,
+        cascade,
         null=True,
         blank=True,
         related_name="ratelimiter_assignments",
         verbose_name=_("user"),
     )
-    group = models.ForeignKey(
+    group = PersonKey(
         Group,
-        models.CASCADE,
+        cascade,
         null=True,
         blank=True,
         related_name="ratelimiter_assignments",
@@ -150,9 +151,9 @@ class TierAssignment(models.Model):
     )
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
-    created_by = models.ForeignKey(
+    created_by = PersonKey(
         USER_MODEL,
-        models.SET_NULL,
+        set_null,
         null=True,
         blank=True,
         editable=False,
@@ -220,9 +221,9 @@ class TierAssignment(models.Model):
     def subject(self) -> str:
         """Who is assigned, in words; of an API key only the start of its hash, a partition as it was typed."""
         if self.user_id is not None:
-            return _("user %s") % self.user
+            return _("user %s") % (self.user or self.user_id)
         if self.group_id is not None:
-            return _("group %s") % self.group
+            return _("group %s") % (self.group or self.group_id)
         if self.partition:
             return self.partition
         return _("API key %s…") % self.api_key_hash[:8]

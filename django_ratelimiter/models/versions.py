@@ -9,6 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
+from .people import PersonKey, set_null
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -52,9 +53,9 @@ class RuleSetVersion(models.Model):
     number = models.PositiveBigIntegerField(_("number"))
     epoch = models.BigIntegerField(_("epoch"))
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
-    author = models.ForeignKey(
+    author = PersonKey(
         USER_MODEL,
-        models.SET_NULL,
+        set_null,
         null=True,
         blank=True,
         related_name="+",

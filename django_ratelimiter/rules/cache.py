@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from django.db import Error
-from django.db.models.signals import post_delete, post_save
+from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
@@ -16,15 +16,15 @@ from ..connection import get_engine
 from ..engine.base import Version
 from ..engine.resilience import when_recovered
 from ..exceptions import RulesUnavailable, StaleRules
-from ..models import Rule, RuleLimit, Tier
 from ..signals import rules_changed, rules_committed
-from . import versions
+from . import storage, tables, versions
 from .entries import access_list
 from .ruleset import NO_VERSION, RuleSet
+from .storage import enforcement_enabled
+from .tables import models
 from .tiers import standing_for, tier_for
 from .versions import (
     editing,
-    enforcement_enabled,
     invalidate,
     last_publish_failed,
     republish,
@@ -95,20 +95,30 @@ def current_rules() -> RuleSet:
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     """Answer the engine's `stale` to the rules `seen`: the committed rules, put in force where none were.
 
-    Raises RulesUnavailable where the database cannot be read: only failure policies may decide then.
+    Raises RulesUnavailable where the database cannot be read, or not repaired without waiting for somebody's lock:
+    only failure policies may decide then. A transaction that edits rules has its own, and puts nothing in force.
     """
+    uncommitted = versions.uncommitted_rules()
+    if uncommitted is not None:
+        return uncommitted
     behind = None if stale.number is None else Version(stale.number, stale.epoch)
     renewed = _renewed(seen, behind)
     return _reload(seen, behind) if renewed is None else renewed
 
 
-def confirm() -> None:
-    """Note that the rules of this process have just been found to be in force."""
-    _kept.confirmed_at = _kept.asked_at = time.monotonic()
+def confirm(rules: RuleSet) -> None:
+    """Note that these rules have just been found to be in force. Uncommitted ones were compared with nothing."""
+    if rules.compared_as is not None:
+        _kept.confirmed_at = _kept.asked_at = time.monotonic()
 
 
-def is_time_to_ask() -> bool:
-    """Whether a request that meets no rule should ask the engine for the version; one asks, the others go on."""
+def is_time_to_ask(rules: RuleSet) -> bool:
+    """Whether a request that meets none of these rules should ask the engine for the version; one asks, others go on.
+
+    Not where it meets none of its transaction's own, uncommitted rules: no version is compared then.
+    """
+    if rules.compared_as is None:
+        return False
     now = time.monotonic()
     if now - _kept.asked_at < settings.VERSION_CHECK_INTERVAL:
         return False
@@ -132,23 +142,41 @@ def renewed_by_age() -> RuleSet:
 
 def connect() -> None:
     """Number what is saved outside `editing`, and read the rules anew where they may have changed unseen."""
-    for model in (Tier, Rule, RuleLimit):
+    for model in (models.Tier, models.Rule, models.RuleLimit):
+        for signal in (pre_save, pre_delete):
+            signal.connect(_number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
         for signal in (post_save, post_delete):
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
+    post_save.connect(_number_anew, sender=models.RuleSetState, dispatch_uid="django_ratelimiter.number_anew")
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
+    post_migrate.connect(_note_migration, dispatch_uid="django_ratelimiter.note_migration")
     # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
     when_recovered(_mark_outdated)
 
 
-def _number_edit(sender: type, instance: Any, **kwargs: Any) -> None:
-    if not versions.is_editing():
-        done = "saved" if "created" in kwargs else "deleted"
-        invalidate(summary=f"{sender._meta.verbose_name} {instance} {done}")  # type: ignore[attr-defined]
+def _number_first(**signal: Any) -> None:
+    versions.number_first()
+
+
+def _number_edit(sender: type, instance: Any, **signal: Any) -> None:
+    done = "saved" if "created" in signal else "deleted"
+    versions.number(lambda: f"{sender._meta.verbose_name} {instance} {done}")  # type: ignore[attr-defined]
+
+
+def _number_anew(raw: bool, **signal: Any) -> None:
+    if raw:  # from a fixture
+        versions.number_anew()
 
 
 def _mark_outdated(**kwargs: Any) -> None:
     _kept.outdated = True
     _kept.failed_at = float("-inf")
+
+
+def _note_migration(using: str, **_signal: Any) -> None:
+    if tables.were_missing(using):
+        tables.forget()
+        _mark_outdated()
 
 
 def _reaches(rules: RuleSet, version: Version | None) -> bool:
@@ -157,11 +185,13 @@ def _reaches(rules: RuleSet, version: Version | None) -> bool:
 
 def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
     """The rules that another thread has just read; `None` = it is ours to read them."""
-    kept, shared = _kept.rules, versions.uncommitted_rules() is None
-    if shared and kept is not seen and not _kept.outdated and _reaches(kept, behind):
+    kept = _kept.rules
+    if kept is not seen and not _kept.outdated and _reaches(kept, behind):
         return kept
     if time.monotonic() - _kept.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
-        raise RulesUnavailable("The rules are stale, and the database could not be read just now.")
+        raise RulesUnavailable(
+            "The rules are stale, and the database could not be read, or was being edited, just now."
+        )
     return None
 
 
@@ -178,18 +208,28 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
         if renewed is not None:
             return renewed
         try:
-            rules = versions.load()
+            rules = storage.load()
             if behind is not None and not _reaches(rules, behind):
-                versions.begin_epoch(behind)
-                rules = versions.load()
+                rules = _reaching(behind)
         except Error as error:
             _kept.failed_at = time.monotonic()
-            raise RulesUnavailable("The rules are stale and the database cannot be read.") from error
-        if versions.uncommitted_rules() is None:
-            _keep(rules)
+            raise RulesUnavailable("The rules are stale and the database cannot be asked now.") from error
+        uncommitted = versions.uncommitted_rules()
+        if uncommitted is not None:  # the new epoch is
+            return uncommitted
+        _keep(rules)
         if behind is None:
             get_engine().publish(rules.version)
         return rules
+
+
+def _reaching(behind: Version) -> RuleSet:
+    """The committed rules, of this version or a later one. If there are none, the count of versions begins anew."""
+    rules = storage.load_beside()
+    if rules is None or not _reaches(rules, behind):
+        versions.begin_epoch(behind)
+        rules = storage.load()
+    return rules
 
 
 def _is_outdated() -> bool:
@@ -213,7 +253,7 @@ def _load_if_aged() -> None:
     with _kept.lock:
         if _is_aged():
             _load_or_keep()
-            confirm()  # even if it failed: the database is asked once per RULES_MAX_AGE
+            confirm(_kept.rules)  # even if it failed: the database is asked once per RULES_MAX_AGE
     _tell_of_change()
 
 
@@ -241,7 +281,7 @@ def _load_if_switched() -> None:
 
 def _load_or_keep() -> None:
     try:
-        _keep(versions.load())
+        _keep(storage.load())
     except Error:
         _kept.failed_at = time.monotonic()
         logger.exception("The rules cannot be read; deciding by version %s.", _kept.rules.version)
@@ -262,4 +302,6 @@ def _keep(rules: RuleSet) -> None:
     for rule, reason in rules.left_out:
         logger.error("Rule %s is not in force: %s", rule, reason)
     _kept.rules, _kept.outdated = rules, False
-    confirm()
+    if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
+        _kept.outdated, _kept.failed_at = True, time.monotonic()
+    confirm(rules)

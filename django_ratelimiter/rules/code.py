@@ -78,6 +78,7 @@ def rule_of(
     mode: str = "enforce",
     methods: frozenset[str] = frozenset(),
     missing_partition: str = "skip",
+    failure_policy: str = "local",
 ) -> RuleRecord:
     """A rule of one limit: `quota` requests per `window` seconds, for each value of what `split_by` calls.
 
@@ -100,7 +101,7 @@ def rule_of(
         scope="",
         partition_by=(split_by,),
         missing_partition=missing_partition,
-        failure_policy="local",
+        failure_policy=failure_policy,
         cost=1 if quota > 0 else limit.capacity + 1,
         priority=100,
         message="",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from django.db import router
 from django.db.models import Q
 from django.utils import timezone
 
-from ..models import AccessEntry
+from . import tables
 from .access import NOBODY, AccessList, AccessRecord
 from .remembered import Whole
+from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -33,7 +35,9 @@ def forget() -> None:
 def _find() -> AccessList:
     """The entries that have not expired. If they are those of the last time, so is the list that was built of them."""
     global _latest
-    rows = AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
+    if not tables.exists("AccessEntry", router.db_for_read):
+        return NOBODY
+    rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
     found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason")[: MOST_HELD + 1])
     if len(found) > MOST_HELD:
         logger.error("There are more than %s access entries; the oldest are not obeyed.", MOST_HELD)

@@ -150,6 +150,8 @@ class RuleSet:
     """All rules in force at one version.
 
     enforced: False = an operator has stopped all enforcement; no request meets any rule, then, or an access entry.
+    compared_as: the version that calls of the engine carry, to be compared with the one in force; `None` = these rules
+    are not committed, or there are no tables that could hold others, and no version is compared.
     """
 
     def __init__(
@@ -160,8 +162,10 @@ class RuleSet:
         left_out: Iterable[LeftOut] = (),
         *,
         enforced: bool = True,
+        is_versioned: bool = True,
     ) -> None:
         self.version = version
+        self.compared_as = version if is_versioned else None
         self.enforced = enforced
         self.tiers = {tier.slug: tier for tier in tiers}
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))

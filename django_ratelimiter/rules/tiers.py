@@ -10,19 +10,21 @@ from functools import lru_cache, reduce
 from ipaddress import ip_network
 from operator import or_
 from traceback import extract_tb
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.db import router
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..models import AccessEntry, TierAssignment
+from . import tables
 from .partitions import is_identity, names_of_partition
 from .remembered import Recognised, Remembered, Whole
 from .ruleset import RuleSet, TierRecord
+from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -127,7 +129,7 @@ def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]
         subjects.append(Q(api_key_hash=api_key))
     if not subjects:
         return ()
-    return tuple(assigned for _, assigned in _in_force(TierAssignment.objects.filter(reduce(or_, subjects))))
+    return tuple(assigned for _, assigned in _in_force(models.TierAssignment.objects.filter(reduce(or_, subjects))))
 
 
 def _user_subjects(user_id: str) -> list[Q]:
@@ -139,12 +141,14 @@ def _user_subjects(user_id: str) -> list[Q]:
         return []
     subjects = [Q(user=user_id)]
     with suppress(FieldDoesNotExist):  # a custom user model without groups
-        users._meta.get_field("groups")
-        subjects.append(Q(group__in=users._default_manager.filter(pk=user_id).values("groups")))
+        group: Any = users._meta.get_field("groups").related_model
+        groups: Any = users._default_manager.filter(pk=user_id).values_list("groups", flat=True)
+        is_joinable = router.db_for_read(group) == router.db_for_read(models.TierAssignment)
+        subjects.append(Q(group__in=groups if is_joinable else list(groups)))
     return subjects
 
 
-def _in_force(assignments: QuerySet[TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
+def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
     """The assignments whose time it is, the latest first, each with its partition."""
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
@@ -160,7 +164,7 @@ def _in_force(assignments: QuerySet[TierAssignment]) -> Iterator[tuple[str, _Ass
 def _find_partitions() -> _Partitions:
     by_value: dict[str, list[_Assigned]] = {}
     names, prefixes = set(), set()
-    for number, (value, assigned) in enumerate(_in_force(TierAssignment.objects.filter(partition__gt=""))):
+    for number, (value, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
         if number == MOST_HELD:
             logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MOST_HELD)
             break
@@ -196,16 +200,24 @@ def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) ->
     return [f"ip:{network.supernet(new_prefix=length)}" for length in lengths]
 
 
+def _can_know_keys() -> bool:
+    return all(tables.exists(name, router.db_for_read) for name in ("TierAssignment", "AccessEntry"))
+
+
 def _find_key(api_key: str) -> str | None:
-    assigned = TierAssignment.objects.filter(api_key_hash=api_key)
-    known = assigned.exists() or AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
+    if not _can_know_keys():
+        return None
+    assigned = models.TierAssignment.objects.filter(api_key_hash=api_key)
+    known = assigned.exists() or models.AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
     return api_key if known else None
 
 
 def _find_all_keys() -> frozenset[str] | None:
-    keys = TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)[: MOST_KEYS + 1]
-    listed = AccessEntry.objects.filter(kind="api_key").values_list("value", flat=True)[: MOST_KEYS + 1]
-    found = frozenset([*keys, *listed])
+    if not _can_know_keys():
+        return frozenset()
+    assigned = models.TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)
+    listed = models.AccessEntry.objects.filter(kind="api_key").values_list("value", flat=True)
+    found = frozenset([*assigned[: MOST_KEYS + 1], *listed[: MOST_KEYS + 1]])
     return None if len(found) > MOST_KEYS else found
 
 

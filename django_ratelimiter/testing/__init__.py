@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from .assertions import aassert_limited, assert_limited
 from .clock import START, FrozenClock
+from .counts import clear_counts
 from .override import RulesInForce, override_rules
 
-__all__ = ["START", "FrozenClock", "RulesInForce", "aassert_limited", "assert_limited", "override_rules"]
+__all__ = [
+    "START",
+    "FrozenClock",
+    "RulesInForce",
+    "aassert_limited",
+    "assert_limited",
+    "clear_counts",
+    "override_rules",
+]

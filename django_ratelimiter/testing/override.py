@@ -13,7 +13,7 @@ from .. import connection, holding, identity, notices
 from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
-from ..rules import cache, versions
+from ..rules import cache, storage, versions
 from ..rules.access import NOBODY
 from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.tiers import Standing
@@ -96,7 +96,7 @@ class override_rules(TestContextDecorator):
                 (cache, "access_list", lambda: NOBODY),
                 (cache, "enforcement_enabled", lambda: True),
                 (cache, "standing_for", in_force.standing),
-                (versions, "load", in_force.rule_set),
+                (storage, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "api_key_known", self._api_keys.__contains__),
                 (notices, "_told", notices.Told()),

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..engine.limits import Limit
-from ..models import Rule, RuleLimit
 from ..rules.ruleset import OPTIONS, RuleRecord, rule_from
+from ..rules.tables import models
 
 #: A record, or the fields of a rule as `override_rules` describes them.
 WrittenRule = RuleRecord | Mapping[str, Any]
@@ -19,8 +19,8 @@ def record_of(rule: WrittenRule) -> RuleRecord:
 
 
 def _record(**fields: Any) -> RuleRecord:
-    """A rule written briefly, read as one of a snapshot: what it does not say is as in a new row."""
-    data = _defaults(Rule)
+    """A rule written briefly, read as one of a snapshot: enforced, and otherwise as in a new row."""
+    data = _defaults(models.Rule) | {"mode": "enforce"}  # a test of a limit wants to see it reject
     if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
         raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
     if missing := {"slug", "limits"} - fields.keys():
@@ -35,7 +35,7 @@ def _record(**fields: Any) -> RuleRecord:
 
 def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
     if several == "unlimited":
-        yield {**_defaults(RuleLimit), "tier": tier, "unlimited": True}
+        yield {**_defaults(models.RuleLimit), "tier": tier, "unlimited": True}
         return
     if isinstance(several, str):
         raise ValueError(f'limits: must be a list of limits, or "unlimited", not {several!r}.')
@@ -45,7 +45,7 @@ def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
 
 def _entry(one: Any) -> dict[str, Any]:
     """One limit as in a snapshot."""
-    defaults = _defaults(RuleLimit)
+    defaults = _defaults(models.RuleLimit)
     if isinstance(one, Limit):
         options = {name: getattr(one, name) for name in OPTIONS}
         window = None if one.window is None else str(one.window)

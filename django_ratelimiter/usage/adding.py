@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError, connections
-from django.db.models import F
-from django.db.models.functions import Greatest
+from django.db.models import Case, F, When
 
+from ..databases import adding_suffix
 from ..models import UsageBucket
 
 #: What is counted, and so added up.
@@ -19,9 +19,6 @@ SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
 #: Rows of one statement: few enough for the parameters that any database takes.
 MOST_ROWS: Final = 80
-
-#: Seconds that one waits for another's lock.
-LOCK_SECONDS: Final = 20
 
 
 class Key(NamedTuple):
@@ -47,7 +44,7 @@ def add(database: str, totals: Totals) -> None:
     keys = sorted(totals)
     # A row that is to be added to is checked as if it were new, and a new one must not be below 0.
     takes_back = any(min(amounts) < 0 for amounts in totals.values())
-    if takes_back or not connections[database].features.supports_update_conflicts_with_target:
+    if takes_back or not connections[database].features.supports_update_conflicts:
         _add_one_by_one(database, keys, totals)
     else:
         for place in range(0, len(keys), MOST_ROWS):
@@ -61,7 +58,7 @@ def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
     quoted = dict(zip(names, (connection.ops.quote_name(field.column) for field in fields), strict=True))
     table = connection.ops.quote_name(UsageBucket._meta.db_table)
     row = f"({', '.join(['%s'] * len(names))})"
-    sums = ", ".join(f"{quoted[field]} = {table}.{quoted[field]} + EXCLUDED.{quoted[field]}" for field in FIELDS)
+    suffix = adding_suffix(connection, table, [quoted[name] for name in Key._fields], [quoted[name] for name in FIELDS])
     values = [
         field.get_db_prep_save(value, connection)
         for key in keys
@@ -69,8 +66,7 @@ def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
     ]
     with connection.cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO {table} ({', '.join(quoted.values())}) VALUES {', '.join([row] * len(keys))} "
-            f"ON CONFLICT ({', '.join(quoted[name] for name in Key._fields)}) DO UPDATE SET {sums}",
+            f"INSERT INTO {table} ({', '.join(quoted.values())}) VALUES {', '.join([row] * len(keys))} {suffix}",
             values,
         )
 
@@ -88,18 +84,7 @@ def _add_one_by_one(database: str, keys: Sequence[Key], totals: Totals) -> None:
 
 
 def _sum(field: str, amount: int) -> Any:
-    return F(field) + amount if amount > 0 else Greatest(F(field) + amount, 0)
-
-
-def limit_wait(database: str) -> None:
-    """Have this transaction wait for no lock longer than LOCK_SECONDS, if the project has set no limit of its own.
-
-    PostgreSQL would wait as long as the other transaction is open, be its machine gone. Others have limits.
-    """
-    connection = connections[database]
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, true) WHERE current_setting('lock_timeout') = '0'",
-                [f"{LOCK_SECONDS}s"],
-            )
+    if amount > 0:
+        return F(field) + amount
+    # Not the greatest of the difference and 0: MySQL and MariaDB refuse to reckon below 0 at all.
+    return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

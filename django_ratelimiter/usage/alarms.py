@@ -83,7 +83,7 @@ def tell(waited: Waiting, marks: Marks) -> None:
 def _tell_if_behind(waited: Waiting, marks: Marks) -> None:
     if waited.seconds > marks.behind:
         if _begins(BEHIND):
-            logger.warning("Collecting usage is %d seconds behind; %d batches wait.", waited.seconds, waited.batches)
+            logger.warning("Collecting usage is behind by %d s; batches waiting: %d.", waited.seconds, waited.batches)
             collector_behind.send_robust(Waiting, seconds=waited.seconds, batches=waited.batches)
     elif waited.seconds <= marks.behind * OVER:
         _episodes().filter(name=BEHIND).delete()

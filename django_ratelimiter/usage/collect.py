@@ -17,11 +17,12 @@ from django.db import IntegrityError, InterfaceError, OperationalError, router, 
 from django.utils import timezone
 
 from ..connection import get_engine
+from ..databases import limit_wait
 from ..engine.base import UsageCount
 from ..exceptions import EngineUnavailable
 from ..models import UsageBatch, UsageBucket
 from ..rules import cache
-from .adding import FIELDS, Key, add, limit_wait, slug
+from .adding import FIELDS, Key, add, slug
 from .rollup import starts_of
 from .tops import collect_partitions
 

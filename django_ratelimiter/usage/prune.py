@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connections, router, transaction
-from django.db.models import QuerySet
+from django.db import router
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from ..conf import settings
-from ..models import TopPartition, UsageBucket, UsageSample
+from ..databases import together, unlocked
+from ..models import RuleSetVersion, TopPartition, UsageBucket, UsageSample
 from .rollup import STEPS
 from .times import floor, now, stored
 
 #: Rows that one transaction deletes.
 BATCH: Final = 2_000
 
+#: So many of the latest versions of the rule set are kept, whatever their age; the first of them is in force.
+FEWEST_VERSIONS: Final = 50
+#: No more than these are kept, unless all are: each holds the whole rule set.
+MOST_VERSIONS: Final = 1_000
+
 
 def prune() -> int:
-    """Delete old buckets, heaviest partitions and samples; returns how many rows. Safe to be killed, and at once."""
-    return sum(_delete(rows) for rows in _old())
+    """Delete old usage, and old versions of the rule set; returns how many rows. Safe to be killed, and at once."""
+    return sum(_delete(rows) for old in (_old_usage(), _old_versions()) for rows in old)
 
 
-def _old() -> Iterator[QuerySet[Any]]:
+def _old_usage() -> Iterator[QuerySet[Any]]:
     database = router.db_for_write(UsageBucket)
     moment = now()
-    for granularity, days in settings.RETENTION.items():
+    for granularity in UsageBucket.Granularity:
+        days = settings.RETENTION[granularity]
         if days is None:
             continue
         # What still runs stays: a day may have 25 hours.
-        running = floor(moment, STEPS[UsageBucket.Granularity(granularity)], timezone.get_default_timezone())
+        running = floor(moment, STEPS[granularity], timezone.get_default_timezone())
         before = stored(min(moment - timedelta(days=days), running))
         for model in (UsageBucket, TopPartition):
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
@@ -40,20 +46,27 @@ def _old() -> Iterator[QuerySet[Any]]:
             yield UsageSample.objects.using(database).filter(minute__lt=before)
 
 
+def _old_versions() -> Iterator[QuerySet[Any]]:
+    days = settings.RETENTION["version"]
+    if days is None:
+        return
+    versions = RuleSetVersion.objects.using(router.db_for_write(RuleSetVersion))
+    before = timezone.now() - timedelta(days=days)
+    for kept, aged in ((FEWEST_VERSIONS, Q(created_at__lt=before)), (MOST_VERSIONS, Q())):
+        last = versions.order_by("-epoch", "-number").values_list("epoch", "number")[kept - 1 : kept].first()
+        if last is not None:
+            epoch, number = last
+            yield versions.filter(aged, Q(epoch__lt=epoch) | Q(epoch=epoch, number__lt=number))
+
+
 def _delete(rows: QuerySet[Any]) -> int:
     deleted = BATCH
     total = 0
     while deleted == BATCH:
-        with _together(rows.db):
+        with together(rows.db):
             # What another one is deleting is left to it.
-            some = list(rows.select_for_update(skip_locked=True).order_by().values_list("pk", flat=True)[:BATCH])
+            some = list(unlocked(rows).order_by().values_list("pk", flat=True)[:BATCH])
             deleted = len(some)
             rows.model._default_manager.using(rows.db).filter(pk__in=some).delete()
         total += deleted
     return total
-
-
-def _together(database: str) -> AbstractContextManager[object]:
-    """A transaction where rows can be locked. SQLite might refuse to write in one that began with reading."""
-    locks = connections[database].features.has_select_for_update
-    return transaction.atomic(using=database) if locks else nullcontext()

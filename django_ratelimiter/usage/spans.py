@@ -65,7 +65,7 @@ class Piece(NamedTuple):
 class Kept:
     """From when on the buckets of each granularity hold everything; NEVER = there are none.
 
-    since: when the first of them all begins; `None` = there are none.
+    since: when the first of them all begins, told by the finest there are of it; `None` = there are none.
     """
 
     whole: Mapping[Step, datetime]
@@ -113,9 +113,18 @@ class Kept:
 def kept() -> Kept:
     """What there is to read. Three short queries."""
     first = {step: _first(step) for step in STEPS}
-    began = [moment for moment in first.values() if moment]
-    whole = {step: _whole(step, first) for step in STEPS}
-    return Kept(whole, min(began, default=None))
+    return Kept({step: _whole(step, first) for step in STEPS}, _since(first))
+
+
+def _since(first: Mapping[Step, datetime | None]) -> datetime | None:
+    """A day in which counting began has a bucket that begins at midnight, and a minute that says when it was."""
+    since: datetime | None = None
+    end: datetime | None = None  # of the bucket that says so
+    for step in reversed(STEPS):
+        began = first[step]
+        if began and (end is None or began < end):
+            since, end = began, following(began, step)
+    return since
 
 
 def _first(step: Step) -> datetime | None:

@@ -15,10 +15,11 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import F, Q, Sum
 
+from ..databases import limit_wait, upsert
 from ..engine.base import Engine
 from ..engine.partitions import MINUTE_US, Hour, heaviest_of, rule_of
 from ..models import TopPartition, UsageBucket, UsageSample
-from .adding import limit_wait, slug
+from .adding import slug
 from .rollup import starts_of
 from .times import start_of, stored
 
@@ -150,23 +151,14 @@ def _keep_heaviest(database: str, rule: str, granularity: str, start: datetime, 
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
-    TopPartition.objects.using(database).bulk_create(
-        [
-            TopPartition(
-                rule_slug=rule,
-                granularity=granularity,
-                start=start,
-                partition=partition,
-                allowed=pair[0],
-                denied=pair[1],
-            )
-            for partition, pair in after.items()
-            if before.get(partition) != pair
-        ],
-        update_conflicts=True,
-        unique_fields=["rule_slug", "granularity", "start", "partition"],
-        update_fields=["allowed", "denied"],
-    )
+    changed = [
+        TopPartition(
+            rule_slug=rule, granularity=granularity, start=start, partition=partition, allowed=pair[0], denied=pair[1]
+        )
+        for partition, pair in after.items()
+        if before.get(partition) != pair
+    ]
+    upsert(database, changed, ("rule_slug", "granularity", "start", "partition"), ("allowed", "denied"))
     return True
 
 
@@ -184,9 +176,4 @@ def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], 
             rows.append(
                 UsageSample(rule_slug=slug(rule), minute=start, partition_hash=slug(partition, 200), count=count)
             )
-    UsageSample.objects.using(database).bulk_create(
-        rows,
-        update_conflicts=True,
-        unique_fields=["rule_slug", "minute", "partition_hash"],
-        update_fields=["count"],
-    )
+    upsert(database, rows, ("rule_slug", "minute", "partition_hash"), ("count",))

@@ -23,6 +23,7 @@ from .check_traffic import check_traffic
 from .check_usage import check_usage
 from .console import fact, heading, note, paint, say
 from .servers import COLLECT_SECONDS, DemoError, Site, running_site
+from .suggestions import SUGGESTIONS
 from .traffic import Answer
 
 BREAKS: Final = ("nolimiter", "double", "stale", "uncounted")
@@ -93,8 +94,9 @@ def _serve(site: Site) -> None:
     fact("Admin", f"{site.url}/admin/   log in as {ADMIN}, password {PASSWORD}")
     fact("Rules", f"{site.url}{RULES_PATH}   edit one: it is in force once it is saved")
     fact("Usage", f"{site.url}{USAGE_PATH}")
-    fact("Try", f"curl -i -H 'X-API-Key: key-free-2' {site.url}/orders/")
-    fact("", f"curl -i -H 'Authorization: Token token-paula' {site.url}/api/search/")
+    for suggestion in SUGGESTIONS:
+        fact("Try", suggestion.command(site.url))
+        note(f"{'':<12}{suggestion.remark}")
     note("Serving until Ctrl-C.")
     try:
         while True:

@@ -46,7 +46,7 @@ class Admin:
 
     def usage(self) -> dict[tuple[str, str], dict[str, int]]:
         """The report of the last hour: by rule and tier, what stands under each title. Empty without any usage."""
-        table = Table(self._open(f"{USAGE_PATH}?period=1h"), "totals")
+        table = Table(self._open(f"{USAGE_PATH}?period=1h"), "ratelimiter-totals")
         return {
             (rule, tier): {title: _number(cell) for title, cell in zip(table.titles[2:], cells, strict=True)}
             for rule, tier, *cells in table.rows

@@ -49,10 +49,19 @@ def _wait_for(site: Site, wanted: Sequence[UsageRow], last: float) -> Report:
             report = admin.usage()
             found = sum(seen.get("Requests", 0) for seen in report.values())
             share = (time.time() - began) / (closes + COLLECT_SECONDS - began)
-            progress.show(1.0 if found == total else min(share, 0.99), f"{found:,} of {total:,} decisions reported")
+            progress.show(*_progress(found, total, share, closes - time.time()))
             if found == total or time.time() > closes + COLLECTION_SECONDS:
                 return report
             time.sleep(1.0)
+
+
+def _progress(found: int, total: int, share: float, left: float) -> tuple[float, str]:
+    """The share of the wait that is over, and what is waited for. left: seconds until the last minute ends."""
+    reported = f"{found:,} of {total:,} decisions reported"
+    if found == total:
+        return 1.0, reported
+    what = f"the minute ends in {left:.0f} s" if left > 0 else "the minute has ended and is being collected"
+    return min(share, 0.99), f"{what}; {reported} so far"
 
 
 def _print(wanted: Sequence[UsageRow], report: Report) -> bool:

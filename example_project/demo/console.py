@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class Table:
 class Progress:
     """A bar in a terminal, a line now and then elsewhere. Use it as a context."""
 
-    BAR: Final = 40
+    BAR: Final = 24
     #: How often a line is written where there is no terminal.
     LINE_SECONDS: Final = 5.0
 
@@ -88,7 +89,8 @@ class Progress:
         if _TTY:
             filled = round(self.BAR * share)
             line = f"  [{'#' * filled}{'.' * (self.BAR - filled)}] {share:4.0%}  {text}"
-            print(f"\r{line[:WIDTH]:<{WIDTH}}", end="", flush=True)
+            width = min(WIDTH, shutil.get_terminal_size().columns - 1)  # a line that wraps cannot be written over
+            print(f"\r{line[:width]:<{width}}", end="", flush=True)
         elif share >= 1 or time.monotonic() - self._last_line >= self.LINE_SECONDS:
             self._last_line = time.monotonic()
             say(f"  {share:4.0%}  {text}")

@@ -90,7 +90,7 @@ def _exhausted(field: str, stream: Stream, caller: Caller) -> set[str]:
 
 
 def _rules_of(policies: Iterable[str], rules: Iterable[Rule]) -> frozenset[str]:
-    """The rules behind policies: one is called after its rule, or RULE-WINDOW where that has several limits."""
+    """The rules behind policies: a rule's first limit is called after it, its further ones RULE-WINDOW."""
     names = {rule.slug: rule.slug for rule in rules}
     names |= {
         f"{rule.slug}-{limit.window}": rule.slug for rule in rules for row in rule.limits.values() for limit in row

@@ -27,7 +27,7 @@ def free() -> Tier:
 @pytest.fixture
 def rule(free: Tier) -> Rule:
     """A rule with a limit for free callers and one for the others."""
-    rule = Rule.objects.create(slug="export", name="Export", path="/api/export/", path_kind="prefix")
+    rule = Rule.objects.create(slug="export", name="Export", path="/api/export/", path_kind="prefix", mode="enforce")
     RuleLimit.objects.create(rule=rule, tier=free, quota=100, window_seconds=Decimal(60))
     RuleLimit.objects.create(rule=rule, quota=5, window_seconds=Decimal(1))
     return rule

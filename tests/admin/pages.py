@@ -9,7 +9,7 @@ from typing import Any
 from django.urls import reverse
 
 from django_ratelimiter.models import RuleLimit
-from django_ratelimiter.rules import versions
+from django_ratelimiter.rules import storage
 
 RULES = reverse("admin:django_ratelimiter_rule_changelist")
 ADD_RULE = reverse("admin:django_ratelimiter_rule_add")
@@ -79,7 +79,7 @@ def errors_of(response: Any) -> dict[str, Any]:
 
 def number() -> int:
     """The number of the version in force."""
-    return versions.committed_version().number
+    return storage.committed_version().number
 
 
 class BrowserForm(HTMLParser):
@@ -99,7 +99,7 @@ class BrowserForm(HTMLParser):
         if tag == "input" and name and "checked" in given:
             self.sent.setdefault(name, []).append(value or "on")
         elif tag == "input" and name and given.get("type") not in ("checkbox", "radio", "submit"):
-            self.sent[name] = [value or ""]
+            self.sent.setdefault(name, []).append(value or "")
         elif tag == "select":
             self.select, self.options = name, []
         elif tag == "option":

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
+from rest_framework.request import Request
+from rest_framework.views import APIView
 
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import code
+from django_ratelimiter.throttling import AnonRateThrottle
 
 from .pages import RULES, shown
 
@@ -33,6 +36,22 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     assert "code:shop.order" in page
     assert "&lt;key&gt;" in response.content.decode()
     assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+
+def test_stand_in_the_column_of_the_list(admin_client: Client, rule: Rule) -> None:
+    """Below the whole page there would be a gap, as tall as the filters beside the list."""
+    code.register(code.rule_of("code:shop.order", 100, 60, "ip"))
+    form = shown(admin_client.get(RULES)).partition('id="changelist-form"')[2].partition("</form>")[0]
+    assert "Rules written in code" in form
+
+
+def test_a_throttle_counts_by_its_caller_and_not_by_its_scope(admin_client: Client, rule: Rule) -> None:
+    class Throttle(AnonRateThrottle):
+        rate = "3/minute"
+
+    Throttle().allow_request(Request(RequestFactory().get("/")), APIView())
+    [[slug, _mode, counted_by, _limits]] = admin_client.get(RULES).context["rules_in_code"]
+    assert (slug, counted_by) == ("code:anon", "caller")
 
 
 def test_none_is_no_heading(operator: Callable[..., Client], rule: Rule) -> None:

@@ -30,9 +30,20 @@ def test_what_is_saved_is_what_happens(visitor: Visitor, save: Callable[..., Rul
     assert play(story, visitor.ask, visitor.close) == story.steps
     [result] = visitor.latest.wsgi_request.ratelimit.results
     assert (result.limit, result.limit.algorithm) == (limit.to_limit(), story.columns["algorithm"])
-    window = "" if limit.calendar else ";w=60"
-    assert visitor.latest["RateLimit-Policy"] == f'"export";q=5{window}'
-    assert visitor.latest["X-RateLimit-Limit"] == "5"
+    quota, rest = _shown(limit)
+    assert visitor.latest["RateLimit-Policy"] == f'"export";q={quota}{rest}'
+    assert visitor.latest["X-RateLimit-Limit"] == str(quota)
+
+
+def _shown(limit: RuleLimit) -> tuple[int, str]:
+    """Return the quota that clients are shown, and what follows it in the policy. All stories allow 5 in 60 seconds."""
+    if limit.algorithm == Algorithm.CONCURRENCY:
+        return 5, ';qu="concurrent-requests"'
+    if limit.calendar:
+        return 5, ""
+    capacity = limit.burst or 5
+    windows = ceil(capacity / 5) if limit.refill == "interval" else capacity / 5
+    return capacity, f";w={ceil(60 * windows)}"
 
 
 def test_every_offer_has_a_story() -> None:

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from django_ratelimiter.admin import rules
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 
 from .pages import RULES, number, page_of, shown
@@ -26,12 +27,35 @@ class TestList:
         assert "/api/export/…" in page
         assert ">enforce<" in page
 
+    @pytest.mark.parametrize(
+        ("parts", "words"),
+        [
+            ([], "all callers together"),
+            (["ip"], "IP address"),
+            (["user", "header:X-Tenant"], "user and header X-Tenant"),
+        ],
+    )
+    def test_tells_what_a_rule_is_counted_by(
+        self, admin_client: Client, rule: Rule, parts: list[str], words: str
+    ) -> None:
+        Rule.objects.update(partition_by=parts)
+        page = shown(admin_client.get(RULES))
+        assert f'<td class="field-counted_by">{words}</td>' in page
+
+    def test_a_rule_that_only_the_replica_of_the_list_still_has(
+        self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiled = rules.snapshot_of_rows()
+        Rule.objects.create(slug="deleted", name="Deleted in the primary, not yet in the replica")
+        monkeypatch.setattr(rules, "snapshot_of_rows", lambda: compiled)
+        assert "Deleted in the primary" in shown(admin_client.get(RULES))
+
     def test_asks_the_same_queries_however_many_rules(self, admin_client: Client, rule: Rule, free: Tier) -> None:
         admin_client.get(RULES)  # content types, loaded once
         with CaptureQueriesContext(connection) as few:
             admin_client.get(RULES)
         for each in range(15):
-            another = Rule.objects.create(slug=f"rule-{each}", name="Another")
+            another = Rule.objects.create(slug=f"rule-{each}", name="Another", mode="enforce")
             RuleLimit.objects.create(rule=another, tier=free, quota=1, window_seconds=1)
         with CaptureQueriesContext(connection) as many:
             assert shown(admin_client.get(RULES)).count("Another</a>") == 15
@@ -65,7 +89,7 @@ class TestLeftOut:
         return reason
 
     def test_the_list_and_the_rules_page_say_why(self, admin_client: Client, rule: Rule, reason: str) -> None:
-        good = Rule.objects.create(slug="good", name="Good")
+        good = Rule.objects.create(slug="good", name="Good", mode="enforce")
         RuleLimit.objects.create(rule=good, quota=1, window_seconds=60)
         page = shown(admin_client.get(RULES))
         assert "Not in force." in page
@@ -80,7 +104,9 @@ class TestLeftOut:
 class TestActions:
     @pytest.mark.parametrize(("action", "mode"), [("switch_off", "off"), ("shadow", "shadow"), ("enforce", "enforce")])
     def test_saves_row_by_row_and_logs(self, admin_client: Client, action: str, mode: str) -> None:
-        rules = [Rule.objects.create(slug=each, name=each, mode=each) for each in ("off", "shadow", "enforce")]
+        rules = [
+            Rule.objects.create(slug=each, name=each, mode=each, scope="api") for each in ("off", "shadow", "enforce")
+        ]
         before = number()
         sent = {"action": action, "_selected_action": [rule.pk for rule in rules]}
         response = admin_client.post(RULES, sent, follow=True)

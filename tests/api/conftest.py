@@ -28,7 +28,7 @@ def make_rule(db: None) -> MakeRule:
     def make(slug: str, limits: dict[Tier | None, list[dict[str, Any]]] | None = None, **fields: Any) -> Rule:
         usual = {None: [{"quota": 5}]}
         with cache.editing():
-            rule = Rule.objects.create(slug=slug, name=f"Rule {slug}", **fields)
+            rule = Rule.objects.create(slug=slug, name=f"Rule {slug}", **{"mode": "enforce", **fields})
             for tier, rows in (usual if limits is None else limits).items():
                 for row in rows:
                     options = {"algorithm": "token_bucket", "window_seconds": 86_400, **row}

@@ -94,6 +94,19 @@ class TestLimits:
         back = datetime.fromisoformat(limit["resets_at"])
         assert abs(back - timezone.now() - timedelta(seconds=limit["resets_in"])) < timedelta(seconds=9)
 
+    def test_the_numbers_are_those_of_the_fields(self, make_rule: MakeRule, as_ann: Client, free: Tier) -> None:
+        bucket, concurrent = {"quota": 5, "window_seconds": 1, "burst": 50}, {"quota": 2, "algorithm": "concurrency"}
+        make_rule("hello", {free: [{"quota": 1000}, bucket, concurrent]}, path_kind="prefix", path="/hello/")
+        numbers = told(as_ann, "policy", "quota", "window_seconds", "remaining")
+        assert numbers == [
+            ("hello", "hello", 1000, 86_400, 1000),
+            ("hello", "hello-1", 50, 10, 50),
+            ("hello", "hello-86400", 2, None, 2),
+        ]
+        policies = as_ann.get("/hello/")["RateLimit-Policy"]
+        concurrency = '"hello-86400";q=2;qu="concurrent-requests"'
+        assert policies == f'"hello";q=1000;w=86400,"hello-1";q=50;w=10,{concurrency}'
+
     def test_asking_spends_nothing(self, make_rule: MakeRule, as_ann: Client, pro: Tier) -> None:
         for names in ("user", "ip", "api_key"):
             make_rule(f"per-{names}", {None: [{"quota": 2}]}, partition_by=[names])

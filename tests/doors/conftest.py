@@ -35,7 +35,7 @@ def make_rule(db: None) -> MakeRule:
     ) -> Rule:
         options = {"window_seconds": 86_400, **(limit or {})}
         with cache.editing():
-            rule = Rule.objects.create(slug=slug, name=slug, **fields)
+            rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
             RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
         return rule
 

@@ -26,7 +26,7 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier
-from django_ratelimiter.rules import cache, versions
+from django_ratelimiter.rules import cache, storage
 
 from .conftest import Clock, MakeRule
 from .test_limiter import Broken
@@ -96,7 +96,7 @@ def test_what_may_block_is_done_elsewhere(
     make_rule("leases", quota=9, algorithm="concurrency", limit={"window_seconds": 60})
     async_client.force_login(User.objects.create(username="ann"))
     monkeypatch.setattr(connection, "_engine", Own(clock))
-    for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (versions, "load")):
+    for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (storage, "load")):
         monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
     monkeypatch.setattr(middleware, "refusal", off_the_loop(headers.refusal))
     answers = [async_to_sync(async_client.get)("/native/") for _ in range(3)]
@@ -170,15 +170,15 @@ def test_many_tasks_share_one_reading_of_stale_rules(
         loads.append(threading.get_ident())
         return real_load()
 
-    real_load = versions.load
-    monkeypatch.setattr(versions, "load", load)
+    real_load = storage.load
+    monkeypatch.setattr(storage, "load", load)
 
     async def decide_all() -> list[Decision]:
         return await asyncio.gather(*(limiter.acheck(RequestFactory().get("/")) for _ in range(50)))
 
     assert all(decision.results for decision in async_to_sync(decide_all)())
     assert len(loads) == 1
-    connection.get_engine().publish(cache.invalidate() and versions.committed_version())
+    connection.get_engine().publish(cache.invalidate() and storage.committed_version())
     cache._kept.outdated = False  # as if another process had made that edit
     loads.clear()
     assert all(decision.results for decision in async_to_sync(decide_all)())

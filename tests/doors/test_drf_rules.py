@@ -98,7 +98,7 @@ def test_what_a_subclass_refuses_by_itself_meets_no_rule(make_rule: MakeRule) ->
 def test_a_refusal_gives_back_what_the_middleware_spent(client: Client, make_rule: MakeRule) -> None:
     make_rule("per-ip", quota=5, partition_by=["ip"])
     assert gets(client, "/anon/", 4) == [200, 429, 429, 429]
-    assert client.get("/anon/")["RateLimit"].startswith('"per-ip";r=4;')
+    assert client.get("/anon/")["RateLimit"].startswith('"per-ip";r=4,')
 
 
 @rates
@@ -119,4 +119,4 @@ def test_the_rule_is_known_once_it_is_met(client: Client, monkeypatch: pytest.Mo
     monkeypatch.setattr(code, "_registered", {})
     client.get("/anon/")
     [rule] = code.registered()
-    assert (rule.slug, rule.partition_by, rule.limits[None][0].limit.quota) == ("code:anon", ("anon",), 1)
+    assert (rule.slug, rule.partition_by, rule.limits[None][0].limit.quota) == ("code:anon", ("caller",), 1)

@@ -1,9 +1,13 @@
-"""REST framework's own tests of its throttles, run with ours: only their import is changed."""
+"""The own tests of REST framework's throttles and of django-ratelimit, run with ours: only their imports are changed.
+
+Each runs on both engines, and each of its tests begins without counts.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -15,62 +19,149 @@ import pytest
 import rest_framework
 
 ROOT = Path(__file__).parent.parent.parent
-NAME = "djangorestframework"
 
 #: They expect that a request which one throttle refuses is nevertheless counted by the other throttle of its view.
 #: Here it spends nothing of the other.
-DIFFER = {"test_request_throttling_multiple_throttles", "test_throttle_rate_change_negative"}
+DRF_DIFFERS = {"test_request_throttling_multiple_throttles", "test_throttle_rate_change_negative"}
 
-SETTINGS = """
-from tests.settings import *
+#: Each is justified in docs/howto/decorator.md, which names them.
+RATELIMIT_DIFFERS = {
+    "test_bad_cache",
+    "test_limit_on_cache_connection_error",
+    "test_fail_open_setting",
+    "test_is_ratelimited_cache_connection_error_with_increment",
+    "test_is_ratelimited_cache_connection_error_with_increment_redis",
+    "test_cache_timeout",
+    "test_bad_config",
+    "test_empty_ip",
+}
 
+ENGINES = {
+    "redis": """
 CACHES = {"default": CACHES["ratelimit"]}  # what these tests empty is where we count
 RATELIMITER = {"CACHE_ALIAS": "default"}
+""",
+    "memory": """
+CACHES = {"default": CACHES["default"]}
+RATELIMITER = {}
+""",
+}
+
+DRF_SETTINGS = """
+from tests.settings import *
+
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 """
 
+#: Without our app: its tables are not needed for rates in code.
+RATELIMIT_SETTINGS = """
+from tests.settings import CACHES, SECRET_KEY
 
-@pytest.fixture(scope="module")
-def framework(tmp_path_factory: pytest.TempPathFactory) -> tarfile.TarFile:
-    """The source of the REST framework as uv.lock names it, which holds its tests. It is downloaded once."""
-    locked = next(each for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if each["name"] == NAME)
-    assert locked["version"] == rest_framework.VERSION
+USE_TZ = True
+INSTALLED_APPS = []
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+"""
+
+#: They test two functions that are not public. These stand in for them.
+STAND_INS = """
+from django_ratelimiter.core import get_usage, is_ratelimited
+from django_ratelimiter.decorators.asking import _address, parsed as _split_rate
+from django_ratelimiter.identity import identify
+
+def _get_ip(request):
+    return _address(request, identify(request)).partition("/")[0]
+"""
+
+
+#: Some of them do not call `cache.clear()`, and all of them shall begin without counts.
+CONFTEST = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def _without_counts():
+    from django_ratelimiter.testing import clear_counts
+
+    clear_counts()
+"""
+
+
+def source(name: str, folder: Path) -> tarfile.TarFile:
+    """The source of a package as uv.lock names it, which holds its tests. It is downloaded once."""
+    locked = next(each for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if each["name"] == name)
     archive = ROOT / ".cache" / Path(locked["sdist"]["url"]).name
     if not archive.exists():
-        folder = tmp_path_factory.mktemp("download")
-        download(folder, f"{NAME}=={locked['version']}")
+        download(folder, name, locked["version"])
         archive.parent.mkdir(exist_ok=True)
         (folder / archive.name).rename(archive)
     assert f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}" == locked["sdist"]["hash"]
     return tarfile.open(archive)
 
 
-def download(folder: Path, requirement: str) -> None:
+def download(folder: Path, name: str, version: str) -> None:
     """Have pip put the source of a package there. The test is skipped if it cannot."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip = (folder / "venv/bin/python", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", NAME)
-    done = subprocess.run((*pip, "--dest", folder, requirement), capture_output=True, text=True)
+    pip = (folder / "venv/bin/python", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name)
+    done = subprocess.run((*pip, "--dest", folder, f"{name}=={version}"), capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"pip could not download {requirement}: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"pip could not download {name} {version}: {done.stderr.strip()[-200:]}")
+
+
+def outcomes(folder: Path, tests: str, settings: str) -> dict[str, bool]:
+    """Run a file of tests; whether each failed, by name."""
+    (folder / "test_theirs.py").write_text(tests)
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "its_settings.py").write_text(settings)
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT} .\nDJANGO_SETTINGS_MODULE = its_settings\n")
+    plugins = ("-p", "pytest_django.plugin", "-p", "django_ratelimiter.pytest_plugin")
+    command = (sys.executable, "-m", "pytest", "-q", *plugins, "--junitxml=report.xml")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
+    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=outside | only, capture_output=True, text=True)
+    print(done.stdout)
+    return {
+        test.attrib["name"]: bool({"failure", "error"} & {result.tag for result in test})
+        for test in ElementTree.parse(folder / "report.xml").iter("testcase")
+    }
+
+
+def failed(found: dict[str, bool]) -> set[str]:
+    return {name for name, has_failed in found.items() if has_failed}
 
 
 @pytest.mark.once
-def test_but_for_two_of_them_they_pass(framework: tarfile.TarFile, tmp_path: Path) -> None:
-    member = framework.extractfile(f"{NAME}-{rest_framework.VERSION}/tests/test_throttling.py")
+@pytest.mark.parametrize("counting", ENGINES)
+def test_but_for_two_of_them_they_pass(tmp_path: Path, counting: str) -> None:
+    member = source("djangorestframework", tmp_path).extractfile(
+        f"djangorestframework-{rest_framework.VERSION}/tests/test_throttling.py"
+    )
     assert member is not None
     theirs = member.read().decode()
     assert theirs.count("from rest_framework.throttling import") == 1
     ours = theirs.replace("from rest_framework.throttling import", "from django_ratelimiter.throttling import")
-    (tmp_path / "test_throttling.py").write_text(ours)
-    (tmp_path / "its_settings.py").write_text(SETTINGS)
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT} .\nDJANGO_SETTINGS_MODULE = its_settings\n")
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "pytest_django.plugin", "--junitxml=report.xml")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
-    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=outside | only, capture_output=True, text=True)
-    outcomes = {
-        test.get("name"): bool({"failure", "error"} & {result.tag for result in test})
-        for test in ElementTree.parse(tmp_path / "report.xml").iter("testcase")
-    }
-    assert len(outcomes) >= 29, done.stdout
-    assert {name for name, failed in outcomes.items() if failed} == DIFFER, done.stdout
+    found = outcomes(tmp_path, ours, DRF_SETTINGS + ENGINES[counting])
+    assert len(found) >= 29
+    assert failed(found) == DRF_DIFFERS
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("counting", ENGINES)
+def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Path, counting: str) -> None:
+    archive = source("django-ratelimit", tmp_path)
+    [path] = [name for name in archive.getnames() if name.endswith("/django_ratelimit/tests.py")]
+    member = archive.extractfile(path)
+    assert member is not None
+    theirs = member.read().decode()
+    ours, replaced = re.subn(r"from django_ratelimit\.core import \(.*?\)\n", STAND_INS, theirs, flags=re.DOTALL)
+    assert replaced == 1
+    ours = ours.replace("django_ratelimit.tests", "test_theirs")
+    ours = re.sub(r"\bdjango_ratelimit\b", "django_ratelimiter", ours)
+    found = outcomes(tmp_path, ours, RATELIMIT_SETTINGS + ENGINES[counting])
+    assert len(found) >= 50
+    assert failed(found) == RATELIMIT_DIFFERS
+
+
+def test_the_docs_name_each_difference() -> None:
+    page = (ROOT / "docs/howto/decorator.md").read_text("utf-8")
+    assert set(re.findall(r"`(test_\w+)`", page)) == RATELIMIT_DIFFERS
+    page = (ROOT / "docs/howto/rest-framework.md").read_text("utf-8")
+    assert set(re.findall(r"`(test_\w+)`", page)) == DRF_DIFFERS

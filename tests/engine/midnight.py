@@ -20,13 +20,14 @@ LIMIT = Limit(QUOTA, calendar="day", algorithm="fixed_window", timezone="Europe/
 
 
 def hit(url: str, midnight: int, ahead: float) -> list[tuple[bool, bool]]:
-    """What one process does until midnight is well over: for each of its hits, whether it was after, and admitted."""
+    """What one process does until it is refused after midnight: for each hit, whether it was after, and admitted."""
     set_clock(ahead)
     with redis.Redis.from_url(url) as client:
         engine, answers, at = RedisEngine(client, "midnight"), [], 0
-        while at < midnight + 500_000:
+        allowed = True
+        while allowed or at < midnight + 500_000:
             (verdict,) = engine.check([Charge("key", LIMIT)])
-            at = verdict.at_us
+            at, allowed = verdict.at_us, verdict.allowed
             answers.append((at >= midnight, verdict.allowed))
         return answers
 

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
 from typing import Any
 
 import pytest
@@ -71,15 +70,17 @@ def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(server
     with redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client, deadline=deadline)
         wait_until(lambda: admits(engine))
-        waits = []
         with stopped(server):
-            for _ in range(50):
+            for _ in range(3):
                 began = time.monotonic()
                 with pytest.raises(EngineUnavailable):
                     engine.check([DAY])
-                waits.append(time.monotonic() - began)
-            assert all(deadline * 0.9 < wait < LONG for wait in waits[:3])
-            assert median(waits[3:]) < deadline / 10, "nobody waits any more"
+                assert time.monotonic() - began > deadline * 0.9
+            assert engine._links.is_open
+            for _ in range(50):
+                with pytest.raises(EngineUnavailable) as caught:
+                    engine.check([DAY])
+                assert caught.value.__cause__ is None, "nobody is asked, or waited for"
             assert len(threads()) == 1
         wait_until(lambda: admits(engine))
         wait_until(lambda: not threads())
@@ -111,13 +112,14 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
     deadline = 0.3
     engine = RedisEngine(redis_client, "test", deadline=deadline)
     stock = engine._links._stock
-    asked = stock._asked
+    greet = stock._greet
 
-    def slowly(*arguments: Any) -> None:
+    def slowly(wire: Any) -> None:
         time.sleep(0.6 * deadline)  # what is left is less than a reply takes
-        asked(*arguments)
+        greet(wire)
+        stock._round_trip = deadline
 
-    monkeypatch.setattr(stock, "_asked", slowly)
+    monkeypatch.setattr(stock, "_greet", slowly)
     answers: list[object] = []
 
     def ask() -> None:
@@ -141,15 +143,17 @@ def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
 
     async def use(engine: AsyncRedisEngine) -> None:
         await until_admitted(engine)
-        waits = []
         with stopped(server):
-            for _ in range(50):
+            for _ in range(3):
                 began = time.monotonic()
                 with pytest.raises(EngineUnavailable):
                     await engine.check([DAY])
-                waits.append(time.monotonic() - began)
-        assert all(deadline * 0.9 < wait < LONG for wait in waits[:3])
-        assert median(waits[3:]) < deadline / 10
+                assert time.monotonic() - began > deadline * 0.9
+            assert engine._links.is_open
+            for _ in range(50):
+                with pytest.raises(EngineUnavailable) as caught:
+                    await engine.check([DAY])
+                assert caught.value.__cause__ is None
         await until_admitted(engine)
         assert len(asyncio.all_tasks()) == 1, "ours"
 
@@ -215,12 +219,11 @@ def test_a_reply_that_arrives_while_the_thread_waits_for_its_turn_is_taken(redis
 
 def test_a_reply_in_pieces_does_not_make_the_deadline_begin_anew() -> None:
     """A byte each 50 ms would never be a time-out of a socket."""
-    with trickling(0.05) as url, redis.Redis.from_url(url) as client:
+    with trickling(0.05) as (url, sent), redis.Redis.from_url(url) as client:
         engine = RedisEngine(client, deadline=0.2)
-        began = time.monotonic()
         with pytest.raises(EngineUnavailable, match="timed out"):
             engine.check([DAY])
-        assert time.monotonic() - began < 1.0, "the whole reply takes 3 s"
+        assert len(sent) < 62, "the whole reply takes 3 s, and more where the machine is busy"
 
 
 def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer) -> None:
@@ -282,9 +285,13 @@ def on_a_loop(url: str, use: Callable[[AsyncRedisEngine], Any], deadline: float)
 
 
 @contextmanager
-def trickling(pause: float) -> Iterator[str]:
-    """A server that answers what belongs to connecting at once, and each call of a script a byte at a time."""
+def trickling(pause: float) -> Iterator[tuple[str, list[int]]]:
+    """A server that answers what belongs to connecting at once, and each call of a script a byte at a time.
+
+    Its address, and the bytes that were sent so.
+    """
     door = socket.create_server(("127.0.0.1", 0))
+    sent: list[int] = []
 
     def serve() -> None:
         try:
@@ -302,6 +309,7 @@ def trickling(pause: float) -> Iterator[str]:
                         for byte in b":1".ljust(60, b"1") + b"\r\n":
                             time.sleep(pause)
                             client.sendall(bytes([byte]))
+                            sent.append(byte)
                     elif b"LOAD" in data:
                         client.sendall(b"+OK\r\n")
                     else:
@@ -312,7 +320,7 @@ def trickling(pause: float) -> Iterator[str]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield f"redis://127.0.0.1:{door.getsockname()[1]}/0"
+        yield f"redis://127.0.0.1:{door.getsockname()[1]}/0", sent
     finally:
         door.shutdown(socket.SHUT_RDWR)
         door.close()

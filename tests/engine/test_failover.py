@@ -57,20 +57,25 @@ def check(url: str, kill: Callable[[], object], works: Callable[[], object]) -> 
         kill()
         works()
         time.sleep(1)  # what was out of reach is asked again, and found
+    print(found)
     assert found["others"] == []
     assert found["unavailable"] > 0
-    slow = sorted(found["seconds"])[int(len(found["seconds"]) * 0.99)]
-    assert slow < DEADLINE + 0.01 + max(found["hiccups"])
+    assert found["at_once"] > 0, "after some failures nobody waits any more"
     assert found["admitted"] == QUOTA
     totals = counted(url)
-    # What the master had not passed on to its replica when it died is lost with it: the last few calls of each process.
-    missing = 4 * PROCESSES
-    assert found["decided"] - missing <= totals["one|"] <= found["decided"] + found["lost"]
+    assert found["decided"] <= totals["one|"] <= found["decided"] + found["lost"]
     for part in range(3):
         several = totals[f"several{part}|"]
-        # Nor could each process take back what it had spent in a shard just before that one was lost as well.
-        assert found["several"] - missing <= several <= found["several"] + found["lost_of_several"] + PROCESSES
+        # What was spent in one shard could not always be taken back there before that one was lost as well.
+        assert found["several"] <= several <= found["several"] + found["unavailable_several"]
     return found
+
+
+def die(master: ServerWith, replica: ServerWith) -> None:
+    """Die with nothing that the replica has not heard: how much that would be is the machine's doing."""
+    master.ask("CLIENT", "PAUSE", 60_000, "WRITE")
+    until(lambda: master.ask("ROLE")[1] == replica.ask("ROLE")[4], "the replica has heard all")
+    master.kill()
 
 
 @pytest.mark.parametrize("full_coverage", [True, False])
@@ -82,9 +87,8 @@ def test_a_master_of_a_cluster_dies(full_coverage: bool) -> None:
             until(lambda: cluster.owner("{enduring:5}", asked) is not dies, "another one has taken over")
             cluster.until_it_works()
 
-        found = check(f"cluster+{asked.url}", dies.kill, works)
-        print({name: value for name, value in found.items() if not isinstance(value, list)})
-        assert found["back"] < 10
+        replica = cluster.servers[cluster.servers.index(dies) + 3]
+        check(f"cluster+{asked.url}", lambda: die(dies, replica), works)
 
 
 def test_a_master_under_sentinel_dies() -> None:
@@ -95,5 +99,5 @@ def test_a_master_under_sentinel_dies() -> None:
             return next((server for server in watched.masters if server is not dies), None)
 
         url = f"sentinel+redis://{watched.sentinels[0].url.partition('//')[2].partition('/')[0]}/{watched.name}"
-        found = check(url, dies.kill, lambda: until(other, "another one has taken over"))
-        print({name: value for name, value in found.items() if not isinstance(value, list)})
+        (replica,) = (server for server in watched.servers if server is not dies)
+        check(url, lambda: die(dies, replica), lambda: until(other, "another one has taken over"))

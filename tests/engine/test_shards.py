@@ -39,8 +39,8 @@ def test_a_charge_lies_in_the_shard_of_its_partition() -> None:
 def test_all_keys_of_a_call_stand_under_the_tag_of_its_shard() -> None:
     planner, charge = Planner("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
     shard = planner.shard_of(charge)
-    packed = planner._packed(Mode.CHECK, [charge], (), 3, None, shard=shard)
-    assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == 2
+    packed = planner._packed(Mode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
+    assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "minutes", "key"])
     assert b"{ns:%d}:version\r\n" % shard in packed
     assert b"{ns:%d}:key:f60\r\n" % shard in packed
 

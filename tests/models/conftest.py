@@ -14,4 +14,4 @@ def tier() -> Tier:
 
 @pytest.fixture
 def rule() -> Rule:
-    return Rule.objects.create(slug="api", name="API")
+    return Rule.objects.create(slug="api", name="API", mode="enforce")

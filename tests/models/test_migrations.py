@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -92,6 +93,26 @@ class TestMigrations:
         assert limited.to_limit() == Limit(9, 60, "token_bucket", burst=20)
         assert (limited.generation, limited.max_delay_ms, limited.rule.count_refusals) == (0, 0, False)
 
+    @pytest.mark.django_db(transaction=True)
+    def test_references_to_users_lose_their_constraints(self) -> None:
+        """As a database of an earlier version has them, where users could not be elsewhere."""
+        app, earlier = "django_ratelimiter", "0014_exact_texts"
+        executor = MigrationExecutor(connection)
+        try:
+            old = executor.migrate([(app, earlier)]).apps
+            for name, column in (("RuleSetVersion", "author"), ("TierAssignment", "user")):
+                model = old.get_model(app, name)
+                without = model._meta.get_field(column)
+                checked = copy(without)
+                checked.db_constraint = True
+                with connection.schema_editor() as editor:
+                    editor.alter_field(model, without, checked)
+            assert referring("tierassignment") == {"tier_id", "user_id"}
+        finally:
+            call_command("migrate", app, verbosity=0)
+        assert referring("tierassignment") == {"tier_id"}
+        assert referring("rulesetversion") == set()
+
     def test_users_may_have_other_keys(self, tmp_path: Path) -> None:
         """A project whose user model has UUID keys migrates, assigns and reads back."""
         (tmp_path / "people").mkdir()
@@ -104,6 +125,13 @@ class TestMigrations:
         command = [sys.executable, "-c", UUID_PROJECT]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stdout.strip()) == (0, "user ada: Free\nfree 2 []"), done.stderr
+
+
+def referring(table: str) -> set[str]:
+    """The columns of a table of ours that the database checks as foreign keys."""
+    with connection.cursor() as cursor:
+        constraints = connection.introspection.get_constraints(cursor, f"django_ratelimiter_{table}").values()
+    return {each["columns"][0] for each in constraints if each["foreign_key"]}
 
 
 UUID_PROJECT = """

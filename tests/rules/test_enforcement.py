@@ -16,7 +16,7 @@ from django_ratelimiter.connection import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion
-from django_ratelimiter.rules import cache, entries, versions
+from django_ratelimiter.rules import cache, entries, storage, versions
 from django_ratelimiter.rules.ruleset import RuleSet
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def rule() -> Rule:
     """One request a day for everybody."""
-    rule = Rule.objects.create(slug="tight", name="Tight")
+    rule = Rule.objects.create(slug="tight", name="Tight", mode="enforce")
     RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=1, window_seconds=86_400)
     return rule
 
@@ -65,7 +65,7 @@ def manage(subcommand: str) -> tuple[str, str]:
 
 
 def test_off_and_on_are_versions_of_their_own() -> None:
-    before = versions.committed_version().number
+    before = storage.committed_version().number
     assert cache.switch_enforcement(False)
     assert not cache.switch_enforcement(False)
     assert RuleSetState.objects.get().enforcement_enabled is False
@@ -82,7 +82,7 @@ def test_off_and_on_are_versions_of_their_own() -> None:
 def test_a_rule_that_is_saved_meanwhile_resumes_nothing(rule: Rule) -> None:
     cache.switch_enforcement(False)
     rule.save()
-    assert not versions.load().enforced
+    assert not storage.load().enforced
 
 
 def test_a_snapshot_that_does_not_say_is_enforced() -> None:
@@ -203,7 +203,7 @@ def test_the_setting_needs_neither_redis_nor_database(
 
 
 def test_repeated_in_one_transaction_it_tells_redis_of_nothing_uncommitted() -> None:
-    held = versions.committed_version()
+    held = storage.committed_version()
     with transaction.atomic():
         cache.switch_enforcement(False)
         cache.switch_enforcement(False)
@@ -229,10 +229,10 @@ class TestCommand:
         with monkeypatch.context() as patch:
             patch.setattr(versions, "publish", lambda version: False)
             manage("off")
-        held = versions.committed_version()
+        held = storage.committed_version()
         manage("off")
         get_engine().check([], version=held)  # not stale, and none behind it
-        assert versions.committed_version() == held
+        assert storage.committed_version() == held
 
     def test_says_that_the_settings_enforce_nothing(self, settings: Any) -> None:
         settings.RATELIMITER = {**settings.RATELIMITER, "ENABLED": False}
@@ -242,6 +242,6 @@ class TestCommand:
         def fail() -> bool:
             raise OperationalError("away")
 
-        monkeypatch.setattr(versions, "enforcement_enabled", fail)
+        monkeypatch.setattr(storage, "enforcement_enabled", fail)
         with pytest.raises(CommandError, match=r"ENABLED.*away"):
             manage("off")

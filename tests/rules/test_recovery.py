@@ -26,7 +26,7 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     server = redis_server()
     at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
     settings.CACHES = {"default": at, "ratelimit": at}
-    rule = Rule.objects.create(slug="rule", name="rule", path="/items/1/", path_kind="exact")
+    rule = Rule.objects.create(slug="rule", name="rule", path="/items/1/", path_kind="exact", mode="enforce")
     limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
     assert quota() == 50
     engine, before = connection.get_engine(), cache._kept

@@ -34,7 +34,7 @@ def make() -> Make:
     def make_rule(interval: int | None, **fields: Any) -> Rule:
         limit = {"algorithm": "fixed_window", "quota": 3, "window_seconds": Decimal(86_400), **fields}
         with cache.editing():
-            rule = Rule.objects.create(slug="near", name="Near", sync_interval_ms=interval)
+            rule = Rule.objects.create(slug="near", name="Near", sync_interval_ms=interval, mode="enforce")
             RuleLimit.objects.create(rule=rule, **limit)
         return rule
 
@@ -92,7 +92,7 @@ def test_what_is_no_interval(make: Make, interval: int) -> None:
     with pytest.raises(ValidationError, match="sync_interval_ms"):
         Rule(slug="other", name="Other", sync_interval_ms=interval).full_clean()
     with pytest.raises(IntegrityError, match="sync_interval"):
-        Rule.objects.create(slug="other", name="Other", sync_interval_ms=interval)
+        Rule.objects.create(slug="other", name="Other", sync_interval_ms=interval, mode="enforce")
 
 
 class TestAdmin:

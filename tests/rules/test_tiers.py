@@ -214,7 +214,7 @@ class TestRemembering:
 
 
 def test_the_limits_that_are_met_are_multiplied(rules: RuleSet, assign: Assign) -> None:
-    rule = Rule.objects.create(slug="api", name="API", partition_by=["ip"])
+    rule = Rule.objects.create(slug="api", name="API", partition_by=["ip"], mode="enforce")
     RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60, soft_quota=5)
     assign("pro", (None, 1), partition="ip:192.0.2.0/24", multiplier=2)
     [twice, once] = [

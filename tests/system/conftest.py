@@ -87,7 +87,9 @@ def make_rule() -> MakeRule:
     def make(number: int, quota: int, algorithm: str = "sliding_window_counter", **fields: Any) -> Rule:
         slug = f"items-{number}"
         with cache.editing():
-            rule = Rule.objects.create(slug=slug, name=slug, path=f"/items/{number}/", path_kind="exact", **fields)
+            rule = Rule.objects.create(
+                slug=slug, name=slug, path=f"/items/{number}/", path_kind="exact", **{"mode": "enforce", **fields}
+            )
             RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=quota, window_seconds=86_400)
         return rule
 

@@ -47,7 +47,12 @@ def make_rules() -> None:
             ("in-flight", ["api_key"], "concurrency"),
         ):
             rule = Rule.objects.create(
-                slug=slug, name=slug, path="/slow/", path_kind="prefix", partition_by=partition_by
+                slug=slug,
+                name=slug,
+                path="/slow/",
+                path_kind="prefix",
+                partition_by=partition_by,
+                mode="enforce",
             )
             for tier in (None, *tiers):
                 RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=9_000, window_seconds=86_400)

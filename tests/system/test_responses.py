@@ -114,7 +114,7 @@ def serve(_servers: Callable[[str], Server]) -> Callable[..., Server]:
 
     def start(kind: str, algorithm: str, **limit: Any) -> Server:
         with cache.editing():
-            rule = Rule.objects.create(slug="slow", name="slow", path="/s", path_kind="prefix")
+            rule = Rule.objects.create(slug="slow", name="slow", path="/s", path_kind="prefix", mode="enforce")
             RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=1, **limit)
         server = _servers(kind)
         wait_until(lambda: server.get("/slow/0/").headers["RateLimit"] is not None)
@@ -207,20 +207,18 @@ def test_the_lease_of_a_killed_process_ends_by_itself(serve: Callable[..., Serve
 def test_an_event_loop_goes_on_while_it_holds_requests(serve: Callable[..., Server]) -> None:
     server = serve("uvicorn", "leaky_bucket", window_seconds=0.4, burst=5)
     time.sleep(0.4 * 5)  # for the queue to be empty
-    latencies = []
+    others = 0
     with ThreadPoolExecutor(5) as threads:
         asked = time.monotonic()
         answers = [threads.submit(lambda: (server.status("/slow/natively/0/"), time.monotonic())) for _ in range(5)]
         while not all(answer.done() for answer in answers):
-            began = time.monotonic()
             server.get("/hello/")
-            latencies.append(time.monotonic() - began)
+            others += 1
     statuses, ends = zip(*(answer.result() for answer in answers), strict=True)
     assert statuses == (200,) * 5
     for number, end in enumerate(sorted(ends)):
         assert end - asked >= 0.4 * number - 0.05
-    assert max(latencies) < 0.4
-    assert len(latencies) > 10
+    assert others > 2 * 5, "one that stands still while it holds a request answers one other in between"
 
 
 def test_a_synchronous_worker_refuses_what_would_have_to_wait(serve: Callable[..., Server]) -> None:

@@ -65,7 +65,7 @@ def test_tasks_begin_one_after_the_other_and_the_worker_is_free_meanwhile(
     sender: Celery, redis_client: redis.Redis, burst: int
 ) -> None:
     with cache.editing():
-        rule = Rule.objects.create(slug="stripe", name="Stripe", scope="stripe")
+        rule = Rule.objects.create(slug="stripe", name="Stripe", scope="stripe", mode="enforce")
         RuleLimit.objects.create(rule=rule, algorithm="leaky_bucket", quota=1, window_seconds=INTERVAL, burst=burst)
     sender.send_task("quick", [0])
     wait_for(redis_client, "quick", 1)

@@ -44,7 +44,9 @@ def rules() -> None:
 
         def rule(slug: str, limits: list[dict[str, Any]], path: str = "", **fields: Any) -> None:
             kind = "exact" if path else "any"
-            made = Rule.objects.create(slug=slug, name=slug, path=path, path_kind=kind, partition_by=["ip"], **fields)
+            made = Rule.objects.create(
+                slug=slug, name=slug, path=path, path_kind=kind, partition_by=["ip"], **{"mode": "enforce", **fields}
+            )
             for limit in limits:
                 tier = tiers.get(limit.pop("tier", ""))
                 RuleLimit.objects.create(rule=made, tier=tier, **{"window_seconds": DAY, **limit})

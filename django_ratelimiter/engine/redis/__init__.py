@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import methodcaller
 from time import monotonic
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -22,15 +22,16 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
-from ..scripts import TAKE_USAGE
 from .clients import asynchronous
-from .event_loops import AsyncRedisEngine, probe
+from .closing import close_minutes
+from .event_loops import AsyncRedisEngine
+from .faults import NOT_A_REPLY, explained
+from .greeting import Greeting
 from .links import Links
 from .nodes import Nodes, nodes_of
 from .on_demand import ClusterOnDemand
 from .partitions import RedisPartitions
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
-from .wires import NOT_A_REPLY
 
 __all__ = ["CLIENT_ERRORS", "SHARDS", "AsyncRedisEngine", "ClusterOnDemand", "RedisEngine"]
 
@@ -49,6 +50,7 @@ class RedisEngine(Planner):
     namespace: what all keys begin with. shards: among how many shards a cluster's keys are spread; elsewhere there is
     one. deadline: seconds that a decision waits for Redis at most, and a server that keeps failing is not asked until
     it answers again; `None` = the client's timeouts hold, and each call tries anew.
+    clock: whose time is decided by: "server", or "client" = this process's, for servers that refuse TIME in scripts.
     Every method raises EngineUnavailable where Redis gives no answer. ValueError for a client that asks replicas.
     """
 
@@ -59,20 +61,21 @@ class RedisEngine(Planner):
         *,
         shards: int = SHARDS,
         deadline: float | None = None,
+        clock: str = "server",
     ) -> None:
-        super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1)
+        super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock)
         self._client = client
         self._deadline = deadline
         self._nodes: Nodes | None = None
         #: What is known of the partitions that were met.
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
-            self._nodes = nodes_of(client, namespace, shards, deadline)
+            self._nodes = nodes_of(client, self, deadline)
             self._spread = Spread(self, self._nodes.is_down)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
-            self._links = Links(client, deadline, probe(self))
+            self._links = Links(client, Greeting(self), deadline)
 
     def for_event_loops(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""
@@ -80,7 +83,7 @@ class RedisEngine(Planner):
         twin = asynchronous(client) if isinstance(client, Redis) else client
         if twin is None or (self._nodes and self._nodes.only_in_threads):
             return None
-        return AsyncRedisEngine(twin, self.namespace, shards=self.shards, deadline=self._deadline)
+        return AsyncRedisEngine(twin, self.namespace, shards=self.shards, deadline=self._deadline, clock=self.clock)
 
     def check(
         self,
@@ -143,7 +146,8 @@ class RedisEngine(Planner):
 
         Those of shards that are out of reach are left for another time; EngineUnavailable if no shard can be reached.
         """
-        now = str(-1 if now_us is None else now_us)
+        if now_us is None:
+            now_us = self._time_to_send()
         batches: list[str] = []
         problem, missed = None, 0
         down: set[object] = set()
@@ -152,15 +156,14 @@ class RedisEngine(Planner):
             if node in down:
                 missed += 1
                 continue
-            name = f"{uuid4().hex}:{shard}" if shard else uuid4().hex
-            command = methodcaller("eval", TAKE_USAGE, 1, self._version_key(shard), now, name)
+            closing = partial(close_minutes, prefix=self._prefix(shard), shard=shard, now_us=now_us)
             try:
-                found = self._run(shard, command)
+                found = self._run(shard, closing)
             except EngineUnavailable as error:
                 problem, missed = error, missed + 1
                 down.add(node)
             else:
-                batches += map(_text, found)
+                batches += found
         if problem and missed == self.shards:
             raise problem
         if problem:
@@ -199,9 +202,11 @@ class RedisEngine(Planner):
         until: float | None = None,
     ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
-        times: Sequence[int] | None = None
+        if now_us is None:
+            now_us = self._time_to_send()
+        times: Sequence[int] = (self._guessed(now_us),)
         began = monotonic()
-        notes = self._notes.of(charges, now_us) if mode in COUNTING else ()
+        notes = self._notes.of(charges, times[0]) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
             call = self._packed(
                 mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
@@ -255,7 +260,7 @@ class RedisEngine(Planner):
         try:
             return command(self._client)
         except (RedisError, OSError) as error:
-            raise EngineUnavailable(f"Redis did not do it: {error}") from error
+            raise EngineUnavailable(f"Redis did not do it: {explained(error)}") from error
 
 
 def _text(name: str | bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from os import getpid
 from time import monotonic
 from typing import Any, Final
@@ -13,8 +14,10 @@ from redis.exceptions import NoScriptError, RedisError
 from ...exceptions import EngineUnavailable
 from ..resilience import Breaker
 from .async_stock import AsyncStock
+from .faults import explained, is_outage, lost, raise_if_broken
+from .greeting import Greeting
 from .stock import CONNECT_SECONDS, Crowded
-from .wires import PING, is_outage, raise_if_broken
+from .wires import Forgetting
 
 #: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
 DEFAULT_SECONDS: Final = 5.0
@@ -27,11 +30,19 @@ class AsyncLinks:
     stands in for it, and each call tries anew.
     """
 
-    def __init__(self, client: Redis, most: int, deadline: float | None = None, probe: bytes = PING) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        greeting: Greeting,
+        most: int,
+        deadline: float | None = None,
+        probe: Callable[[], tuple[bytes, type]] | None = None,
+    ) -> None:
         pool = self._pool = client.connection_pool
         self._patience = pool.connection_kwargs.get("socket_timeout", DEFAULT_SECONDS) if deadline is None else deadline
-        self._deadline, self._most, self._probe = deadline, most, probe
+        self._greeting, self._deadline, self._most, self._probe = greeting, deadline, most, probe or greeting.probe
         self._breaker, self._is_abandoned = Breaker(), False
+        self.forgetting = Forgetting(greeting.forgetting)
         self._probing: asyncio.Task[None] | None = None
         self._attempted: asyncio.Future[None]
         self._pid, self._cut_off = getpid(), False
@@ -54,7 +65,7 @@ class AsyncLinks:
                 reply = await wire.ask(packed, at)
                 if type(reply) is not kind:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = await wire.ask_loading(packed, at)
+                        reply = await wire.ask_loading(packed, at, self.forgetting)
                     raise_if_broken(reply, kind)
             except BaseException:  # a task that was cancelled leaves a reply unread
                 kept.drop(wire)
@@ -65,7 +76,7 @@ class AsyncLinks:
         if self._breaker.failures:
             self._breaker.succeed()
         if type(reply) is not kind:
-            raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
+            raise EngineUnavailable(f"Redis gave no decision: {explained(reply)}") from reply
         return reply
 
     async def burst(self, packed: bytes, replies: int) -> list[Any]:
@@ -96,10 +107,10 @@ class AsyncLinks:
 
     def _failed(self, kept: AsyncStock, error: RedisError | OSError) -> EngineUnavailable:
         """What to raise, after the failure was noted."""
-        if self._deadline is not None and not isinstance(error, Crowded) and self._breaker.fail(error):
+        if self._deadline is not None and not isinstance(error, Crowded) and self._breaker.fail(lost(error)):
             kept.hang_up()  # what is idle may be as lost
             self._see_to_probe(kept)
-        return EngineUnavailable(f"Redis gave no decision: {error}")
+        return EngineUnavailable(f"Redis gave no decision: {explained(error)}")
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +137,7 @@ class AsyncLinks:
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> AsyncStock:
         for ended in [other for other in list(self._loops) if other.is_closed()]:
             self._loops.pop(ended, None)
-        kept = self._loops[loop] = AsyncStock(loop, self._pool, self._most, self._deadline)
+        kept = self._loops[loop] = AsyncStock(loop, self._pool, self._greeting, self._most, self._deadline)
         await anext(kept.until_shutdown)
         return kept
 
@@ -155,16 +166,19 @@ class AsyncLinks:
             try:
                 await self._probe_once(kept)
             except Exception as error:  # see `connect`
-                self._breaker.fail_probe(error)
+                self._breaker.fail_probe(lost(error))
             attempted.set_result(None)
         self._probing = None
 
     async def _probe_once(self, kept: AsyncStock) -> None:
         wire = kept.take() or await kept.connect()
         try:
-            reply = await wire.ask(self._probe, kept.loop.time() + (self._patience or CONNECT_SECONDS))
-            if isinstance(reply, Exception) and is_outage(reply):
-                raise reply
+            call, kind = self._probe()
+            at = kept.loop.time() + (self._patience or CONNECT_SECONDS)
+            reply = await wire.ask(call, at)
+            if isinstance(reply, NoScriptError):
+                reply = await wire.ask_loading(call, at, self.forgetting)
+            raise_if_broken(reply, kind)
         except BaseException:
             kept.drop(wire)
             raise

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as TooLate
 
 from .async_wires import AsyncWire, connect, within
+from .faults import lost
+from .greeting import Greeting
 from .stock import CONNECT_SECONDS, Crowded
-from .wires import LOAD, is_outage
 
 #: Connections that one event loop makes at the same time; with TLS each takes a while of computing.
 MOST_AT_ONCE: Final = 4
@@ -25,9 +27,11 @@ class AsyncStock:
     the connections.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pool: Any, most: int, deadline: float | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pool: Any, greeting: Greeting, most: int, deadline: float | None
+    ) -> None:
         self.loop, self.until_shutdown = loop, self._closing_at_the_end()
-        self._pool, self._most, self._deadline = pool, most, deadline
+        self._pool, self._greeting, self._most, self._deadline = pool, greeting, most, deadline
         self._idle: deque[AsyncWire] = deque()
         self._waiting: dict[asyncio.Future[AsyncWire], None] = {}  # in the order of their coming
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,21 +110,22 @@ class AsyncStock:
         """One more connection, which counts as at work. What takes longer than a call may wait belongs in a task."""
         wire = await connect(self._pool, None if self._deadline is None else CONNECT_SECONDS)
         try:
-            await self._load_script(wire)
+            if self._deadline is not None:  # without one, NOSCRIPT tells in time
+                await self._greet(wire, self._deadline)
         except BaseException:
             wire.hang_up()
             raise
         self._out += 1
         return wire
 
-    async def _load_script(self, wire: AsyncWire) -> None:
-        if self._deadline is None:
-            return  # NOSCRIPT tells in time
-        began = self.loop.time()
-        reply = await wire.ask(LOAD, began + CONNECT_SECONDS)
-        if isinstance(reply, Exception) and is_outage(reply):
-            raise reply
-        self._round_trip = min(self.loop.time() - began, self._deadline / 2)
+    async def _greet(self, wire: AsyncWire, deadline: float) -> None:
+        steps = self._greeting.steps()
+        turn: Any = partial(next, steps)
+        with suppress(StopIteration):
+            while True:
+                burst, began = turn(), self.loop.time()
+                turn = partial(steps.send, await wire.ask_all(burst.packed, burst.replies, began + CONNECT_SECONDS))
+                self._round_trip = min(self.loop.time() - began, deadline / 2)
 
     def _connect_if_needed(self) -> None:
         while self._connecting < min(len(self._waiting), MOST_AT_ONCE, self._most - self._out):
@@ -145,9 +150,7 @@ class AsyncStock:
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
             if not each.done():
-                lost = LostError(str(error))
-                lost.__cause__ = error
-                each.set_exception(lost)
+                each.set_exception(lost(error))
 
     async def _closing_at_the_end(self) -> AsyncGenerator[None]:
         try:

@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TooLate
 
 from .certificates import Contexts
-from .wires import LOAD, is_incomplete, options_of, reader_for
+from .faults import Noted
+from .wires import LOAD, Forgetting, is_incomplete, options_of, reader_for
 
 _contexts: Final = Contexts()
 
@@ -52,9 +53,11 @@ class AsyncWire(asyncio.Protocol):
         self._reply = reply
         return await within(self._loop, reply, at)
 
-    async def ask_loading(self, call: bytes, at: float | None) -> Any:
+    async def ask_loading(self, call: bytes, at: float | None, forgetting: Forgetting) -> Any:
         """The same to a server that has lost the script, in one round trip."""
-        loaded, reply = await self.ask_all(LOAD + call, 2, at)
+        before = forgetting.due()
+        loaded, reply = (await self.ask_all(before.packed + LOAD + call, before.replies + 2, at))[-2:]
+        forgetting.answered(before)
         return loaded if isinstance(loaded, Exception) else reply
 
     async def ask_all(self, calls: bytes, replies: int, at: float | None) -> list[Any]:
@@ -156,12 +159,16 @@ async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncWire:
     """
     link: Any = pool.connection_class(**options_of(pool, seconds))
     link.retry = Retry(NoBackoff(), 0)
+    noted = Noted(link)
     try:
         if hasattr(link, "ssl_context"):
             await _share_context(pool, link)
         await link.connect()
+        noted.ended()
         return AsyncWire(link)
-    except BaseException:  # a task may be cancelled half-way
+    except BaseException as error:  # a task may be cancelled half-way
         _contexts.forget(pool)
         await link.disconnect(nowait=True)
+        if isinstance(error, RedisError):
+            raise noted.ended() or error from error
         raise

@@ -18,16 +18,12 @@ from ..base import Charge, Verdict, Version, leases
 from ..finishing import finish
 from ..plan import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
 from .async_links import AsyncLinks
+from .faults import NOT_A_REPLY
+from .greeting import Greeting
 from .nodes import AsyncNodes, async_nodes_of
 from .spread import SHARDS, Call, Calls, Spread, names_by_shard
-from .wires import NOT_A_REPLY, packed
 
 T = TypeVar("T")
-
-
-def probe(planner: Planner) -> bytes:
-    """A write that only a master takes; it leaves nothing for longer than a second."""
-    return packed("SET", f"{{{planner.namespace}:0}}:probe", "1", "PX", "1000")
 
 
 class AsyncRedisEngine(Planner):
@@ -35,7 +31,7 @@ class AsyncRedisEngine(Planner):
 
     client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
     them. most_connections: calls at work at once on one event loop, with one server; more wait for their turn.
-    deadline: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
+    deadline, clock: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
     """
 
     def __init__(
@@ -46,14 +42,15 @@ class AsyncRedisEngine(Planner):
         shards: int = SHARDS,
         deadline: float | None = None,
         most_connections: int = 64,
+        clock: str = "server",
     ) -> None:
-        super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards)
+        super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards, clock)
         self._deadline = deadline
         self._nodes: AsyncNodes | None = None
         if isinstance(client, AsyncRedis):
-            self._links = AsyncLinks(client, most_connections, deadline, probe(self))
+            self._links = AsyncLinks(client, Greeting(self), most_connections, deadline)
         else:
-            self._nodes = async_nodes_of(client, namespace, shards, most_connections, deadline)
+            self._nodes = async_nodes_of(client, self, most_connections, deadline)
             self._spread = Spread(self, self._nodes.is_down)
 
     async def check(
@@ -129,9 +126,11 @@ class AsyncRedisEngine(Planner):
         until: float | None = None,
     ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
-        times: Sequence[int] | None = None
+        if now_us is None:
+            now_us = self._time_to_send()
+        times: Sequence[int] = (self._guessed(now_us),)
         began = monotonic()
-        notes = self._notes.of(charges, now_us) if mode in COUNTING else ()
+        notes = self._notes.of(charges, times[0]) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
             call = self._packed(
                 mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redis import Redis
+from redis.exceptions import ResponseError
+
+from ...exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
     from . import RedisEngine
@@ -13,8 +16,8 @@ if TYPE_CHECKING:
 def evicting(engine: RedisEngine) -> set[str]:
     """The values of `maxmemory-policy` by which servers of this engine drop keys; empty if none does.
 
-    All our keys expire, so that the policies `volatile-…` drop them as well. Raises EngineUnavailable where a server
-    cannot be asked, or its user may not run INFO.
+    Counters and usage expire, so that the policies `volatile-…` drop them as well; the version, the run and the number
+    of shards do not. Raises EngineUnavailable where a server cannot be asked, or its user may not run INFO.
     """
     nodes, asked, found = engine._nodes, set(), set()
     for shard in range(engine.shards):
@@ -23,6 +26,11 @@ def evicting(engine: RedisEngine) -> set[str]:
         found |= engine._run(shard, _policy)
         asked.add(nodes.node_of(shard) if nodes else None)
     return found
+
+
+def is_answer(error: EngineUnavailable) -> bool:
+    """Return whether a server has answered, and refused to tell; False = none was reached, or it lets nobody in."""
+    return isinstance(error.__cause__, ResponseError)
 
 
 def _policy(client: Redis) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from os import getpid
 from time import monotonic
@@ -13,8 +13,10 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from ...exceptions import EngineUnavailable
+from .faults import explained, is_outage, raise_if_broken
+from .greeting import Greeting
 from .stock import Stock
-from .wires import PING, connect, is_outage, raise_if_broken
+from .wires import connect
 
 
 class Links:
@@ -24,13 +26,19 @@ class Links:
 
     deadline: seconds that a decision may wait, with all that it has to wait for; a server that keeps failing is then
     not asked until a probe has succeeded. `None` = the client's own timeouts hold, and each call tries anew.
-    probe: a packed command that only a server which takes writes answers without an error.
+    greeting, probe: as for Stock; without `probe`, the greeting's own.
     """
 
-    def __init__(self, client: Redis, deadline: float | None = None, probe: bytes = PING) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        greeting: Greeting,
+        deadline: float | None = None,
+        probe: Callable[[], tuple[bytes, type]] | None = None,
+    ) -> None:
         self._deadline = deadline
         make = partial(connect, client.connection_pool, timeout=deadline)
-        self._new_stock = partial(Stock, make, probe, deadline)
+        self._new_stock = partial(Stock, make, greeting, probe or greeting.probe, deadline)
         self._stock = self._new_stock()
         self._at_end = finalize(self, self._stock.stop)
 
@@ -56,19 +64,19 @@ class Links:
                 reply = wire.ask(packed, until, whole=whole)
                 if type(reply) is not list:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = wire.ask_loading(packed, until)
+                        reply = wire.ask_loading(packed, until, stock.forgetting)
                     raise_if_broken(reply)
             except BaseException:  # whatever is unread on it would be taken for the next call's reply
                 wire.hang_up()
                 raise
         except (RedisError, OSError) as error:
             stock.fail(error)
-            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+            raise EngineUnavailable(f"Redis gave no decision: {explained(error)}") from error
         stock.give_back(wire)
         if stock.breaker.failures:
             stock.breaker.succeed()
         if type(reply) is not list:
-            raise EngineUnavailable(f"Redis gave no decision: {reply}") from reply
+            raise EngineUnavailable(f"Redis gave no decision: {explained(reply)}") from reply
         return reply
 
     def burst(self, packed: bytes, replies: int) -> Generator[None, None, list[Any]]:
@@ -94,7 +102,7 @@ class Links:
                 raise
         except (RedisError, OSError) as error:
             stock.fail(error)
-            raise EngineUnavailable(f"Redis gave no decision: {error}") from error
+            raise EngineUnavailable(f"Redis gave no decision: {explained(error)}") from error
         stock.give_back(wire)
         stock.breaker.succeed()
         return found

@@ -17,10 +17,13 @@ from ..base import Version
 from ..plan import Planner
 from .async_links import AsyncLinks
 from .clients import Access, Address
+from .faults import explained
+from .greeting import Greeting
 from .links import Links
 from .on_demand import access_of
-from .publishing import MOST_TURNS, Burst, Publication
+from .publishing import MOST_TURNS, Publication
 from .topology import PATIENCE, Topology
+from .wires import Burst
 
 T = TypeVar("T")
 
@@ -65,12 +68,16 @@ class Nodes:
     deadline: seconds that a decision may wait; `None` = the client's own timeouts hold.
     """
 
-    def __init__(self, access: Access, topology: Topology, deadline: float | None) -> None:
+    def __init__(self, access: Access, topology: Topology, greeting: Greeting, deadline: float | None) -> None:
         self._access = access
         self._topology = topology
         self._deadline = deadline
         self._clients = _OfEach(topology, access.node)
-        self._links = _OfEach(topology, lambda address: Links(access.node(address), deadline), Links.abandon)
+
+        def link(address: Address) -> Links:
+            return Links(access.node(address), greeting, deadline, lambda: _probe(topology, greeting, address))
+
+        self._links = _OfEach(topology, link, Links.abandon)
 
     def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
         """Send one packed call to the node of a shard, see Links.ask."""
@@ -109,7 +116,7 @@ class Nodes:
             try:
                 return command(self._clients.at(address))
             except (RedisError, OSError) as cause:
-                failed, error = address, EngineUnavailable(f"Redis did not do it: {cause}")
+                failed, error = address, EngineUnavailable(f"Redis did not do it: {explained(cause)}")
                 if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
                     self._topology.ask_again(failed)
                     self._topology.await_answer(monotonic() + 2 * PATIENCE)
@@ -146,13 +153,18 @@ class Nodes:
 class AsyncNodes:
     """The nodes as event loops reach them. most: calls at work at once on one event loop with one node."""
 
-    def __init__(self, access: Access, topology: Topology, most: int, deadline: float | None) -> None:
+    def __init__(
+        self, access: Access, topology: Topology, greeting: Greeting, most: int, deadline: float | None
+    ) -> None:
         self._access = access
         self._topology = topology
         self._deadline = deadline
-        self._links = _OfEach(
-            topology, lambda address: AsyncLinks(access.async_node(address), most, deadline), AsyncLinks.abandon
-        )
+
+        def link(address: Address) -> AsyncLinks:
+            client = access.async_node(address)
+            return AsyncLinks(client, greeting, most, deadline, lambda: _probe(topology, greeting, address))
+
+        self._links = _OfEach(topology, link, AsyncLinks.abandon)
 
     async def ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see AsyncLinks.ask."""
@@ -212,18 +224,24 @@ class AsyncNodes:
         return await asyncio.to_thread(self._topology.address, shard, wait)
 
 
-def nodes_of(client: RedisCluster, namespace: str, shards: int, deadline: float | None) -> Nodes:
-    """The nodes of a cluster whose keys are spread over so many shards."""
+def nodes_of(client: RedisCluster, planner: Planner, deadline: float | None) -> Nodes:
+    """The nodes of a cluster among which a planner's keys are spread."""
     access = access_of(client)
-    return Nodes(access, Topology(access, namespace, shards), deadline)
+    return Nodes(access, Topology(access, planner.namespace, planner.shards), Greeting(planner), deadline)
 
 
 def async_nodes_of(
-    client: AsyncRedisCluster | RedisCluster, namespace: str, shards: int, most: int, deadline: float | None
+    client: AsyncRedisCluster | RedisCluster, planner: Planner, most: int, deadline: float | None
 ) -> AsyncNodes:
     """The same for event loops."""
     access = access_of(client)
-    return AsyncNodes(access, Topology(access, namespace, shards), most, deadline)
+    topology = Topology(access, planner.namespace, planner.shards)
+    return AsyncNodes(access, topology, Greeting(planner), most, deadline)
+
+
+def _probe(topology: Topology, greeting: Greeting, address: Address) -> tuple[bytes, type]:
+    """What the node at an address is probed with; it is about one of its own shards."""
+    return greeting.probe(next(iter(topology.shards_at(address)), None))
 
 
 def _is_down(links: _OfEach, address: Address | None) -> bool:

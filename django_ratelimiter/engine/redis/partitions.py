@@ -26,7 +26,13 @@ class RedisPartitions:
         self._run = run
 
     def now_us(self) -> int:
-        """The time in microseconds by the clock of Redis; where there are several, by the one that is behind most."""
+        """The time in microseconds by the clock of Redis; where there are several, by the one that is behind most.
+
+        By this process's clock where calls bring the time.
+        """
+        sent = self._planner._time_to_send()
+        if sent is not None:
+            return sent
         times: list[tuple[int, int]] = [self._run(shard, methodcaller("time")) for shard in self._shards()]
         return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
 
@@ -64,7 +70,7 @@ class RedisPartitions:
             keys = [(place, side, key) for place, each in enumerate(asked) for side, key in self._sets(shard, each)]
             commands = [("ZRANGE", key, 0, -1, "WITHSCORES") for _, _, key in keys]
             for (place, side, _), found in zip(keys, self._all(shard, commands), strict=True):
-                for partition, weight in found:
+                for partition, weight in _pairs(found):
                     weights[place].setdefault(_text(partition), [0, 0])[side] += int(weight)
         return [heaviest_of({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
@@ -138,3 +144,8 @@ class RedisPartitions:
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
+
+
+def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:
+    """Members with their scores, which come by turns where the client speaks the older protocol."""
+    return found if found and isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
@@ -11,20 +11,14 @@ from ...exceptions import EngineUnavailable
 from ..base import Version
 from ..plan import Mode, Planner
 from .clients import Address
+from .faults import explained
 from .topology import Redirection, Topology
-from .wires import LOAD, packed
+from .wires import LOAD, Burst, packed
 
 #: How often a call is sent on, from node to node.
 MOST_TURNS: Final = 5
 
 ASKING: Final = packed("ASKING")
-
-
-class Burst(NamedTuple):
-    """Calls that are sent at once. replies: how many will come."""
-
-    packed: bytes
-    replies: int
 
 
 class Publication:
@@ -35,8 +29,10 @@ class Publication:
 
     def __init__(self, planner: Planner, topology: Topology, version: int | Version) -> None:
         self._topology, self._shards = topology, planner.shards
+        at = planner._time_to_send()
         self._calls = {
-            shard: planner._packed(Mode.PUBLISH, (), (), version, None, shard=shard) for shard in range(planner.shards)
+            shard: planner._packed(Mode.PUBLISH, (), (), version, at, (at or 0,), shard=shard)
+            for shard in range(planner.shards)
         }
         self._sent_on: dict[int, Redirection] = {}
         self._missed: dict[int, Address] = {}  # who did not answer for a shard
@@ -87,7 +83,7 @@ class Publication:
         if isinstance(reply, list) and reply:
             del self._calls[shard]  # it is in force there, or a later one is
         elif not isinstance(reply, NoScriptError):  # lost on the way, and loaded again the next time
-            error = EngineUnavailable(f"Redis gave no decision: {reply}")
+            error = EngineUnavailable(f"Redis gave no decision: {explained(reply)}")
             error.__cause__ = reply if isinstance(reply, Exception) else None
             self._miss(shard, address, error)
 

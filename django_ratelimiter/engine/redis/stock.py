@@ -6,16 +6,18 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Condition, Thread
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
-from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as TooLate
 
 from ..resilience import Breaker
-from .wires import LOAD, Wire, is_outage
+from .faults import lost, raise_if_broken
+from .greeting import Greeting
+from .wires import Forgetting, Wire
 
 #: Seconds for each step of connecting in the background, and for each reply there that decides nothing.
 CONNECT_SECONDS: Final = 2.0
@@ -32,17 +34,24 @@ class Stock:
     rather than by the call: looking up a name, greeting and authenticating have no common deadline, and what takes
     longer than the call may wait is finished for the next one.
 
-    make: connects, waiting so many seconds for each step at most. probe: a command that only a server that takes
-    writes answers without an error. deadline: seconds for a call; `None` = the client's own timeouts hold, calls
-    connect themselves, and the breaker never opens.
+    make: connects, waiting so many seconds for each step at most. greeting: what is said on each new connection.
+    probe: a call that only a server that can decide answers without an error, and the kind of its reply. deadline:
+    seconds for a call; `None` = the client's own timeouts hold, calls connect themselves, and the breaker never opens.
     """
 
-    def __init__(self, make: Callable[[float | None], Wire], probe: bytes, deadline: float | None) -> None:
+    def __init__(
+        self,
+        make: Callable[[float | None], Wire],
+        greeting: Greeting,
+        probe: Callable[[], tuple[bytes, type]],
+        deadline: float | None,
+    ) -> None:
         self.idle: deque[Wire] = deque()
         self.breaker = Breaker()
+        self.forgetting = Forgetting(greeting.forgetting)
         self.pid = os.getpid()
         self.waiting = 0
-        self._make, self._probe, self._deadline = make, probe, deadline
+        self._make, self._greeting, self._probe, self._deadline = make, greeting, probe, deadline
         self._changed = Condition()
         self._thread: Thread | None = None
         self._stopped = False
@@ -80,7 +89,7 @@ class Stock:
                         self.give_back(wire)  # too late for a reply: it is better kept for others
                         break
                     if self._failed != failed:
-                        raise LostError(str(self._error)) from self._error
+                        raise lost(self._error)
                     self._changed.wait(left)
                 late = TooLate if self._made == made else Crowded
                 raise late("No connection within the deadline; it is being made for later calls.")
@@ -99,7 +108,7 @@ class Stock:
 
         What is idle then may be as lost, as where a firewall has forgotten what was quiet for long.
         """
-        if self._deadline is not None and not isinstance(error, Crowded) and self.breaker.fail(error):
+        if self._deadline is not None and not isinstance(error, Crowded) and self.breaker.fail(lost(error)):
             self.hang_up()
             self.see_to_probing()
 
@@ -136,7 +145,7 @@ class Stock:
             try:
                 task()
             except Exception as error:  # anything at all: a resolver, a provider of credentials, TLS
-                self.breaker.fail_probe(error)
+                self.breaker.fail_probe(lost(error))
                 with self._changed:
                     self._failed += 1
                     self._error = error
@@ -159,12 +168,9 @@ class Stock:
     def _connect(self) -> None:
         wire = self._make(CONNECT_SECONDS)
         try:
-            began = monotonic()
-            self._asked(wire, LOAD, CONNECT_SECONDS)
-            self._round_trip = min(self._round_trip, monotonic() - began)
+            self._greet(wire)
             if self.breaker.is_open:
-                # As a request asks: what counts is when the reply arrives, not when our thread gets its turn.
-                self._asked(wire, self._probe, self._deadline or CONNECT_SECONDS)
+                self._try_out(wire)
                 self.breaker.close()
         except BaseException:
             wire.hang_up()
@@ -177,8 +183,22 @@ class Stock:
                 self._made += 1
                 self._changed.notify()
 
-    @staticmethod
-    def _asked(wire: Wire, call: bytes, seconds: float) -> None:
-        reply = wire.ask(call, monotonic() + seconds, whole=False)
-        if isinstance(reply, Exception) and is_outage(reply):
-            raise reply
+    def _greet(self, wire: Wire) -> None:
+        steps = self._greeting.steps()
+        turn: Any = partial(next, steps)
+        with suppress(StopIteration):
+            while True:
+                burst = turn()
+                began = monotonic()
+                wire.send(burst.packed)
+                turn = partial(steps.send, wire.replies(burst.replies, began + CONNECT_SECONDS))
+                self._round_trip = min(self._round_trip, monotonic() - began)
+
+    def _try_out(self, wire: Wire) -> None:
+        """As a request asks: what counts is when the reply arrives, not when our thread gets its turn."""
+        call, kind = self._probe()
+        until = monotonic() + (self._deadline or CONNECT_SECONDS)
+        reply = wire.ask(call, until, whole=False)
+        if isinstance(reply, NoScriptError):
+            reply = wire.ask_loading(call, until, self.forgetting)
+        raise_if_broken(reply, kind)

@@ -71,6 +71,10 @@ class Topology:
         addresses = self._addresses
         return addresses[shard] if addresses else None
 
+    def shards_at(self, address: Address) -> list[int]:
+        """The shards whose node is at this address."""
+        return [shard for shard, each in enumerate(self._addresses) if each == address]
+
     @property
     def is_known(self) -> bool:
         """Whether the cluster has been asked, with whatever success."""

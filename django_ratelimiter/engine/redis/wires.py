@@ -8,18 +8,20 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hiredis import Reader
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import ClusterDownError, InvalidResponse, MasterDownError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
 from ..scripts import CHECK
 from .certificates import share
+from .faults import Noted
 
 #: Options of a pool that its own connections need, and ours must not have: what servers announce to clients that
 #: asked for it would lengthen our timeouts, and stand where a reply is expected.
@@ -37,8 +39,43 @@ def packed(*words: str | bytes) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
 
 
-#: What reading a reply raises that is none of the script's.
-NOT_A_REPLY: Final = (LookupError, TypeError, ValueError)
+class Burst(NamedTuple):
+    """Calls that are sent at once. replies: how many will come."""
+
+    packed: bytes
+    replies: int
+
+
+#: A version that a server without the script holds is dropped at most once in so many seconds.
+FORGETTING_SECONDS: Final = 1.0
+
+_NOTHING: Final = Burst(b"", 0)
+
+
+class Forgetting:
+    """Drops the version that a server without the script holds, but not the one that was published in answer to that.
+
+    A proxy that sends each call to another server, for one, asks for the script each time. If the version were dropped
+    each time, no call would ever find one.
+
+    calls: what drops it. clock: seconds.
+    """
+
+    __slots__ = ("_calls", "_until", "clock")
+
+    def __init__(self, calls: Burst, clock: Callable[[], float] = monotonic) -> None:
+        self._calls, self.clock = calls, clock
+        self._until = -inf
+
+    def due(self) -> Burst:
+        """What is to be sent before the script is loaded."""
+        return _NOTHING if self.clock() < self._until else self._calls
+
+    def answered(self, sent: Burst) -> None:
+        """Note that the server has replied to it: only then has it dropped the version."""
+        if sent is self._calls:
+            self._until = self.clock() + FORGETTING_SECONDS
+
 
 LOAD: Final = packed("SCRIPT", "LOAD", CHECK)
 PING: Final = packed("PING")
@@ -69,25 +106,6 @@ def reader_for(link: Any) -> Reader:
             return InvalidResponse(f"An error that no Redis sends, {text!r}: {error}")
 
     return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=_MORE)
-
-
-def is_outage(error: Exception) -> bool:
-    """Whether other calls would fail as well: not where the server has refused this one command."""
-    if not isinstance(error, ResponseError) or isinstance(error, ReadOnlyError | MasterDownError | ClusterDownError):
-        return True
-    return str(error).startswith("BUSY ")  # a script of somebody's has been running for seconds
-
-
-def raise_if_broken(reply: object, kind: type = list) -> None:
-    """Raise what leaves a connection useless: an outage, or a reply of another kind than the call has.
-
-    Errors that refuse this one command do no harm.
-    """
-    if isinstance(reply, Exception):
-        if is_outage(reply):
-            raise reply
-    elif type(reply) is not kind:
-        raise InvalidResponse(f"A reply that no Redis sends: {reply!r:.100}")
 
 
 def is_incomplete(reply: object) -> bool:
@@ -139,10 +157,12 @@ class Wire:
                 return reply
         return self._reply(until)
 
-    def ask_loading(self, call: bytes, until: float | None) -> Any:
+    def ask_loading(self, call: bytes, until: float | None, forgetting: Forgetting) -> Any:
         """The same to a server that has lost the script, in one round trip."""
-        self._send(LOAD + call)
-        loaded, reply = self._reply(until), self._reply(until)
+        before = forgetting.due()
+        self._send(before.packed + LOAD + call)
+        loaded, reply = self.replies(before.replies + 2, until)[-2:]
+        forgetting.answered(before)
         return loaded if isinstance(loaded, Exception) else reply
 
     def send(self, calls: bytes) -> None:
@@ -199,9 +219,14 @@ def connect(pool: ConnectionPool, seconds: float | None, timeout: float | None) 
     link: Any = pool.connection_class(**options_of(pool, seconds))
     link.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
     share(pool, link)
+    noted = Noted(link)
     try:
         link.connect()
-        return Wire(link, timeout)
+    except RedisError as error:
+        link.disconnect()
+        raise noted.ended() or error from error
     except BaseException:
         link.disconnect()
         raise
+    noted.ended()
+    return Wire(link, timeout)

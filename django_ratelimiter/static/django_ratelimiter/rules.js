@@ -1,7 +1,9 @@
 "use strict";
 
 /* The limits on the page of a rule: shows the fields that the chosen algorithm uses, and what the limit will do.
-   Which fields those are, and every word, comes from the server. Without this script all fields are shown. */
+   Which fields those are, and every word, comes from the server. Nothing is known of how a theme lays the page out:
+   a field is hidden with the largest element that holds its label and no other field. Where there is none, and without
+   this script, all fields are shown. */
 
 document.addEventListener("DOMContentLoaded", () => {
     const data = document.getElementById("ratelimiter-limits")?.dataset;
@@ -12,33 +14,55 @@ document.addEventListener("DOMContentLoaded", () => {
     const columns = JSON.parse(data.columns);
     const numbers = JSON.parse(data.numbers);
     const asked = new WeakMap();
-    const ROW = "#limits-group .inline-related:not(.empty-form)";
+    const known = new WeakSet();
     const OF_RULE = ["cost", "partition_by", "partition_by_others", "count_refusals", "charge_when", "sync_interval_ms"];
     const PAUSE_MS = 200;
 
-    const input = (row, name) => row.querySelector(`[name^="limits-"][name$="-${name}"]`);
-    const place = (row, name) => row.querySelector(`.form-row.field-${name}`);
+    /* A limit is known by the number in its fields' names; the form that new ones are copied from has no number. */
+    const limits = () => [...new Set([...form.elements].map(limitOf))].filter(Boolean);
+    const limitOf = (element) => /^(limits-\d+-)/.exec(element.name ?? "")?.[1];
+    const input = (limit, name) => form.elements[limit + name];
 
-    function arrange(row) {
-        const algorithm = input(row, "algorithm");
+    /* The largest element around this one all of whose fields belong to it. */
+    function around(element, belongs, end) {
+        let largest = element;
+        while (largest.parentElement && largest.parentElement !== end && holdsOnly(largest.parentElement, belongs)) {
+            largest = largest.parentElement;
+        }
+        return largest;
+    }
+
+    const holdsOnly = (element, belongs) => [...element.querySelectorAll("[name]")].every((each) => belongs(each.name));
+    const row = (limit) => around(input(limit, "algorithm"), (name) => name.startsWith(limit), form);
+
+    function place(limit, name) {
+        const element = input(limit, name);
+        const found = element && around(element, (other) => other === limit + name, row(limit));
+        const isWhole = found?.querySelector("label") && !found.querySelector(".ratelimiter-sentences");
+        return isWhole ? found : null;
+    }
+
+    function arrange(limit) {
+        const algorithm = input(limit, "algorithm");
         if (!algorithm) {
             return; // somebody who may only look
         }
-        const unlimited = input(row, "unlimited").checked;
+        const unlimited = input(limit, "unlimited")?.checked ?? false;
         const byCalendar = columns[algorithm.value];
-        const used = byCalendar ? byCalendar[input(row, "calendar").value] ?? byCalendar[""] : numbers;
-        for (const name of numbers) {
-            place(row, name).hidden = unlimited || !used.includes(name);
+        const used = byCalendar ? byCalendar[input(limit, "calendar")?.value] ?? byCalendar[""] : numbers;
+        const places = new Map(["algorithm", ...numbers].map((name) => [name, place(limit, name)]));
+        for (const [name, found] of places) {
+            if (found) {
+                found.hidden = unlimited || (name !== "algorithm" && !used.includes(name));
+            }
         }
-        place(row, "algorithm").hidden = unlimited;
     }
 
-    function typed(row) {
+    function typed(limit) {
         const sent = new URLSearchParams();
         for (const [name, value] of new FormData(form)) {
-            const own = input(row, "algorithm").name.replace("algorithm", "");
-            if (name.startsWith(own)) {
-                sent.append(name.slice(own.length), value);
+            if (name.startsWith(limit)) {
+                sent.append(name.slice(limit.length), value);
             } else if (OF_RULE.includes(name)) {
                 sent.append(name, value);
             }
@@ -46,42 +70,47 @@ document.addEventListener("DOMContentLoaded", () => {
         return sent;
     }
 
-    function showErrors(row, errors) {
-        for (const old of row.querySelectorAll(".errorlist")) {
+    function showErrors(limit, errors) {
+        for (const old of row(limit).querySelectorAll(".errorlist")) {
             old.remove();
         }
-        for (const old of row.querySelectorAll(".errors")) {
+        for (const old of row(limit).querySelectorAll(".errors")) {
             old.classList.remove("errors");
         }
         for (const [name, texts] of Object.entries(errors)) {
+            const element = input(limit, name);
             const list = document.createElement("ul");
             list.className = "errorlist";
-            list.id = `${input(row, name).id}_error`;
+            list.id = `${element?.id}_error`;
             for (const text of texts) {
                 list.appendChild(document.createElement("li")).textContent = text;
             }
-            place(row, name).classList.add("errors");
-            place(row, name).prepend(list);
+            const found = place(limit, name);
+            found?.classList.add("errors");
+            found ? found.prepend(list) : element?.before(list);
         }
         for (const name of [...numbers, "algorithm", "tier"]) {
-            input(row, name).toggleAttribute("aria-invalid", name in errors);
+            input(limit, name)?.toggleAttribute("aria-invalid", name in errors);
         }
     }
 
-    async function ask(row) {
-        asked.get(row)?.abort();
+    async function ask(limit) {
+        const sentences = row(limit).querySelector(".ratelimiter-sentences");
+        asked.get(sentences)?.abort();
+        if (!sentences) {
+            return;
+        }
         const controller = new AbortController();
-        asked.set(row, controller);
-        const sentences = row.querySelector(".ratelimiter-sentences");
+        asked.set(sentences, controller);
         try {
             await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
             if (controller.signal.aborted) {
                 return;
             }
-            const response = await fetch(`${data.address}?${typed(row)}`, { signal: controller.signal });
+            const response = await fetch(`${data.address}?${typed(limit)}`, { signal: controller.signal });
             const told = response.ok ? await response.json() : { sentences: "", errors: {} };
             sentences.textContent = told.sentences;
-            showErrors(row, told.errors);
+            showErrors(limit, told.errors);
         } catch {
             if (!controller.signal.aborted) {
                 sentences.textContent = ""; // rather nothing than what no longer holds
@@ -89,31 +118,34 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     }
 
-    function meet(row) {
-        arrange(row);
-        if (input(row, "algorithm") && !row.querySelector(".errorlist, .ratelimiter-sentences:not(:empty)")) {
-            ask(row);
+    function meet(limit) {
+        const algorithm = input(limit, "algorithm");
+        if (!algorithm || known.has(algorithm)) {
+            return;
+        }
+        known.add(algorithm);
+        arrange(limit);
+        if (!row(limit).querySelector(".errorlist, .ratelimiter-sentences:not(:empty)")) {
+            ask(limit);
         }
     }
 
     function hear(event) {
-        const row = event.target.closest(ROW);
-        if (row) {
-            arrange(row);
-            ask(row);
+        const limit = limitOf(event.target);
+        if (limit && input(limit, "algorithm")) {
+            arrange(limit);
+            ask(limit);
         } else if (OF_RULE.includes(event.target.name)) {
-            document.querySelectorAll(ROW).forEach(ask);
+            limits().filter((each) => input(each, "algorithm")).forEach(ask);
         }
     }
 
     form.addEventListener("input", hear);
     form.addEventListener("change", hear); // all that some browsers and scripts send for a list
-    document.addEventListener("formset:added", (event) => {
-        if (event.detail.formsetName === "limits") {
-            meet(event.target);
-        }
-    });
-    document.querySelectorAll(ROW).forEach(meet);
+    window.jQuery?.(form).on("change", hear); // of lists that a theme has replaced by its own
+    document.addEventListener("formset:added", () => limits().forEach(meet));
+    form.addEventListener("click", () => setTimeout(() => limits().forEach(meet))); // of a theme that sends no event
+    limits().forEach(meet);
     // A browser that comes back to the page may have filled in what was typed before.
-    window.addEventListener("pageshow", () => document.querySelectorAll(ROW).forEach(arrange));
+    window.addEventListener("pageshow", () => limits().forEach(arrange));
 });

@@ -1,0 +1,32 @@
+"""Lists of choices for pages that show hundreds of them: Django renders a template for each single option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.forms.utils import flatatt
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+
+class PlainSelect(forms.Select):
+    """A list without groups, rendered in one piece. Its HTML is that of Django's."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        chosen = {str(each) for each in self.format_value(value)} or {""}
+        attributes = self.build_attrs(self.attrs, {**(attrs or {}), "name": name})
+        options = format_html_join(
+            "",
+            '<option value="{}"{}>{}</option>',
+            (
+                (key, SafeString(" selected") if str(key) in chosen else "", label)
+                for key, label in _with_text(self.choices)
+            ),
+        )
+        return format_html("<select{}>{}</select>", flatatt(attributes), options)
+
+
+def _with_text(choices: Iterable[Any]) -> Iterable[tuple[str, Any]]:
+    return (("" if key is None else str(key), label) for key, label in choices)

@@ -1,0 +1,76 @@
+"""How the minutes that have passed become batches in one shard: they are listed, and then closed one by one.
+
+A batch's name tells when its usage key began: where a crash or a failover undoes the closing, the same counts get the
+same name again, and are not added twice. The name must be known before the script runs, for it may touch no key that
+it was not given. So the script looks whether the usage key is still the one that was listed; two collectors at once
+close it once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from uuid import uuid4
+
+from redis import Redis
+
+from ..partitions import MINUTE_US
+from ..scripts import TAKE_USAGE
+
+USAGE_SECONDS: Final = 8 * 86_400
+
+#: So many minutes are closed in one go.
+MOST_CLOSED: Final = 200
+
+_BEGAN: Final = re.compile(r"\d+\.\d+")
+
+
+def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) -> list[str]:
+    """Close the minutes that have passed in a shard, and return the names of all batches that wait there.
+
+    prefix: what the names of its keys begin with. now_us: the time in microseconds; `None` = the server's.
+    May be repeated without harm.
+    """
+    source, minutes, now_us = _listed(client, prefix, now_us)
+    passed = sorted(minute for minute in minutes if minute < now_us // MINUTE_US)
+    for place in range(0, len(passed), MOST_CLOSED):
+        _close(client, prefix, source, shard, passed[place : place + MOST_CLOSED])
+    return waiting(client, prefix)
+
+
+def waiting(client: Redis, prefix: str) -> list[str]:
+    """The names of the batches of a shard that wait to be collected."""
+    return [_text(batch) for batch in client.smembers(f"{prefix}batches")]
+
+
+def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[int], int]:
+    """What tells this server's counts from those of others, the minutes that are not closed, and the time."""
+    with client.pipeline(transaction=False) as pipeline:
+        pipeline.set(f"{prefix}source", uuid4().hex, nx=True)
+        pipeline.get(f"{prefix}source")
+        pipeline.expire(f"{prefix}source", USAGE_SECONDS)
+        pipeline.smembers(f"{prefix}minutes")
+        if now_us is None:
+            pipeline.time()
+        _, source, _, minutes, *time = pipeline.execute()
+    if now_us is None:
+        seconds, microseconds = time[0]
+        now_us = int(seconds) * 1_000_000 + int(microseconds)
+    return _text(source), [int(minute) for minute in minutes], now_us
+
+
+def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[int]) -> None:
+    with client.pipeline(transaction=False) as pipeline:
+        for minute in minutes:
+            pipeline.hget(f"{prefix}usage:{minute}", "")
+        began = [_BEGAN.match(_text(found or "")) for found in pipeline.execute()]
+        for minute, found in zip(minutes, began, strict=True):
+            unique = f"{source}-{found[0]}" if found else uuid4().hex
+            batch = f"{minute}:{unique}:{shard}" if shard else f"{minute}:{unique}"
+            keys = (f"{prefix}usage:{minute}", f"{prefix}batch:{batch}", f"{prefix}minutes", f"{prefix}batches")
+            pipeline.eval(TAKE_USAGE, len(keys), *keys, str(minute), batch, found[0] if found else "")
+        pipeline.execute()
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,0 +1,91 @@
+"""A dry decision: the scripts do on a server all that they can, on keys of their own that are deleted afterwards."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count
+from typing import Final
+from uuid import uuid4
+
+from redis import Redis
+from redis.cluster import RedisCluster
+from redis.exceptions import ResponseError
+
+from ..base import Charge, WrongServer
+from ..limits import Algorithm, Limit
+from ..partitions import MINUTE_US, is_sampled
+from ..plan import Mode
+from ..usage import Held
+from . import RedisEngine
+from .closing import close_minutes, waiting
+
+_LABEL: Final = "dry|run"
+
+#: A partition that is sampled.
+_WHO: Final = next(name for name in map(str, count()) if is_sampled(name))
+
+_CHARGES: Final = tuple(
+    Charge(algorithm, Limit(1, 10, algorithm), usage=_LABEL, partition=_WHO) for algorithm in Algorithm
+)
+
+
+def dry_run(engine: RedisEngine) -> None:
+    """Have each server of an engine decide, count and collect, and see that it does so rightly.
+
+    Raises EngineUnavailable with what is wrong. What was written is deleted, and would expire anyway.
+    """
+    dry, asked = _DryEngine(engine), set()
+    for shard in range(dry.shards):
+        if shard == 0 or (dry._nodes and dry._nodes.node_of(shard) not in asked):
+            dry.run(shard)
+            asked.add(dry._nodes.node_of(shard) if dry._nodes else None)
+
+
+class _DryEngine(RedisEngine):
+    """The same engine, whose keys have names that nobody else uses."""
+
+    def __init__(self, engine: RedisEngine) -> None:
+        client: Redis | RedisCluster = engine._client
+        super().__init__(client, engine.namespace, shards=engine.shards, clock=engine.clock)
+        self._held = uuid4().hex
+        self._minutes: set[int] = set()  # in which it may have counted
+        self._prefixes = [f"{prefix}probe:{self._held}:" for prefix in self._prefixes]
+
+    def run(self, shard: int) -> None:
+        try:
+            self._decide(shard)
+            self._collect(shard)
+        finally:
+            self._run(shard, lambda client: self._delete(client, shard))
+
+    def _decide(self, shard: int) -> None:
+        self._minutes = {self._guessed(None) // MINUTE_US}
+        first = self._call(Mode.CHECK, _CHARGES, (), None, None, None, shard)
+        minute = first[0].at_us // MINUTE_US  # by the clock that is decided by, which may not be ours
+        self._minutes |= {minute, minute + 1}
+        held = Held(self._held, ((minute, f"{_LABEL}\na", 1),))
+        second = self._call(Mode.CHECK, _CHARGES, (), None, None, held, shard)
+        if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in second[1:]):
+            raise WrongServer("The server runs the script, and decides wrongly.")
+        self._call(Mode.REFUND, (), first, None, None, None, shard)
+
+    def _collect(self, shard: int) -> None:
+        later = (max(self._minutes) + 1) * MINUTE_US
+        prefix = self._prefix(shard)
+        batches = self._run(shard, lambda client: close_minutes(client, prefix, shard, later))
+        counts = [count for batch in batches for count in self.read_usage(batch)]
+        if sum(count.allowed + count.denied for count in counts) != 3:
+            raise WrongServer("The server runs the scripts, and counts wrongly.")
+        for batch in batches:
+            self.drop_usage(batch)
+
+    def _delete(self, client: Redis, shard: int) -> None:
+        prefix, rule = self._prefix(shard), _LABEL.partition("|")[0]
+        names = ["minutes", "batches", "source", "hours", "sampled", f"held:{self._held}"]
+        names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
+        names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
+        for hour in {minute // 60 for minute in self._minutes}:
+            names += f"unique:{hour}:{_LABEL}", f"allowed:{hour}:{rule}", f"denied:{hour}:{rule}"
+        with suppress(ResponseError):  # a server that refuses this has closed no minute either
+            names += [f"batch:{batch}" for batch in waiting(client, prefix)]
+        client.delete(*(f"{prefix}{name}" for name in names))

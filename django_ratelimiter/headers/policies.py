@@ -1,0 +1,135 @@
+"""What a limit is called towards clients, and the quota, the window and the time that they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from itertools import count
+from math import ceil
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from ..decision import Result
+from ..engine.limits import Algorithm, Limit
+from ..rules.ruleset import RuleRecord, TierRecord
+
+#: What the draft calls the unit of a limit of requests in progress. That of all others, requests, is left out.
+CONCURRENT: Final = "concurrent-requests"
+
+#: Seconds until there is more quota, from what remains in units and the seconds until all of it is back;
+#: `None` = there is nothing to wait for, or nobody knows.
+UntilMore = Callable[[int, float], int | None]
+
+
+class Quota(NamedTuple):
+    """A limit as clients are shown it.
+
+    units: never less than can remain. window: seconds in which so much comes back; `None` = no fixed length, or none
+    at all. unit: `None` = requests.
+    """
+
+    units: int
+    window: float | Decimal | None
+    unit: str | None = None
+
+
+def quota_of(limit: Limit) -> Quota:
+    """Return what is shown of a limit: of a bucket what it holds, and the time in which that comes back.
+
+    Such a time is rounded up to whole seconds, but not if it is below one second. Requests in progress have no window:
+    that of the limit only ends what was never released.
+    """
+    if limit.algorithm == Algorithm.CONCURRENCY:
+        return Quota(limit.quota, None, CONCURRENT)
+    if not limit.is_bucket or limit.capacity == limit.quota:
+        return Quota(limit.capacity, limit.window)
+    if limit.refill == "interval":
+        seconds = Fraction(limit.window_us, 1_000_000) * -(-limit.capacity // limit.quota)
+    else:
+        seconds = Fraction(limit.capacity * limit.window_us, limit.quota * 1_000_000)
+    return Quota(limit.capacity, ceil(seconds) if seconds > 1 else float(seconds))
+
+
+def until_more(limit: Limit) -> UntilMore:
+    """Return what finds the `t` of this limit on an allowed response.
+
+    In a bucket, the time in which as much as remains comes back. So r / t is the bucket's own rate: a client that
+    spreads r over t, or spends r and waits t, can go on like that. The time until the bucket is full would be 1 second
+    where 3,599 of 3,600 an hour remain, and ask for 3,599 in a second.
+    """
+    if limit.algorithm == Algorithm.CONCURRENCY:
+        return _unknown
+    if not limit.is_bucket:
+        return _until_all
+    window_us, per_us = limit.window_us, limit.quota * 1_000_000
+
+    def as_it_flows(remaining: int, reset: float) -> int:
+        return -(-remaining * window_us // per_us) if remaining else _until_next(limit, reset)
+
+    return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
+
+
+def _unknown(remaining: int, reset: float) -> None:
+    return None
+
+
+def _until_all(remaining: int, reset: float) -> int | None:
+    return ceil(reset) or None
+
+
+def _until_next(limit: Limit, reset: float) -> int:
+    """Of what is missing, all but the next unit: more than that where a queue may not be as long as the bucket."""
+    others = (limit.capacity - 1) * limit.window_us / (limit.quota * 1_000_000)
+    return _rounded_up(reset - others if others < reset else reset)
+
+
+def _at_interval(limit: Limit, remaining: int, reset: float) -> int:
+    window = limit.window_us / 1_000_000
+    missing = limit.capacity - remaining
+    next_refill = reset - (-(-missing // limit.quota) - 1) * window if missing else window
+    return _rounded_up(next_refill + max(-(-remaining // limit.quota) - 1, 0) * window)
+
+
+def _rounded_up(seconds: float) -> int:
+    return max(1, ceil(round(seconds, 6)))  # times are whole microseconds; what doubles add to them is not time
+
+
+def policy_name(result: Result) -> str:
+    """Return what the limit of this result is called towards clients."""
+    return name_of(result.rule, result.tier, result.limit)
+
+
+def name_of(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> str:
+    """Return what a limit is called towards clients: of several of a rule, the oldest by the rule's slug alone.
+
+    Each later one has the first of these names that no older one has: the slug, the slug with its window, with its
+    algorithm too, with what else is unlike the default, with a number. So a limit that is added renames no other.
+    """
+    tag, taken = limit.tag, set()
+    for record in rule.limits_for(tier):
+        name = next(name for name in _names(rule.slug, record.limit) if name not in taken)
+        if record.limit.tag == tag:
+            return name
+        taken.add(name)
+    return rule.slug
+
+
+def _names(slug: str, limit: Limit) -> Iterator[str]:
+    yield (name := slug)
+    for part in (_period, attrgetter("algorithm"), _variant):
+        if own := part(limit):
+            yield (name := f"{name}-{own}")
+    yield from (f"{name}-{number}" for number in count(2))
+
+
+def _period(limit: Limit) -> str:
+    return limit.calendar or f"{Decimal(str(limit.window)).normalize():f}"
+
+
+def _variant(limit: Limit) -> str:
+    """What tells apart limits of one window and algorithm. Empty for the one that has every option's default."""
+    words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
+    words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
+    return "-".join([*words, *filter(None, [limit.timezone])])

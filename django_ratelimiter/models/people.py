@@ -1,0 +1,109 @@
+"""References to users and groups, which may be kept in another database than the app's own tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.db import models, router, transaction
+from django.db.models import CASCADE, SET_NULL, QuerySet
+from django.db.models.fields.related_descriptors import ForwardManyToOneDescriptor
+from django.db.models.signals import post_delete
+
+
+class _OfOtherDatabase(ForwardManyToOneDescriptor):  # type: ignore[type-arg]
+    """Reads the user or group from the database that holds them; `None` = there is none any more."""
+
+    def get_queryset(self, **hints: Any) -> QuerySet[Any]:
+        people: QuerySet[Any] = self.field.remote_field.model._base_manager.all()
+        return people  # without the row as a hint: its own database would be asked
+
+    def get_prefetch_querysets(self, instances: Any, querysets: Any = None) -> Any:
+        people = querysets or [self.get_queryset()]
+        return super().get_prefetch_querysets(
+            instances, [each.using(router.db_for_read(each.model)) for each in people]
+        )
+
+    def get_object(self, instance: models.Model) -> Any:
+        try:
+            return super().get_object(instance)
+        except ObjectDoesNotExist:
+            return None
+
+    def __set__(self, instance: models.Model, value: Any) -> None:
+        if not isinstance(value, self.field.remote_field.model):
+            super().__set__(instance, value)
+            return
+        # Routers are not asked whether the two may be related: nothing joins them.
+        for own, theirs in self.field.related_fields:
+            setattr(instance, own.attname, getattr(value, theirs.attname))
+        self.field.set_cached_value(instance, value)
+
+
+class PersonKey(models.ForeignKey):  # type: ignore[type-arg]
+    """A foreign key to a user or group that the database does not check."""
+
+    forward_related_accessor_class = _OfOtherDatabase
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"db_constraint": False, **options})
+
+    def validate(self, value: Any, model_instance: models.Model | None) -> None:
+        """Refuse a user or group that does not exist in the database that holds them."""
+        models.Field.validate(self, value, model_instance)
+        if value is None:
+            return
+        field: Any = self.remote_field.field_name
+        if not self.remote_field.model._base_manager.filter(**{field: value}).exists():
+            params = {"model": self.remote_field.model._meta.verbose_name, "pk": value, "field": field, "value": value}
+            raise ValidationError(self.error_messages["invalid"], code="invalid", params=params)
+
+
+def is_joinable(model: type[models.Model], person: type[models.Model]) -> bool:
+    """Whether rows of this model can be joined with users, or with groups."""
+    return router.db_for_read(model) == router.db_for_read(person)
+
+
+def cascade(collector: Any, field: Any, rows: Any, using: str) -> None:
+    """Delete what refers to a user or group that is being deleted; in another database, `forget` does."""
+    if _is_here(field, using) and rows:
+        CASCADE(collector, field, rows, using)
+
+
+def set_null(collector: Any, field: Any, rows: Any, using: str) -> None:
+    """Let go of a user who is being deleted; in another database, `forget` does."""
+    if _is_here(field, using):
+        SET_NULL(collector, field, rows, using)
+
+
+# Else the rows would be looked for where users are, and there may be no such table.
+cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defined]
+
+
+def connect() -> None:
+    """Have users and groups forgotten in the app's database, once they are deleted in theirs."""
+    for person in (get_user_model(), Group):
+        post_delete.connect(forget, sender=person, dispatch_uid="django_ratelimiter.forget")
+
+
+def forget(sender: type[models.Model], instance: models.Model, using: str, **kwargs: Any) -> None:
+    """Delete or let go of what refers to this user or group, where their own database could not."""
+    # Hidden relations too: authors and creators have no name on the user's side (related_name="+").
+    for relation in sender._meta.get_fields(include_hidden=True):
+        field: Any = getattr(relation, "field", None)
+        if not isinstance(field, PersonKey) or _is_here(field, using):
+            continue
+        database = router.db_for_write(field.model)
+        rows = field.model._base_manager.using(database).filter(**{field.attname: instance.pk})
+        gone = rows.delete if field.remote_field.on_delete is cascade else _letting_go(rows, field)
+        transaction.on_commit(gone, using=using)
+
+
+def _letting_go(rows: QuerySet[Any], field: Any) -> Any:
+    return lambda: rows.update(**{field.name: None})
+
+
+def _is_here(field: Any, using: str) -> bool:
+    return router.db_for_write(field.model) == using

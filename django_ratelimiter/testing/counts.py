@@ -1,0 +1,40 @@
+"""Fresh counts for a test, as `cache.clear()` gives them to limiters that count in Django's cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from .. import outage
+from ..connection import forget_engine, get_engine, unsent
+from ..engine.memory import MemoryEngine
+from ..engine.redis import RedisEngine
+
+#: What stays: it says which rules are in force, and counts nothing.
+_KEPT: Final = (b"version", b"shards")
+
+
+def clear_counts() -> None:
+    """Drop all counters, and all usage that has not been collected. Only for tests.
+
+    In the memory of this process, and on Redis: every key that begins with the NAMESPACE, in the database of
+    CACHE_ALIAS, is looked for and deleted. Raises EngineUnavailable if Redis gives no answer. Counts of an ENGINE of
+    the project's own are not touched.
+    """
+    engine: Any = get_engine()
+    exact = getattr(engine, "engine", engine)
+    if isinstance(exact, MemoryEngine):
+        exact.clear()
+    elif isinstance(exact, RedisEngine):
+        for shard in range(exact.shards):
+            exact._run(shard, partial(_delete, exact._prefix(shard)))
+        forget_engine()  # with what this process has counted and remembered by itself
+    outage._local.clear()
+    unsent._forget()
+
+
+def _delete(prefix: str, client: Any) -> None:
+    keys: list[Any] = [name.encode() if isinstance(name, str) else name for name in client.scan_iter(f"{prefix}*")]
+    for name in keys:
+        if name.removeprefix(prefix.encode()) not in _KEPT:
+            client.delete(name)

@@ -1,0 +1,127 @@
+"""The form of a rule in a browser: in Django's layout, and in layouts that a theme may have instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import override_settings
+
+from django_ratelimiter.models import Rule, RuleLimit
+from tests.browser import ENTER, Browser, browser, missing
+
+from .pages import ADD_RULE
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+#: What Django's page of a rule says of each field, in another layout.
+LAYOUTS: Final = {
+    # A line for each field, of other names: as in grappelli, jazzmin and unfold.
+    "lines": """<section>{% for line in fieldset %}{% for field in line %}<div class="form-row grp-row">
+        <p>{{ field.label_tag }}</p>{% if field.is_readonly %}{{ field.contents }}{% else %}{{ field.field }}{% endif %}
+        {{ field.errors }}</div>{% endfor %}{% endfor %}</section>""",
+    # Nothing that belongs to one field alone: none can be hidden together with its label.
+    "flat": """<p>{% for line in fieldset %}{% for field in line %}{{ field.label_tag }}
+        {% if field.is_readonly %}{{ field.contents }}{% else %}{{ field.field }}{% endif %}
+        {% endfor %}{% endfor %}</p>""",
+}
+
+#: The fields of a new limit: all, and those that the default algorithm uses.
+ALL: Final = "tier unlimited algorithm quota calendar window_seconds timezone anchor_day anchor burst refill slots"
+FIELDS: Final = [*ALL.split(), "max_delay_ms", "soft_quota"]
+USED: Final = ["tier", "unlimited", "algorithm", "quota", "window_seconds", "soft_quota"]
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def open_form(window: Browser, live_server: Any, tmp_path: Path) -> Iterator[Callable[[str], Browser]]:
+    """Open the form of a new rule in a layout: `open_form("lines")`; "" = Django's."""
+    User.objects.create_superuser("admin", password="secret")
+
+    def open_in(layout: str) -> Browser:
+        if layout:
+            (tmp_path / "admin/includes").mkdir(parents=True)
+            (tmp_path / "admin/includes/fieldset.html").write_text(LAYOUTS[layout])
+        window.resize(1280, 900)
+        window.open(f"{live_server.url}{ADD_RULE}")
+        window.type("#id_username", "admin")
+        window.type("#id_password", "secret" + ENTER)
+        window.wait_for("#rule_form")
+        window.complaints()
+        return window
+
+    engine = {**settings.TEMPLATES[0], "DIRS": [tmp_path]}
+    with override_settings(TEMPLATES=[engine]):
+        yield open_in
+
+
+def in_sight(page: Browser, limit: int = 0) -> list[str]:
+    """The fields of a limit that can be seen."""
+    return list(
+        page.script(
+            "const own = `limits-${arguments[0]}-`;"
+            "return [...document.querySelectorAll(`[name^=${own}]:not([type=hidden])`)]"
+            ".filter(e => e.getClientRects().length).map(e => e.name.slice(own.length))",
+            limit,
+        )
+    )
+
+
+@pytest.mark.parametrize("layout", ["", "lines"])
+def test_shows_what_the_algorithm_uses(open_form: Callable[[str], Browser], layout: str) -> None:
+    page = open_form(layout)
+    assert in_sight(page) == USED
+    page.script("document.querySelector('#id_limits-0-algorithm').focus()")
+    page.type("#id_limits-0-algorithm", "token")
+    assert in_sight(page) == [*USED[:-1], "burst", "refill", "soft_quota"]
+    page.click("#id_limits-0-unlimited")
+    assert in_sight(page) == ["tier", "unlimited"]
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("layout", ["", "lines"])
+def test_says_what_is_typed_and_what_is_wrong_beside_it(open_form: Callable[[str], Browser], layout: str) -> None:
+    page = open_form(layout)
+    page.type("#id_limits-0-quota", "5")
+    page.type("#id_limits-0-window_seconds", "60")
+    page.wait_for(".ratelimiter-sentences:not(:empty)")
+    page.type("#id_limits-0-soft_quota", "7")
+    page.wait_for("#id_limits-0-soft_quota[aria-invalid]")
+    assert len(page.texts(".errorlist")) == 1
+    assert page.complaints() == []
+
+
+def test_a_limit_that_is_added_is_like_the_first(open_form: Callable[[str], Browser]) -> None:
+    page = open_form("")
+    page.click("#limits-group .add-row a")
+    page.wait_for("#id_limits-1-quota")
+    assert in_sight(page, 1) == USED
+    assert page.complaints() == []
+
+
+def test_hides_nothing_where_no_field_stands_apart(open_form: Callable[[str], Browser]) -> None:
+    page = open_form("flat")
+    assert in_sight(page) == FIELDS
+    page.type("#id_name", "Try")
+    page.type("#id_slug", "try")
+    page.type("#id_limits-0-quota", "5")
+    page.type("#id_limits-0-window_seconds", "60")
+    assert in_sight(page) == FIELDS
+    # By a script: what the form says of the limit may arrive just now, and move the button from below the pointer.
+    page.script("document.querySelector('[name=_save]').click()")
+    page.wait_for(".messagelist")
+    assert (Rule.objects.get().mode, RuleLimit.objects.get().quota) == ("shadow", 5)
+    assert page.complaints() == []

@@ -1,0 +1,95 @@
+"""A NUL byte in a parameter: PostgreSQL takes none in a text, so it must never come that far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.models import Rule
+from django_ratelimiter.rules import cache
+
+from .pages import ADD_RULE, RULES, page_of, rule_form
+
+pytestmark = pytest.mark.django_db
+
+TIERS, ASSIGNMENTS, ENTRIES, USAGE = (
+    reverse(f"admin:django_ratelimiter_{model}_changelist")
+    for model in ("tier", "tierassignment", "accessentry", "usagebucket")
+)
+TEXTS = ["\0", "a\0b"]
+
+LISTS = {
+    RULES: ["q", "mode__exact", "mode", "path_kind__exact", "limits__tier__id__exact", "slug", "name", "o", "p", "e"],
+    TIERS: ["q", "slug", "name__startswith", "default_for", "rank", "o"],
+    ASSIGNMENTS: ["q", "tier__id__exact", "when", "reason", "partition", "api_key_hash", "user__username", "o"],
+    ENTRIES: ["q", "action__exact", "kind__exact", "when", "value", "reason", "o"],
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page, names in LISTS.items() for name in names])
+def test_lists(admin_client: Client, rule: Rule, page: str, name: str, text: str) -> None:
+    response = admin_client.get(page, {name: text}, follow=True)
+    assert response.status_code in (200, 400), response.status_code
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["period", "since", "until", "rule", "tier", "by", "client", "nonsense"])
+@pytest.mark.parametrize("page", ["", "rule/", "totals.csv", "series.json", "heaviest.csv"])
+def test_reports(admin_client: Client, rule: Rule, page: str, name: str, text: str) -> None:
+    response = admin_client.get(f"{USAGE}{page}", {"rule": "export", name: text})
+    assert response.status_code in (200, 400, 404)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_addresses(admin_client: Client, rule: Rule, text: str) -> None:
+    sentences = reverse("admin:django_ratelimiter_rule_sentences")
+    enforcement = reverse("admin:django_ratelimiter_enforcement")
+    fields = ("timezone", "calendar", "algorithm", "quota", "window_seconds", "tier", "partition_by", "charge_when")
+    for name in fields:
+        typed = {"algorithm": "fixed_window", "calendar": "day", "quota": "1", "cost": "1", name: text}
+        assert admin_client.get(sentences, typed).status_code == 200, name
+    assert admin_client.post(enforcement, {"enforcement": text}).status_code == 400
+    for page in (f"{RULES}{text}/change/", f"{RULES}{text}/delete/", f"{RULES}{text}/history/"):
+        assert admin_client.get(page, follow=True).status_code in (200, 404), page
+    for name in ("name", "slug", "mode", "_to_field", "_popup", "_changelist_filters"):
+        assert admin_client.get(ADD_RULE, {name: text}).status_code in (200, 400), name
+
+
+SENT: dict[str, Any] = rule_form({"quota": "5", "window_seconds": "60"})
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", [*(name for name in SENT if "FORMS" not in name), "partition_by_others"])
+def test_forms(admin_client: Client, rule: Rule, name: str, text: str) -> None:
+    typed = f"header:{text}" if name == "partition_by_others" else text
+    sent = {**SENT, "slug": "new", name: typed}
+    assert admin_client.post(ADD_RULE, sent).status_code == 200
+    assert admin_client.post(page_of(rule), sent).status_code == 200
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["ip", "user", "api_key", "reason", "expires_at_0", "action"])
+def test_access_entries(admin_client: Client, name: str, text: str) -> None:
+    sent = {"action": "deny", "ip": "192.0.2.1", "expires_at_0": "", "expires_at_1": "", "reason": ""}
+    assert admin_client.post(f"{ENTRIES}add/", {**sent, name: text}).status_code == 200
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["group", "api_key", "partition", "reason", "tier", "multiplier", "starts_at_0"])
+def test_assignments(admin_client: Client, rule: Rule, name: str, text: str) -> None:
+    sent = {"tier": rule.limits.filter(tier__isnull=False).values_list("tier", flat=True).get(), "multiplier": "1"}
+    typed = f"ip:{text}" if name == "partition" else text
+    assert admin_client.post(f"{ASSIGNMENTS}add/", {**sent, name: typed}).status_code == 200
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_client_that_is_looked_for(admin_client: Client, rule: Rule, text: str) -> None:
+    with cache.editing():
+        Rule.objects.update(partition_by=["user", "ip", "api_key", "header:X"])
+    typed = {"client-user": text, "client-ip": text, "client-api_key": text, "client-header:X": text}
+    assert admin_client.post(f"{USAGE}client/?rule=export", typed).status_code == 200
+    assert admin_client.post(f"{USAGE}client/?rule={text}", typed).status_code in (200, 404)

@@ -1,0 +1,51 @@
+"""What a theme of the admin may meet: names of ours are ours alone, and colours that it does not know have others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import django_ratelimiter
+
+PACKAGE: Final = Path(django_ratelimiter.__file__).parent
+TEMPLATES: Final = sorted(PACKAGE.glob("templates/admin/**/*.html"))
+SHEETS: Final = [PACKAGE / "static/django_ratelimiter" / name for name in ("rules.css", "usage.css")]
+
+#: Classes of Django's admin that its pages have, and ours use as they are meant there.
+DJANGOS: Final = {
+    *("app-", "breadcrumbs", "button", "cancel-link", "delete-confirmation", "errornote", "errors", "help"),
+    *("messagelist", "model-", "warning"),
+}
+
+
+def by_name(files: list[Path]) -> list[object]:
+    return [pytest.param(file, id=file.name) for file in files]
+
+
+@pytest.mark.parametrize("template", by_name(TEMPLATES))
+def test_a_class_of_ours_has_our_prefix(template: Path) -> None:
+    page = re.sub(r"\{#.*?#\}", "", template.read_text())
+    for given in re.findall(r'class="((?:[^"{]|\{\{.*?\}\}|\{%.*?%\})*)"', page):
+        names = re.sub(r"\{%.*?%\}|\{\{.*?\}\}", " ", given).split()
+        assert {name for name in names if not name.startswith("ratelimiter-")} <= DJANGOS, given
+
+
+@pytest.mark.parametrize("sheet", by_name([*SHEETS, *TEMPLATES]))
+def test_each_colour_has_a_fallback(sheet: Path) -> None:
+    """A theme that does not extend Django's style sheet knows none of its variables: a chart without is black."""
+    text = sheet.read_text()
+    ours = set(re.findall(r"(--ratelimiter-[a-z-]+):", text))
+    assert set(re.findall(r"var\(\s*(--[a-z-]+)\s*\)", text)) <= ours
+
+
+def test_each_colour_of_an_svg_is_set_by_a_class_or_an_attribute() -> None:
+    """What has neither is black."""
+    styled = set(re.findall(r"\.(ratelimiter-[a-z-]+)\b(?=[^{}]*\{[^}]*\b(?:fill|stroke):)", SHEETS[1].read_text()))
+    for template in TEMPLATES:
+        for shape in re.findall(r"<(?:rect|line) ([^>]*)/>", template.read_text()):
+            filled = re.search(r'\bfill="', shape)
+            of_class = re.search(r'class="([^"{]*)(\{\{ part\.kind \}\})?"', shape)
+            assert filled or (of_class and (of_class[2] or of_class[1] in styled)), (template.name, shape)

@@ -1,0 +1,77 @@
+"""A server that answers each command as the test says, and all others as a Redis would that knows nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+
+from hiredis import ProtocolError, Reader
+
+from django_ratelimiter.engine.scripts import CHECK_SHA
+
+VERDICT = b"*5\r\n:1700000000000000\r\n:7\r\n:0\r\n:86400000\r\n:0\r\n"
+USUAL = {
+    b"EVALSHA": VERDICT,
+    b"SCRIPT": b"$40\r\n%b\r\n" % CHECK_SHA,
+    b"GET": b"$-1\r\n",
+    b"INFO": b"$0\r\n\r\n",
+}
+
+
+class Answering:
+    """answers: by command in capitals; "*" = all, "" = sent when a connection is made, which then is closed."""
+
+    def __init__(self, answers: Mapping[str, bytes]) -> None:
+        self.answers = answers
+        self._open: set[socket.socket] = set()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._door.getsockname()[1]}/0"
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                self._open.add(client)
+                self._threads.append(threading.Thread(target=self._answer, args=(client,)))
+                self._threads[-1].start()
+
+    def _answer(self, client: socket.socket) -> None:
+        commands = Reader()
+        with client, suppress(OSError, ProtocolError):
+            if "" in self.answers:
+                client.sendall(self.answers[""])
+                client.shutdown(socket.SHUT_WR)
+            while data := client.recv(65_536):
+                commands.feed(data)
+                while command := commands.gets():
+                    client.sendall(self._reply(command))
+        self._open.discard(client)
+
+    def _reply(self, command: list[bytes]) -> bytes:
+        own = self.answers.get("*", self.answers.get(command[0].decode().upper()))
+        if own is not None:
+            return own
+        if command[:2] == [b"SCRIPT", b"EXISTS"]:
+            return b"*1\r\n:0\r\n"
+        return USUAL.get(command[0], b"+OK\r\n")
+
+    def __enter__(self) -> Answering:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in (self._door, *list(self._open)):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._door.close()

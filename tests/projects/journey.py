@@ -1,0 +1,281 @@
+"""What a project does with the app, from the first rule to the last report. Also a program: it makes its own database.
+
+PROJECT: settings that differ from those of the tests, see `tests.projects.settings`. It prints what it has found.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import django
+
+#: Requests are sent at this many seconds before now: usage is collected once its minute is over.
+AGO = 3_600
+TABLES = ("totals", "series", "clients", "day", "busiest", "heaviest")
+RULE_PK = 1_234  # with a thousands separator it would not be found
+
+
+class Journey:
+    """One traveller: an operator who is logged in, and a visitor who is not."""
+
+    def __init__(self) -> None:
+        from django.contrib.auth import get_user_model
+        from django.contrib.auth.models import Group
+        from django.test import Client
+
+        self.users = get_user_model()
+        name = self.users.USERNAME_FIELD
+        self.ada, self.bob = (
+            self.users._default_manager.create_superuser(**{name: f"{each}@example.org"}, password="x")
+            for each in ("ada", "bob")
+        )
+        self.crew = Group.objects.create(name="crew")
+        self.bob.groups.add(self.crew)
+        self.operator, self.visitor = Client(), Client()
+        self.operator.force_login(self.ada)
+        self.engine = timed_engine()
+
+    def travel(self) -> None:
+        """All of it."""
+        self.edit()
+        self.meet()
+        self.collect()
+        self.read_reports()
+        self.read_api()
+        self.prune()
+        self.leave()
+
+    def address(self, model: str, page: str, *args: object) -> str:
+        from django.urls import reverse
+
+        return reverse(f"admin:django_ratelimiter_{model}_{page}", args=args)
+
+    def post(self, address: str, **fields: Any) -> Any:
+        """Send a form of the admin that is to be accepted."""
+        response = self.operator.post(address, fields)
+        assert response.status_code == 302, response.context["errors"]
+        return response
+
+    def see(self, address: str, *texts: str) -> str:
+        """Read a page, which says all this."""
+        response = self.operator.get(address)
+        assert response.status_code == 200, (address, response.status_code)
+        page: str = response.content.decode()
+        for text in texts:
+            assert text in page, (address, text, page)
+        return page
+
+    def edit(self) -> None:
+        """Make a tier, a rule with a calendar limit and a window, a dated assignment, and an entry with an end."""
+        from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+
+        self.post(self.address("tier", "add"), name="Gold", slug="gold", rank="1000", default_for="none")
+        tier = Tier.objects.get()
+        Rule.objects.create(pk=RULE_PK, slug="hello", name="Hello", mode="enforce")  # its key has four digits
+        form = rule_form({"quota": "3", "calendar": "day", "algorithm": "fixed_window"}, {"quota": "2000"})
+        self.post(self.address("rule", "change", RULE_PK), **form)
+        rule = Rule.objects.get()
+        assert [limit.quota for limit in rule.limits.order_by("quota")] == [3, 2000]
+        self.see(self.address("rule", "changelist"), f"/rule/{RULE_PK}/change/")
+        self.see(self.address("rule", "change", RULE_PK), 'value="2000"')
+        self.see(self.address("rule", "history", RULE_PK), "ada@example.org")
+        dates = {"starts_at_0": day(-1), "starts_at_1": "12:00:00", "ends_at_0": day(1), "ends_at_1": "12:00:00"}
+        self.post(
+            self.address("tierassignment", "add"), tier=tier.pk, user=self.ada.pk, multiplier="2", reason="", **dates
+        )
+        assignment = TierAssignment.objects.get()
+        assert (assignment.user, assignment.created_by) == (self.ada, self.ada)
+        assert assignment.ends_at - assignment.starts_at >= timedelta(hours=47)
+        self.see(self.address("tierassignment", "changelist"), "ada@example.org", "Gold")
+        self.see(self.address("tierassignment", "changelist") + "?when=now&q=ada", "ada@example.org")
+        self.see(self.address("tierassignment", "change", assignment.pk), "ada@example.org")
+        self.post(self.address("tierassignment", "add"), tier=tier.pk, group=self.crew.pk, multiplier="3", reason="")
+        self.see(self.address("tierassignment", "changelist") + "?q=crew", "crew")
+        ends = {"expires_at_0": day(1), "expires_at_1": "12:00:00"}
+        self.post(self.address("accessentry", "add"), action="deny", ip="192.0.2.9", reason="", **ends)
+        self.post(self.address("accessentry", "add"), action="deny", user="bob@example.org", reason="", **ends)
+        assert AccessEntry.objects.get(kind="user").value == str(self.bob.pk)
+        AccessEntry.objects.create(kind="ip", value="192.0.2.8", expires_at=moment(-timedelta(hours=1)))
+        self.see(self.address("accessentry", "changelist") + "?when=now", "192.0.2.9")
+        self.see(self.address("accessentry", "changelist"), "192.0.2.8")
+
+    def meet(self) -> None:
+        """Send requests: by a stranger, by somebody whose quota is doubled, by one who is denied and one who was."""
+        from django.test import Client
+
+        from django_ratelimiter.rules import cache, entries, tiers
+
+        tiers.forget()
+        entries.forget()
+        cache._mark_outdated()
+        assert [self.visitor.get("/hello/").status_code for _ in range(5)] == [200] * 3 + [429] * 2
+        ada = Client(REMOTE_ADDR="192.0.2.1")
+        ada.force_login(self.ada)
+        assert [ada.get("/hello/").status_code for _ in range(8)] == [200] * 6 + [429] * 2
+        of_bob = tiers.standing_for(cache.current_rules(), str(self.bob.pk), None)
+        assert of_bob.tier is not None
+        assert (of_bob.tier.slug, of_bob.multiplier) == ("gold", 3)
+        assert Client(REMOTE_ADDR="192.0.2.9").get("/hello/").status_code == 403
+        assert Client(REMOTE_ADDR="192.0.2.8").get("/hello/").status_code == 200
+
+    def collect(self) -> None:
+        """Collect, twice: the second time there is nothing."""
+        from django_ratelimiter.models import TopPartition, UsageBucket
+
+        assert " 14 " in command("collect")
+        assert " 14 " not in command("collect")
+        rows = UsageBucket.objects.filter(rule_slug="hello", granularity="day")
+        assert sum(row.allowed for row in rows) == 10
+        assert {row.partitions for row in rows} <= {1, 2, 3}  # each tier its own, or both days' where midnight was
+        tops = TopPartition.objects.filter(rule_slug="hello", granularity="hour")
+        assert sorted((row.allowed, row.denied) for row in tops) == [(1, 0), (3, 2), (6, 2)]
+
+    def read_reports(self) -> None:
+        """Read each page and each file of the reports."""
+        base = self.address("usagebucket", "changelist")
+        ends = f"period=custom&since={day(-1)}T00:00&until={day(1)}T00:00"
+        for query in ("", "?period=1h", "?period=1y", f"?{ends}"):
+            self.see(f"{base}{query}")
+            self.see(f"{base}rule/?rule=hello&{query[1:]}", "Hello")
+        self.see(f"{base}?period=custom")
+        self.see(base, "Hello")
+        found = self.operator.post(f"{base}client/?rule=hello", {"kind": "ip", "ip": "127.0.0.1"})
+        assert found.status_code in (200, 302)
+        for table in TABLES:
+            rule = "&rule=hello" if table in ("clients", "heaviest") else ""
+            rows = list(csv.DictReader(io.StringIO(self.see(f"{base}{table}.csv?{ends}{rule}"))))
+            data = self.operator.get(f"{base}{table}.json?{ends}{rule}").json()
+            assert len(data[table]) == len(rows) > 0, table
+            if table in ("totals", "series"):
+                assert sum(row["allowed"] for row in data[table]) == 10
+
+    def read_api(self) -> None:
+        """Read everything that the API tells."""
+        from django.urls import reverse
+
+        for name in ("rules", "usage", "totals"):
+            data = self.operator.get(f"/limits/{reverse(f'ratelimiter_api:{name}').removeprefix('/limits/')}").json()
+            assert data["results"], name
+        assert self.operator.get("/limits/rules/hello/").json()["slug"] == "hello"
+        assert len(self.operator.get("/limits/rules/hello/partitions/").json()["results"]) == 3
+        until = moment(timedelta(0)).isoformat().replace("+", "%2B")
+        totals = self.operator.get(f"/limits/usage/totals/?period=2h&until={until}").json()["results"]
+        assert sum(row["allowed"] for row in totals) == 10
+        own = self.operator.get("/limits/me/").json()
+        assert own["tier"]["slug"] == "gold"
+        assert sorted(limit["quota"] for limit in own["limits"]) == [6, 4_000]
+
+    def prune(self) -> None:
+        """Delete what is old, and nothing else."""
+        from django_ratelimiter.models import UsageBucket
+
+        before = UsageBucket.objects.filter(rule_slug="hello").count()
+        UsageBucket.objects.create(rule_slug="old", start=moment(-timedelta(days=3_000)))
+        command("collect")
+        assert UsageBucket.objects.filter(rule_slug="hello").count() == before
+        assert not UsageBucket.objects.filter(rule_slug="old").exists()
+
+    def leave(self) -> None:
+        """Stop and resume all enforcement, delete the rule, and the one who made it."""
+        from django_ratelimiter.models import RuleSetVersion, TierAssignment
+        from django_ratelimiter.rules import storage
+
+        command("off")
+        assert not storage.enforcement_enabled()
+        command("on")
+        self.post(self.address("rule", "delete", RULE_PK), post="yes")
+        assert [version.author for version in RuleSetVersion.objects.all() if version.author] == [self.ada] * 3
+        assert [assignment.created_by for assignment in TierAssignment.objects.all()] == [self.ada] * 2
+        self.ada.delete()
+        # By the column: where users are in another database, `author` is None also for a number that nobody has.
+        assert not RuleSetVersion.objects.filter(author_id__isnull=False).exists()
+        assert not TierAssignment.objects.filter(created_by_id__isnull=False).exists()
+        assert [assignment.group for assignment in TierAssignment.objects.all()] == [self.crew]
+        self.crew.delete()
+        assert not TierAssignment.objects.exists()
+
+
+def rule_form(*limits: dict[str, str]) -> dict[str, Any]:
+    """What the browser sends for a rule, with these limits."""
+    form: dict[str, Any] = {
+        "name": "Hello",
+        "slug": "hello",
+        "mode": "enforce",
+        "path_kind": "exact",
+        "path": "/hello/",
+        "methods": ["GET"],
+        "partition_by": ["ip"],
+        "missing_partition": "ip",
+        "failure_policy": "closed",
+        "cost": "1",
+        "charge_when": "any",
+        "priority": "100",
+        "limits-TOTAL_FORMS": len(limits),
+        "limits-INITIAL_FORMS": 0,
+    }
+    for number, limit in enumerate(limits):
+        window = {} if "calendar" in limit else {"window_seconds": "86400"}
+        for name, value in {"algorithm": "sliding_window_log", "tier": "", **window, **limit}.items():
+            form[f"limits-{number}-{name}"] = value
+    return form
+
+
+def day(offset: int) -> str:
+    """A day from now, as forms take it in every language."""
+    return f"{moment(timedelta(days=offset)):%Y-%m-%d}"
+
+
+def moment(offset: timedelta) -> datetime:
+    """So much later than now, as the project's models keep it."""
+    from django.utils import timezone
+
+    return timezone.now() + offset
+
+
+def command(action: str) -> str:
+    """What `manage.py ratelimit` prints."""
+    from django.core.management import call_command
+
+    said = io.StringIO()
+    call_command("ratelimit", action, stdout=said, stderr=said)
+    return said.getvalue()
+
+
+def timed_engine() -> Any:
+    """The project's engine, for whose decisions it is AGO seconds ago."""
+    from django_ratelimiter.connection import get_engine
+
+    engine: Any = get_engine().engine  # type: ignore[attr-defined]
+    call, then_us = engine._call, int((time.time() - AGO) * 1e6)
+
+    def call_then(mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any, *given: Any) -> Any:
+        return call(mode, charges, receipts, version, then_us, *given)
+
+    engine._call = call_then
+    return engine
+
+
+@contextmanager
+def databases() -> Iterator[None]:
+    """Django, with databases that are made for this block."""
+    django.setup()
+    from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+
+    setup_test_environment()
+    made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+    try:
+        yield
+    finally:
+        teardown_databases(made, verbosity=0)
+
+
+if __name__ == "__main__":
+    with databases():
+        Journey().travel()
+    print("arrived")

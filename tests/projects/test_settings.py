@@ -1,0 +1,77 @@
+"""The whole journey in projects whose settings are not those of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import settings as ours
+
+PROJECTS: dict[str, dict[str, Any]] = {
+    "naive": {"USE_TZ": False, "TIME_ZONE": "America/New_York", "DATABASE": {"ATOMIC_REQUESTS": True, "OPTIONS": {}}},
+    "german": {"LANGUAGE_CODE": "de", "USE_THOUSAND_SEPARATOR": True, "TIME_ZONE": "Asia/Kathmandu"},
+    "untranslated": {"USE_I18N": False, "LANGUAGE_CODE": "de", "DEFAULT_AUTO_FIELD": "django.db.models.AutoField"},
+    "people": {"AUTH_USER_MODEL": "people.Person", "INSTALLED_APPS": [*ours.INSTALLED_APPS, "tests.projects.people"]},
+}
+
+#: A project without the admin. Its visitors are decided on by address and by session, though there are no sessions.
+WITHOUT_ADMIN = """
+from tests.projects.journey import databases
+with databases():
+    from django.core.management import call_command
+    from django.test import Client
+    call_command("check")
+    from django_ratelimiter.models import Rule, RuleLimit
+    values = {"mode": "enforce", "partition_by": ["session"], "missing_partition": "ip"}
+    rule = Rule.objects.create(slug="hello", name="Hello", **values)
+    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=86_400)
+    print([Client().get("/hello/").status_code for _ in range(3)])
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("project", PROJECTS)
+def test_the_journey(project: str, tmp_path: Path) -> None:
+    done = run(tmp_path, PROJECTS[project], "-m", "tests.projects.journey")
+    assert (done.returncode, done.stdout) == (0, "arrived\n"), done.stderr[-6_000:]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("router", ["LimitsRouter", "StrictRouter"])
+def test_the_app_in_another_database_than_the_users(router: str, tmp_path: Path) -> None:
+    project = {"DATABASE_ROUTERS": [f"tests.projects.routing.{router}"], "LIMITS": str(tmp_path / "limits.sqlite3")}
+    done = run(tmp_path, project, "-m", "tests.projects.journey")
+    assert (done.returncode, done.stdout) == (0, "arrived\n"), done.stderr[-6_000:]
+
+
+def test_without_the_admin(tmp_path: Path) -> None:
+    apps = ["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "django_ratelimiter"]
+    middleware = ["django_ratelimiter.middleware.RateLimitMiddleware"]
+    done = run(tmp_path, {"INSTALLED_APPS": apps, "MIDDLEWARE": middleware, "TEMPLATES": []}, "-c", WITHOUT_ADMIN)
+    assert "[200, 200, 429]\n" in done.stdout, done.stderr[-6_000:]
+
+
+def test_without_users_it_says_what_is_missing(tmp_path: Path) -> None:
+    done = run(tmp_path, {"INSTALLED_APPS": ["django_ratelimiter"]}, "-m", "django", "check")
+    missing = "Add to INSTALLED_APPS: django.contrib.auth, django.contrib.contenttypes."
+    assert done.stderr.strip().endswith(missing)
+
+
+def run(folder: Path, project: dict[str, Any], *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a project with these settings, and with a database of its own on the server of the tests."""
+    server, _, name = os.environ["TEST_DATABASE_URL"].rpartition("/")
+    if server.startswith("sqlite"):
+        server = f"sqlite://{folder}"
+    environment = {
+        "PROJECT": json.dumps(project),
+        "DJANGO_SETTINGS_MODULE": "tests.projects.settings",
+        "TEST_DATABASE_URL": f"{server}/project_{name}",
+    }
+    words = [sys.executable, "-W", "error", *command]
+    return subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)

@@ -1,0 +1,260 @@
+"""Without tables, or without the app in INSTALLED_APPS, limits written in code work, and nothing else is broken."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+from django.db import OperationalError, connection, transaction
+from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
+
+from django_ratelimiter import limiter
+from django_ratelimiter.connection import get_engine
+from django_ratelimiter.decision import Decision
+from django_ratelimiter.decorators import ratelimit
+from django_ratelimiter.engine import Version
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.planning import Extra
+from django_ratelimiter.rules import cache, code, entries, storage, tables, tiers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["check", "acheck"])
+def check(request: pytest.FixtureRequest) -> Callable[..., Decision]:
+    return limiter.check if request.param == "check" else async_to_sync(limiter.acheck)
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """No table is found; a test may add names of tables that are."""
+    found: set[str] = set()
+    monkeypatch.setattr(tables, "_seen", set())
+    monkeypatch.setattr(tables, "_look_at", {})
+    monkeypatch.setattr(tables, "_logged", False)
+    monkeypatch.setattr(tables, "_names", lambda using: sorted(found))
+    return found
+
+
+class Time:
+    """Stands in for `time` where it is asked how much of it has passed."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    for module in (tables, cache):
+        monkeypatch.setattr(module, "time", time)
+    return time
+
+
+def extra(quota: int = 2) -> Extra:
+    return Extra(code.rule_of("code:coded", quota, 86_400, "id", algorithm="token_bucket"), "id:1")
+
+
+def ask() -> Any:
+    return RequestFactory().get("/", REMOTE_ADDR="203.0.113.1")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("missing", "engine")
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_limits_in_code_are_exact_and_nothing_is_degraded(check: Callable[..., Decision]) -> None:
+    decisions = [check(ask(), extra=[extra()]) for _ in range(3)]
+    assert [each.allowed for each in decisions] == [True, True, False]
+    assert not any(each.degraded for each in decisions)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("missing")
+def test_a_version_that_another_database_put_in_force_is_left_alone(
+    check: Callable[..., Decision], redis_client: redis.Redis
+) -> None:
+    get_engine().publish(Version(7, 1_700_000_000_000))
+    held = redis_client.get("{rl:0}:version")
+    assert held
+    decisions = [check(ask(), extra=[extra()]) for _ in range(3)]
+    assert [(each.allowed, each.degraded) for each in decisions] == [(True, False), (True, False), (False, False)]
+    assert redis_client.get("{rl:0}:version") == held
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("missing")
+def test_no_table_is_selected_from(check: Callable[..., Decision]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        check(ask(), extra=[extra()])
+        tiers.api_key_known("no key")
+        storage.enforcement_enabled()
+    assert not queries.captured_queries
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("missing")
+def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        limiter.check(ask(), extra=[extra(9)])
+        tables.forget()
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "The database 'default' has no table django_ratelimiter_" in record.message
+    assert "manage.py migrate" in record.message
+
+
+@pytest.mark.django_db(transaction=True)
+def test_tables_made_by_another_process_are_found_within_rules_max_age(
+    missing: set[str], time: Time, check: Callable[..., Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(using: str) -> list[str]:
+        looked.append(using)
+        return sorted(missing)
+
+    monkeypatch.setattr(tables, "_names", look)
+    assert check(ask()).allowed
+    with cache.editing():
+        rule = Rule.objects.create(slug="all", name="all", mode="enforce")
+        RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=1, window_seconds=60)
+    cache._kept = cache._Kept()  # as in another process, which has not been told
+    time.seconds += 5
+    assert [check(ask()).allowed for _ in range(3)] == [True] * 3
+    assert len(looked) == 1
+    missing |= set(connection.introspection.table_names())
+    time.seconds += 6
+    tiers.forget()
+    entries.forget()
+    assert [check(ask()).allowed for _ in range(3)] == [True, False, False]
+    assert len(looked) == 2
+    time.seconds += 600
+    check(ask())
+    assert len(looked) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_migrating_in_this_process_is_noticed_at_once(missing: set[str], time: Time) -> None:
+    assert cache.current_rules() is storage.NO_TABLES
+    missing |= set(connection.introspection.table_names())
+    assert cache.current_rules() is storage.NO_TABLES
+    cache._note_migration(using="default")
+    assert cache.current_rules() is not storage.NO_TABLES
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("missing")
+def test_a_database_that_is_down_is_not_one_without_tables(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(using: str) -> list[str]:
+        raise OperationalError("could not connect")
+
+    monkeypatch.setattr(tables, "_names", fail)
+    get_engine().publish(Version(7, 1_700_000_000_000))
+    decision = limiter.check(ask(), extra=[extra()])
+    assert decision.degraded  # its rules may be stale, and the failure policies decide
+    assert "The rules cannot be read" in caplog.text
+    assert not tables.were_missing("default")
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("missing")
+def test_an_open_transaction_goes_on(check: Callable[..., Decision]) -> None:
+    with transaction.atomic():
+        assert check(ask(), extra=[extra()]).allowed
+        assert Rule.objects.count() == 0
+
+
+def test_a_view_that_is_limited_in_code_needs_no_database(missing: set[str]) -> None:
+    view = ratelimit(key="ip", rate="1/m", block=False)(lambda request: request.limited)
+    assert [view(ask()) for _ in range(2)] == [False, True]
+
+
+#: Limits in code, in a project that has not migrated. The view asks the database in the request's own transaction.
+PROJECT = """
+import os, sys
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="only for this test", ALLOWED_HOSTS=["*"], ROOT_URLCONF="__main__", USE_TZ=True, DEBUG=True,
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_ratelimiter"],
+    RATELIMITER={"RULES_MAX_AGE": 10},
+    DATABASES={"default": {**__import__("json").loads(os.environ["ITS_DATABASE"]), "ATOMIC_REQUESTS": True}},
+)
+import django
+django.setup()
+import time
+from django.core.management import call_command
+from django.db import connection
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+from django_ratelimiter.decorators import ratelimit
+
+
+@ratelimit(key="ip", rate="3/m")
+def hello(request):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return HttpResponse("hello")
+
+
+urlpatterns = [path("hello/", hello), path("free/", ratelimit("free")(lambda request: HttpResponse("free")))]
+if sys.argv[1:] == ["other"]:
+    call_command("migrate", verbosity=0)
+    from django_ratelimiter.models import Rule, RuleLimit
+    rule = Rule.objects.create(slug="free", name="free", scope="free", mode="enforce")
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=3600, algorithm="token_bucket")
+    sys.exit()
+client = Client()
+print([client.get("/hello/").status_code for _ in range(5)])
+print([client.get("/free/").status_code for _ in range(3)])
+import subprocess
+subprocess.run([sys.executable, __file__, "other"], check=True)
+really = time.monotonic
+time.monotonic = lambda: really() + 11
+print([client.get("/free/").status_code for _ in range(3)])
+"""
+
+
+@pytest.fixture
+def unmigrated(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """An empty database of the kind that the tests run on, as in DATABASES."""
+    if connection.vendor != "postgresql":
+        yield {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "unmigrated.sqlite3")}
+        return
+    name = f"unmigrated_{os.getpid()}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield {key: connection.settings_dict[key] for key in ("ENGINE", "USER", "HOST", "PORT", "PASSWORD")} | {
+        "NAME": name
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {name}")
+
+
+@pytest.mark.once
+@pytest.mark.django_db(transaction=True)
+def test_before_and_after_another_process_migrates(tmp_path: Path, unmigrated: dict[str, Any]) -> None:
+    (tmp_path / "project.py").write_text(PROJECT)
+    environment = os.environ | {"ITS_DATABASE": json.dumps(unmigrated), "PYTHONPATH": str(ROOT)}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "project.py"], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == ["[200, 200, 200, 403, 403]", "[200, 200, 200]", "[200, 403, 403]"], done.stderr
+    assert done.stderr.count("manage.py migrate") == 1
+    assert "cannot be read" not in done.stderr

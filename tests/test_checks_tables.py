@@ -1,0 +1,45 @@
+"""The check of whether the tables of this app exist."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_ratelimiter import checks
+
+from .test_checks import ids
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection.introspection, "table_names", lambda *args: ["auth_user"])
+
+
+@pytest.mark.usefixtures("_without_tables")
+def test_missing_tables() -> None:
+    [message] = checks.check_tables()
+    assert ids([message]) == ["W016"]
+    assert "migrate" in str(message.hint)
+
+
+def test_with_tables() -> None:
+    assert checks.check_tables() == []
+
+
+@pytest.mark.usefixtures("_without_tables")
+def test_the_command_that_makes_them_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "migrate"])
+    assert checks.check_tables() == []
+
+
+def test_a_database_that_is_down_is_not_one_without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise OperationalError("no such host")
+
+    monkeypatch.setattr(connection.introspection, "table_names", fail)
+    assert checks.check_tables() == []

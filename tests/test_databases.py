@@ -1,0 +1,146 @@
+"""What databases do differently, and nobody is to notice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TopPartition, UsageBucket
+from django_ratelimiter.rules import cache, storage
+from django_ratelimiter.rules.compiler import snapshot_of_rows
+from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.usage import collect as collecting
+
+
+def elsewhere(edit: Callable[[], object]) -> None:
+    """Do this in another thread, with a connection of its own, and wait for it."""
+
+    def work() -> None:
+        try:
+            edit()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.fixture
+def repeatable_read(transactional_db: None) -> Iterator[None]:
+    """Transactions read what was there when they began, as MySQL's and MariaDB's own default has it."""
+    if connection.vendor == "sqlite":
+        pytest.skip("has no such level")
+    level: Any = "repeatable read"
+    if connection.vendor == "postgresql":
+        from psycopg import IsolationLevel
+
+        level = IsolationLevel.REPEATABLE_READ
+    options = connection.settings_dict.setdefault("OPTIONS", {})
+    options["isolation_level"] = level
+    connection.close()
+    yield
+    del options["isolation_level"]
+    connection.close()
+
+
+@pytest.fixture
+def rule(transactional_db: None) -> Rule:
+    with cache.editing():
+        rule = Rule.objects.create(slug="hello", name="Hello", mode="enforce", path="/hello/", path_kind="exact")
+        RuleLimit.objects.create(rule=rule, quota=100, window_seconds=86_400)
+    return rule
+
+
+@pytest.mark.usefixtures("repeatable_read")
+def test_stale_rules_are_renewed_within_an_older_transaction(rule: Rule, client: Client) -> None:
+    assert client.get("/hello/").status_code == 200
+    epoch = storage.committed_version().epoch
+    with transaction.atomic():
+        assert not User.objects.exists()  # from here on it sees what was there now
+        elsewhere(lambda: (rule.limits.update(quota=1), cache.invalidate()))
+        assert client.get("/hello/").status_code == 429
+    assert storage.committed_version().epoch == epoch
+    assert cache.current_rules().version == storage.committed_version()
+
+
+@pytest.fixture
+def snapshots_unknown_to_django(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Transactions see what was there when they first read, and Django's settings do not say so."""
+    asking = {
+        "sqlite": ("PRAGMA journal_mode=WAL", "PRAGMA journal_mode=DELETE"),
+        "postgresql": (
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        ),
+    }.get(connection.vendor)
+    if asking is None:
+        pytest.skip("reads so by its own default, which is known")
+    with connection.cursor() as cursor:
+        cursor.execute(asking[0])
+    if connection.vendor == "sqlite":
+        monkeypatch.setattr(connection, "transaction_mode", None)
+    yield
+    connection.close()
+    with connection.cursor() as cursor:
+        cursor.execute(asking[1])
+
+
+@pytest.mark.usefixtures("snapshots_unknown_to_django")
+def test_rules_are_renewed_where_only_the_server_knows_how_transactions_read(rule: Rule, client: Client) -> None:
+    test_stale_rules_are_renewed_within_an_older_transaction(rule, client)
+
+
+@pytest.mark.usefixtures("repeatable_read")
+def test_an_edit_in_an_older_transaction_loses_nothing(rule: Rule) -> None:
+    if connection.vendor == "postgresql":
+        pytest.skip("refuses such an edit")
+    with transaction.atomic():
+        assert Rule.objects.count() == 1
+        elsewhere(lambda: Rule.objects.create(slug="other", name="Other"))
+        with cache.editing():
+            rule.priority = 7
+            rule.save()
+    latest = RuleSetVersion.objects.latest("epoch", "number").snapshot
+    assert sorted(each["slug"] for each in latest["rules"]) == ["hello", "other"]
+    assert {each["slug"]: each["priority"] for each in latest["rules"]}["hello"] == 7
+
+
+@pytest.mark.django_db
+def test_texts_that_differ_in_case_are_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = MemoryEngine()
+    monkeypatch.setattr(collecting, "get_engine", lambda: engine)
+    limit = Limit(100, 86_400, "fixed_window")
+    now_us = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp()) * 1_000_000
+    for label, caller in (("Api|", "aB"), ("Api|", "Ab"), ("api|", "ab"), ("äpi|", "ab")):
+        charge = Charge(f"{label}:{caller}", limit, usage=label, partition=caller)
+        engine.check([charge], now_us=now_us)
+    assert collecting.collect().requests == 4
+    hours = UsageBucket.objects.filter(granularity="hour").order_by("pk").values_list("rule_slug", "allowed")
+    assert sorted(hours) == [("Api", 2), ("api", 1), ("äpi", 1)]
+    tops = TopPartition.objects.filter(granularity="hour").values_list("rule_slug", "partition", "allowed")
+    assert sorted(tops) == [("Api", "Ab", 1), ("Api", "aB", 1), ("api", "ab", 1), ("äpi", "ab", 1)]
+    for slug in ("Same", "same"):
+        Rule.objects.create(slug=slug, name=slug)
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif("connection.features.supports_partial_indexes", reason="the database refuses the second")
+def test_of_two_default_tiers_the_one_of_higher_rank_counts(caplog: pytest.LogCaptureFixture) -> None:
+    for slug, rank in (("one", 1), ("three", 3), ("two", 2)):
+        Tier.objects.create(slug=slug, name=slug, rank=rank, default_for="anonymous")
+    snapshot = snapshot_of_rows()
+    assert [tier["default_for"] for tier in snapshot["tiers"]] == ["none", "none", "anonymous"]
+    tier = RuleSet.from_snapshot(snapshot).default_tier("anonymous")
+    assert tier is not None
+    assert tier.slug == "three"
+    told = "Tiers one, two, three are all the default for anonymous callers; only three, of the highest rank, is used."
+    assert told in caplog.messages
