@@ -127,13 +127,13 @@ def test_on_mariadb(outcome: Outcome, uv: str) -> None:
 
 #: Models, migrations, versions, the collector with its crashes, saves and reports.
 ON_MARIADB = (
-    *("tests/models", "tests/test_databases.py", "tests/test_compiler.py", "tests/admin/test_saves.py"),
+    *("tests/models", "tests/test_databases.py", "tests/rules/test_compiler.py", "tests/admin/test_saves.py"),
     *(
         "tests/rules/test_versions.py",
         "tests/api/test_me.py",
         "tests/projects/test_settings.py::test_the_journey[naive]",
     ),
-    *(f"tests/test_usage_{name}.py" for name in ("collect", "crash", "tops")),
+    *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "tops")),
 )
 
 #: What need not be asked again once it was asked on the Python of .venv.
@@ -142,7 +142,7 @@ AGAIN = ("--ignore=tests/test_wheel.py", "-m", "not long and not once")
 #: The engine imports no Django, and what is tested with whole servers depends little on it.
 WITHOUT_SERVERS = tuple(
     f"--ignore=tests/{path}"
-    for path in ("engine", "system", "test_demo.py", "test_usage_crash.py", "test_usage_recount.py")
+    for path in ("engine", "system", "test_demo.py", "usage/test_crash.py", "usage/test_recount.py")
 )
 
 #: What of these another Python may change: it is tested on the latest pair, too.

@@ -12,7 +12,7 @@ from random import Random
 from statistics import median
 from time import process_time
 
-from django_ratelimiter.rules.access import AccessList, AccessRecord
+from django_ratelimiter.values.access import AccessList, AccessRecord
 
 NETWORKS, CALLS, ROUNDS = 10_000, 20_000, 15
 

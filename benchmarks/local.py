@@ -10,8 +10,8 @@ import redis
 
 from benchmarks import engine as engines
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.approximate import Approximate
-from django_ratelimiter.engine.ledger import Ledger
+from django_ratelimiter.engine.local.counters import Ledger
+from django_ratelimiter.engine.local.engine import Approximate
 from django_ratelimiter.engine.redis import RedisEngine
 
 #: Nothing is asked anew while a round lasts.

@@ -118,7 +118,7 @@ def handler(*middleware: str) -> Callable[[HttpRequest], HttpResponseBase]:
 def contestants(client: redis.Redis) -> dict[str, Contestant]:
     """What is timed, the floor first."""
     from django_ratelimiter import limiter
-    from django_ratelimiter.connection import get_engine
+    from django_ratelimiter.backend import get_engine
 
     sha, engine = client.script_load(FLOOR), get_engine()
     decision = limiter.check(request("known", known=True))

@@ -122,13 +122,13 @@ def parts() -> dict[str, Callable[[Any], object]]:
 
 def measure(period: timedelta, rule: str | None) -> dict[str, float]:
     """Seconds for each part of a report on this period, and for the whole page."""
-    from django_ratelimiter.admin.usage_report import Report
-    from django_ratelimiter.usage import reports
+    from django_ratelimiter.admin.usage.report import Report
+    from django_ratelimiter.usage.reports import totals
 
     rounds = []
     for _ in range(ROUNDS):
         began = perf_counter()
-        report = Report(reports.last(period), rule)
+        report = Report(totals.last(period), rule)
         seconds = {"kept": perf_counter() - began}
         for name, read in parts().items():
             at = perf_counter()

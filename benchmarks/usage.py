@@ -14,7 +14,7 @@ from statistics import median
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.partitions import WEIGHED_ONE_BY_ONE
+from django_ratelimiter.engine.partition_stats import WEIGHED_ONE_BY_ONE
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import redis_url
 

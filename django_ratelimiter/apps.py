@@ -32,11 +32,12 @@ class DjangoRatelimiterConfig(AppConfig):
         """Register the system checks, and number every change of a rule from now on."""
         from django.contrib.auth.signals import user_login_failed
 
-        from . import checks, returning
+        from . import checks
+        from .limiter import refunds
         from .models import people
         from .rules import cache
 
         checks.register()
         people.connect()
         cache.connect()
-        user_login_failed.connect(returning.note_failed_login, dispatch_uid="django_ratelimiter.failed_login")
+        user_login_failed.connect(refunds.note_failed_login, dispatch_uid="django_ratelimiter.failed_login")

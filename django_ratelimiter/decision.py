@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
 from .engine.limits import Algorithm, Limit
-from .rules.access import AccessRecord
 from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
+from .values.access import AccessRecord
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
 UNAVAILABLE_RETRY_SECONDS: Final = 1

@@ -15,11 +15,12 @@ from django.http.response import HttpResponseBase
 from django.urls import NoReverseMatch, get_script_prefix, reverse, set_script_prefix
 from django.utils.translation import get_language
 
-from . import holding, limiter, returning
+from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import drop_fields, refusal, write_fields
-from .routes import is_translated
+from .limiter import refunds, slots
+from .rules.routes import is_translated
 
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
@@ -46,33 +47,33 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
             return self._acall(request)
-        outer = returning.answering.get()
-        returning.answering.set(request)
+        outer = refunds.answering.get()
+        refunds.answering.set(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             if _is_undecided(request, response):
                 response = self.process_view(request) or response
         except BaseException:  # no response will follow whose end could release what the request holds
-            holding.end(request)
+            slots.end(request)
             raise
         finally:
-            returning.answering.set(outer)
-        returning.settle(request, response)
+            refunds.answering.set(outer)
+        refunds.settle(request, response)
         return _with_fields(request, response)
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
-        outer = returning.answering.get()
-        returning.answering.set(request)
+        outer = refunds.answering.get()
+        refunds.answering.set(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
             if _is_undecided(request, response):
                 response = await self.aprocess_view(request) or response
         except (Exception, CancelledError):  # cancelled: the client has gone
-            await holding.aend(request)
+            await slots.aend(request)
             raise
         finally:
-            returning.answering.set(outer)
-        await returning.asettle(request, response)
+            refunds.answering.set(outer)
+        await refunds.asettle(request, response)
         return _with_fields(request, response)
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
@@ -80,7 +81,7 @@ class RateLimitMiddleware:
         if _is_exempt(request):
             return None
         decision = limiter.check(request, before_authentication=_decides_later(view))
-        holding.hold(decision)
+        slots.hold(decision)
         return None if decision.allowed else refusal(request, decision)
 
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
@@ -88,7 +89,7 @@ class RateLimitMiddleware:
         if _is_exempt(request):
             return None
         decision = await limiter.acheck(request, before_authentication=_decides_later(view))
-        await holding.ahold(decision)
+        await slots.ahold(decision)
         # A template of the project's may ask for the user.
         return None if decision.allowed else await sync_to_async(refusal)(request, decision)
 

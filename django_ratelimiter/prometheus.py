@@ -28,10 +28,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from .decision import Decision, Result
-from .engine.resilience import open_breakers, when_switched
+from .engine.breaker import open_breakers, when_switched
 from .exceptions import EngineUnavailable
-from .measuring import observe
-from .usage.lag import waiting
+from .limiter.observer import observe
+from .usage.collector.lag import waiting
 
 #: Seconds. A decision takes a fraction of a millisecond, and no longer than DEADLINE_MS.
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

@@ -24,11 +24,11 @@ from celery.exceptions import Retry
 from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
-from .holding import Slot, pause
-from .usage.alarms import Marks, tell
-from .usage.collect import collect
-from .usage.lag import waiting
-from .usage.prune import prune
+from .limiter.slots import Slot, pause
+from .usage.collector.alerts import Marks, tell
+from .usage.collector.collect import collect
+from .usage.collector.lag import waiting
+from .usage.collector.prune import prune
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,13 +17,14 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
-from . import holding, limiter
+from . import limiter
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
 from .headers import retry_after
 from .identity import digest, identify
-from .planning import Extra
-from .rules import code
+from .limiter import slots
+from .limiter.charges import Extra
+from .rules import inline
 from .rules.ruleset import RuleRecord
 
 if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
@@ -66,7 +67,7 @@ class RuleThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         decision = _decided(request, *self.asks(request, view))
         if decision.allowed:
-            holding.hold(decision)
+            slots.hold(decision)
             return True
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
@@ -156,7 +157,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             if admitted:  # a subclass lets it pass, and so shall whoever is asked next
                 _forget(http, {extra.rule.slug})
         if admitted:
-            holding.hold(decision)
+            slots.hold(decision)
         return admitted
 
     def _meets_rules(self, request: Any) -> bool:
@@ -167,7 +168,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         _begin(request)
         self._decision = decision = _decided(request, self._rule_scope)
         if decision.allowed:
-            holding.hold(decision)
+            slots.hold(decision)
         return decision.allowed
 
     def _looks_only(self, request: Any, extra: Extra) -> bool:
@@ -220,12 +221,12 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def _rule(self, quota: int, *names: str) -> RuleRecord:
         try:
-            rule = code.rule_of(code.slug_of(*names), quota, self.duration, "caller")
+            rule = inline.rule_of(inline.slug_of(*names), quota, self.duration, "caller")
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"
             ) from error
-        code.register(rule)
+        inline.register(rule)
         return rule
 
     def _told_apart(self, http: HttpRequest, extra: Extra) -> Extra:

@@ -17,15 +17,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from hypothesis import settings
 
-from django_ratelimiter import connection as connections
-from django_ratelimiter import notices
+from django_ratelimiter import backend as connections
+from django_ratelimiter.backend import unsent
 from django_ratelimiter.conf import ENTRIES
-from django_ratelimiter.connection import unsent
-from django_ratelimiter.engine.approximate import Approximate
 from django_ratelimiter.engine.base import Engine
-from django_ratelimiter.engine.partitions import Notes
-from django_ratelimiter.engine.resilience import LocalEngine
-from django_ratelimiter.rules import cache, entries, tiers, versions
+from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.partition_stats import Notes
+from django_ratelimiter.limiter import events
+from django_ratelimiter.rules import cache, tiers
+from django_ratelimiter.rules.stored import access_cache, versions
 from example_project.redis_server import RedisServer
 
 settings.register_profile("brief", deadline=None, max_examples=15)
@@ -94,14 +95,14 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests that give settings of their own are not about how long a loaded machine lets one wait.
     monkeypatch.setitem(ENTRIES, "DEADLINE_MS", ENTRIES["DEADLINE_MS"]._replace(default=10_000))
     monkeypatch.setattr(cache, "_kept", cache._Kept())
-    monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine())
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine())
     unsent._forget()
-    monkeypatch.setattr(notices, "_told", notices.Told())
-    monkeypatch.setattr(notices, "_reached", notices.Told())
+    monkeypatch.setattr(events, "_told", events.Told())
+    monkeypatch.setattr(events, "_reached", events.Told())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     tiers.forget()
-    entries.forget()
+    access_cache.forget()
     if isinstance(connections._engine, Approximate):
         connections._engine.ledger.forget()
         connections._engine.engine._notes = Notes()

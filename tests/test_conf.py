@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django.test.utils import override_script_prefix
 
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import ENTRIES, Settings, asset_paths, problems, settings
-from django_ratelimiter.connection import get_engine
 from django_ratelimiter.engine.memory import MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 

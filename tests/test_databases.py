@@ -14,10 +14,11 @@ from django.test import Client
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TopPartition, UsageBucket
-from django_ratelimiter.rules import cache, storage
-from django_ratelimiter.rules.compiler import snapshot_of_rows
+from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.usage import collect as collecting
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from django_ratelimiter.usage.collector import collect as collecting
 
 
 def elsewhere(edit: Callable[[], object]) -> None:

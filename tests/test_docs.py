@@ -25,7 +25,7 @@ from django_ratelimiter.engine import Algorithm, Version
 from django_ratelimiter.headers import refusal, response_fields
 from django_ratelimiter.identity import client_ip
 
-from .test_headers import ALLOWED, DENIED, results, softly
+from .headers.test_fields import ALLOWED, DENIED, results, softly
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

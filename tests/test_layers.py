@@ -18,7 +18,7 @@ sys.meta_path.insert(0, Refuse())
 
 import django_ratelimiter.decision
 import django_ratelimiter.engine.redis
-import django_ratelimiter.engine.resilience
+import django_ratelimiter.engine.breaker
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.rules.ruleset import Facts, RuleSet
 

@@ -16,16 +16,18 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from prometheus_client import REGISTRY
 
-from django_ratelimiter import connection, limiter, measuring, prometheus
-from django_ratelimiter.connection import get_engine
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, resilience
+from django_ratelimiter import backend, limiter, prometheus
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import breaker as resilience
 from django_ratelimiter.engine.base import Verdict
+from django_ratelimiter.engine.breaker import MOST_FAILURES, Breaker, open_breakers
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.resilience import MOST_FAILURES, Breaker, open_breakers
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
+from django_ratelimiter.limiter import observer
 from django_ratelimiter.testing import RulesInForce, override_rules
-from django_ratelimiter.usage.lag import Waiting, waiting
+from django_ratelimiter.usage.collector.lag import Waiting, waiting
 from example_project.redis_server import RedisServer
 
 from .urls import say_hello
@@ -48,14 +50,14 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
         for sample in metric.samples
     }
     monkeypatch.setattr(prometheus, "TIMED", 1.1)
-    measuring.observe(prometheus._observe)
+    observer.observe(prometheus._observe)
 
     def grown(name: str, **labels: str) -> float:
         value = REGISTRY.get_sample_value(f"ratelimiter_{name}", labels) or 0.0
         return value - before.get((f"ratelimiter_{name}", *sorted(labels.items())), 0.0)
 
     yield grown
-    measuring.observe(None)
+    observer.observe(None)
 
 
 def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
@@ -204,7 +206,7 @@ def test_what_is_decided_without_the_engine_is_marked(
     client: Client, monkeypatch: pytest.MonkeyPatch, gained: Gained, policy: str, expected: list[float]
 ) -> None:
     with override_rules({"slug": policy, "limits": ["9/minute", "99/day"], "failure_policy": policy}):
-        monkeypatch.setattr(connection, "_engine", Unreachable())
+        monkeypatch.setattr(backend, "_engine", Unreachable())
         client.get("/")
     assert decisions(gained, policy) == expected
     assert gained("degraded_decisions_total", rule=policy, tier="") == 1
@@ -262,16 +264,16 @@ def test_an_observer_that_fails_breaks_no_request(
     def fail(*_given: object) -> None:
         raise OSError("disk full")
 
-    measuring.observe(fail)
+    observer.observe(fail)
     ratelimit_rules({"slug": "any", "limits": ["9/minute"]})
     assert client.get("/").status_code == 200
     assert "disk full" in caplog.text
 
 
 def test_without_an_observer_the_path_is_left_as_it_is() -> None:
-    measuring.observe(None)
+    observer.observe(None)
     untouched: Any = iter(())
-    assert measuring.measured(untouched) is untouched
+    assert observer.measured(untouched) is untouched
 
 
 def test_what_waits_is_told_by_its_oldest_minute() -> None:
@@ -304,7 +306,7 @@ def test_the_view_tells_all_and_names_no_caller(client: Client, ratelimit_rules:
 
 def test_while_the_engine_is_away_the_rest_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with override_rules():
-        monkeypatch.setattr(connection, "_engine", Unreachable())
+        monkeypatch.setattr(backend, "_engine", Unreachable())
         text = client.get("/metrics/").content.decode()
     assert "ratelimiter_decision_seconds_count" in text
     assert "ratelimiter_collector_lag_seconds" not in text

@@ -18,12 +18,12 @@ from django.utils.translation.template import templatize
 import django_ratelimiter
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.headers import refusal
+from django_ratelimiter.rules.formatting import limit_in_words
 from django_ratelimiter.rules.ruleset import LimitRecord
-from django_ratelimiter.rules.words import limit_in_words
 from django_ratelimiter.testing import RulesInForce, assert_limited
 
-from .test_headers import DENIED, NEVER, decision, results
-from .test_refusals import get
+from .headers.test_fields import DENIED, NEVER, decision, results
+from .headers.test_responses import get
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"

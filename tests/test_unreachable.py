@@ -11,14 +11,15 @@ import pytest
 from django.core import checks as django_checks
 from django.test import Client, override_settings
 
-from django_ratelimiter import checks, outage
-from django_ratelimiter.connection import server_in_words
-from django_ratelimiter.engine.resilience import LocalEngine
+from django_ratelimiter import checks
+from django_ratelimiter.backend import server_in_words
+from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.limiter import fallback
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from example_project.redis_server import free_port
 
-from .test_checks_servers import TIMEOUTS, entry
+from .checks.test_servers import TIMEOUTS, entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
 
@@ -32,7 +33,7 @@ def make_rule(slug: str, **fields: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "_local", LocalEngine())
+    monkeypatch.setattr(fallback, "_local", LocalEngine())
 
 
 @contextmanager

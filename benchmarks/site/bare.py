@@ -13,8 +13,8 @@ import redis
 from django.http import HttpRequest, HttpResponse
 
 from django_ratelimiter.engine import Charge, Limit, Version
-from django_ratelimiter.engine.plan import Mode, now
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.protocol import Mode, now
 
 from ..contest import HOUR
 from .rules import PLENTY

@@ -1,5 +1,7 @@
 """The operators' pages."""
 
-from . import access, rules, tiers, usage
+from .callers import access, tiers
+from .rules import admin as rules
+from .usage import admin as usage
 
 __all__ = ["access", "rules", "tiers", "usage"]

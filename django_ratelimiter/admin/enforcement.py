@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 
 from ..models import RuleSetState
 from ..rules import cache
-from ..rules.storage import primary
-from .numbering import warn_if_unpublished
+from ..rules.stored.storage import primary
+from .versioned import warn_if_unpublished
 
 ADDRESS: Final = "django_ratelimiter_enforcement"
 PERMISSION: Final = "django_ratelimiter.switch_enforcement"

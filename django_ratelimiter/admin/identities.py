@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from ..conf import settings
 from ..models.validation import validate_identities
-from ..rules.partitions import IDENTITIES
+from ..values.partitions import IDENTITIES
 
 IDENTITY_LABELS: Final = {
     "user": gettext_lazy("user"),

@@ -13,8 +13,8 @@ from rest_framework.filters import BaseFilterBackend
 from rest_framework.request import Request
 
 from ..rules.ruleset import MODES
-from ..usage import reports
-from ..usage.reports import Period
+from ..usage.reports import totals
+from ..usage.reports.totals import Period
 from ..usage.times import Step
 from .pagination import LARGEST_PAGE, RANGES
 
@@ -80,7 +80,7 @@ class PeriodQuery(Query):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Work out the period. Days are those of the project's clock."""
-        now = reports.last(timedelta(0)).end
+        now = totals.last(timedelta(0)).end
         end = min(max(attrs.get("until", now), _FIRST), _LAST).astimezone(UTC)
         text = attrs.get("period", DEFAULT)
         number, unit = int(text[:-1]), text[-1]

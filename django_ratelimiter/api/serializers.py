@@ -8,8 +8,8 @@ from rest_framework import serializers
 
 from ..decision import Result
 from ..models import UsageBucket
+from ..rules.formatting import limit_in_words, limits_in_words
 from ..rules.ruleset import LimitRecord, RuleRecord
-from ..rules.words import limit_in_words, limits_in_words
 
 # Answers are only ever written, so a serializer here is a description. Kinds and modes are plain texts in the schema:
 # enums would compete for names with those of the project.

@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from .. import limiter
 from ..decision import NOTHING_TO_DECIDE, Decision, without
 from ..identity import identify, partition
-from ..planning import Extra, Only
-from ..rules import code
+from ..limiter.charges import Extra, Only
+from ..rules import inline
 from ..throttling import RuleThrottle
 
 if TYPE_CHECKING:  # see `..throttling`
@@ -36,8 +36,8 @@ class SparingThrottle(RuleThrottle):
 
     def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[Extra, ...]]:
         scope, _ = super().asks(request, view)
-        rule = code.rule_of(code.slug_of(scope or ""), *self.rate, "caller")
-        code.register(rule)
+        rule = inline.rule_of(inline.slug_of(scope or ""), *self.rate, "caller")
+        inline.register(rule)
         identity = identify(request._request)
         value = partition(identity, ("user",)) or partition(identity, ("api_key",))
         return Only(scope or ""), (Extra(rule, value),)

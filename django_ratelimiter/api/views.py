@@ -17,10 +17,10 @@ from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.ruleset import RuleRecord
 from ..throttling import RuleThrottle
-from ..usage import clients, reports, spans
-from ..usage.spans import Period, Piece
+from ..usage.reports import coverage, partitions, totals
+from ..usage.reports.coverage import Period, Piece
 from ..usage.times import Step, floor
-from . import own, serializers
+from . import me, serializers
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
 from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, asked
@@ -87,7 +87,7 @@ class Partitions(_Report):
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
-        granularity = Step(query.get("granularity") or clients.unit(span, spans.kept()))
+        granularity = Step(query.get("granularity") or partitions.unit(span, coverage.kept()))
         start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
             rows.filter(Piece(granularity, start, span.end).condition)
@@ -109,7 +109,7 @@ class Usage(_Report):
         query = asked(self.query_class, request)
         span, granularity = query["span"], query.get("granularity")
         if granularity is None:
-            kept = spans.kept()
+            kept = coverage.kept()
             span = kept.widened(span)
             granularity = kept.step(span)
         rows = UsageBucket.objects.filter(Piece(granularity, *span).condition)
@@ -130,7 +130,7 @@ class Totals(_Report):
         return self.page(
             [
                 total
-                for total in reports.totals(query["span"])
+                for total in totals.totals(query["span"])
                 if query.get("rule", total.rule_slug) == total.rule_slug
                 and query.get("tier", total.tier_slug) == total.tier_slug
             ]
@@ -150,10 +150,10 @@ class Own(GenericAPIView[Any]):
 
     def get(self, request: Request) -> Response:
         try:
-            standing = own.look(request._request)
+            standing = me.look(request._request)
         except AccessDenied as error:
             raise PermissionDenied from error
-        since, until, days = own.days(standing.digests)
+        since, until, days = me.days(standing.digests)
         usage = {
             "since": since,
             "until": until,

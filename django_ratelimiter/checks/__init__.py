@@ -13,13 +13,13 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ..conf import django_setting, problems, settings
-from ..rules import storage
-from ..rules.compiler import snapshot_of_rows
 from ..rules.ruleset import RuleRecord
-from .brought_along import check_settings_of_django_ratelimit
+from ..rules.stored import storage
+from ..rules.stored.compiler import snapshot_of_rows
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
 from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
+from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
 from .tables import check_tables

@@ -12,8 +12,8 @@ from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import settings
-from ..rules.partitions import IDENTITIES
 from ..rules.ruleset import RuleRecord
+from ..values.partitions import IDENTITIES
 from .common import TAG, are_wrong, imported, rules_in_force
 
 #: What a client sends as it likes.

@@ -11,8 +11,8 @@ from django.utils.module_loading import import_string
 
 from ..conf import problems
 from ..models import RuleLimit, RuleSetVersion
-from ..rules import storage
 from ..rules.ruleset import RuleRecord
+from ..rules.stored import storage
 
 TAG: Final = "django_ratelimiter"
 

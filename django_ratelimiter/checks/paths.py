@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage
 
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
-from ..routes import lacking
+from ..rules.routes import lacking
 from ..rules.ruleset import RuleRecord
 from .common import TAG, are_wrong, rules_in_force
 

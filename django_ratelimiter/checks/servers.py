@@ -9,12 +9,12 @@ from django.core import checks
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
+from ..backend import get_engine, server_in_words
 from ..conf import django_setting, settings
-from ..connection import get_engine, server_in_words
 from ..engine.redis import RedisEngine
+from ..engine.redis.connections.faults import is_fault
 from ..engine.redis.dry_run import dry_run
 from ..engine.redis.eviction import evicting, is_answer
-from ..engine.redis.faults import is_fault
 from ..exceptions import EngineUnavailable
 from .common import TAG, are_wrong, imported, is_subclass
 

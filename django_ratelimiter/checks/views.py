@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
-from ..routes import all_views
+from ..rules.routes import all_views
 from ..rules.ruleset import Facts, RuleRecord
 from .common import TAG, are_wrong, imported, is_subclass, rules_in_force
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
-from ..rules.access import network_of
-from ..rules.partitions import IDENTITIES, is_identity
+from ..values.access import network_of
+from ..values.partitions import IDENTITIES, is_identity
 
 #: A dotted path, as a pattern.
 DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"

@@ -16,14 +16,15 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
-from .. import ALL, UNSAFE, holding, limiter
-from ..charging import Charge
+from .. import ALL, UNSAFE, limiter
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..exceptions import LimitExceeded
 from ..headers import retry_after, status_of, words_of
-from ..waiting import Lookup
-from .asking import Asked, Key, Limited, Methods, Rate, check_failure_policy, http_of, is_rate, name_of, parsed
+from ..limiter import slots
+from ..limiter.io import Lookup
+from ..limiter.metered import Charge
+from .arguments import Asked, Key, Limited, Methods, Rate, check_failure_policy, http_of, is_rate, name_of, parsed
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
 __all__ = [
@@ -119,7 +120,7 @@ def _wrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
         if limited.cost_after is None or asked == Asked():
             decision = _check(request, asked, limited)
             _settle(request, asked, decision, limited.block)
-            holding.hold(decision)
+            slots.hold(decision)
             return view(*args, **kwargs)
         with ExitStack() as stack:
             charge = _charge(request, asked, limited)
@@ -142,7 +143,7 @@ def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
             if asked != Asked():
                 decision = await limiter.acheck(request, **asked.options(request, limited.cost))
             _settle(request, asked, decision, limited.block)
-            await holding.ahold(decision)
+            await slots.ahold(decision)
             return await view(*args, **kwargs)
         async with AsyncExitStack() as stack:
             charge = _charge(request, asked, limited)

@@ -10,8 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import ALL, limiter
 from ..decision import Decision
-from ..waiting import Lookup
-from .asking import Asked, Key, Limited, Methods, Rate
+from ..limiter.io import Lookup
+from .arguments import Asked, Key, Limited, Methods, Rate
 
 
 def get_usage(

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from .calendars import CALENDARS, window_at
-from .fields import MAX_WINDOW_SECONDS, check_calendar, check_options, check_units, known_algorithm, microseconds
-from .fields import MOST_ENTRIES as MOST_ENTRIES
-from .fields import MOST_SLOTS as MOST_SLOTS
-from .fields import MOST_UNITS as MOST_UNITS
 from .registry import ANCHORS, ON_CALENDAR, REFILLS
 from .registry import Algorithm as Algorithm
+from .validation import MAX_WINDOW_SECONDS, check_calendar, check_options, check_units, known_algorithm, microseconds
+from .validation import MOST_ENTRIES as MOST_ENTRIES
+from .validation import MOST_SLOTS as MOST_SLOTS
+from .validation import MOST_UNITS as MOST_UNITS
 
 #: Lua keeps its numbers in doubles: integers are exact below this, so no product may reach it.
 EXACT: Final = 2**53

@@ -14,7 +14,7 @@ from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
-from .partitions import MemoryPartitions
+from .partition_stats import MemoryPartitions
 from .usage import Held
 
 #: Usage that is not collected is kept for 8 days, as in Redis.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .fields import Policy, drop_fields, ratelimit_fields, response_fields, retry_after, write_fields
 from .policies import Quota, name_of, policy_name, quota_of
-from .refusals import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, status_of, words_of
+from .responses import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, status_of, words_of
 
 __all__ = [
     "PROBLEM_JSON",

@@ -13,7 +13,7 @@ from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
 from ..decision import Decision, Result
-from ..stencils import NEVER
+from ..limiter.templates import NEVER
 from .policies import UntilMore, policy_name, quota_of, until_more
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be

@@ -20,8 +20,8 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..rules.partitions import written
 from ..rules.tiers import api_key_known, resolved_api_key
+from ..values.partitions import written
 from .body import fields_of
 from .proxies import client_address, client_ip
 from .users import UserUnread, id_of, is_found_by_django, tell_of_unread, user_of

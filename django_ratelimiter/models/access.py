@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ..rules.access import ACTIONS
+from ..values.access import ACTIONS
 from .validation import normal_network, validate_hash
 
 

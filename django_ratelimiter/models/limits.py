@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine.limits import MOST_SLOTS, Limit
 from ..engine.registry import Algorithm
-from ..rules import syncing
+from ..values import sync_interval
 from .options import (
     COLUMNS,
     NOT_GIVEN,
@@ -279,10 +279,10 @@ class RuleLimit(models.Model):
     def _check_interval(self, limit: Limit) -> None:
         """Refuse what no process can count by itself, if the rule wants that."""
         try:
-            interval = syncing.seconds_of(self.rule.sync_interval_ms)
+            interval = sync_interval.seconds_of(self.rule.sync_interval_ms)
         except ValueError:  # the rule's own fault, and told there
             return
-        syncing.check(limit, interval)
+        sync_interval.check(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:

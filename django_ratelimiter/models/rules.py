@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..rules.syncing import LOCAL_MS, LONGEST_MS
+from ..values.sync_interval import LOCAL_MS, LONGEST_MS
 from .validation import METHODS, validate_identities, validate_path, validate_words
 
 

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import settings
-from ..rules.access import network_of
-from ..rules.partitions import IDENTITIES, NAMED, is_identity, names_of_partition
+from ..values.access import network_of
+from ..values.partitions import IDENTITIES, NAMED, is_identity, names_of_partition
 
 #: What is stored of an API key.
 validate_hash: Final = RegexValidator(

@@ -1,0 +1,1 @@
+"""The rule set: built, cached, matched."""

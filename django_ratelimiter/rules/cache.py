@@ -11,25 +11,19 @@ from django.db import Error
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
 
+from ..backend import get_engine
 from ..conf import settings
-from ..connection import get_engine
 from ..engine.base import Version
-from ..engine.resilience import when_recovered
+from ..engine.breaker import when_recovered
 from ..exceptions import RulesUnavailable, StaleRules
 from ..signals import rules_changed, rules_committed
-from . import storage, tables, versions
-from .entries import access_list
 from .ruleset import NO_VERSION, RuleSet
-from .storage import enforcement_enabled
-from .tables import models
+from .stored import storage, tables, versions
+from .stored.access_cache import access_list
+from .stored.storage import enforcement_enabled
+from .stored.tables import models
+from .stored.versions import editing, invalidate, last_publish_failed, republish, switch_enforcement
 from .tiers import standing_for, tier_for
-from .versions import (
-    editing,
-    invalidate,
-    last_publish_failed,
-    republish,
-    switch_enforcement,
-)
 
 __all__ = [
     "access_list",

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
+from ..values.multiplier import multiplied
+from ..values.partitions import IDENTITIES, NAMED, is_identity
+from ..values.sync_interval import check as check_interval
+from ..values.sync_interval import seconds_of
 from .index import Index
-from .partitions import IDENTITIES, NAMED, is_identity
-from .scaling import multiplied
-from .syncing import check as check_interval
-from .syncing import seconds_of
 
 Snapshot = Mapping[str, Any]
 

@@ -20,11 +20,11 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from . import tables
-from .partitions import is_identity, names_of_partition
-from .remembered import Recognised, Remembered, Whole
+from ..values.partitions import is_identity, names_of_partition
 from .ruleset import RuleSet, TierRecord
-from .tables import models
+from .stored import tables
+from .stored.tables import models
+from .ttl_cache import Recognised, Remembered, Whole
 
 logger = logging.getLogger("django_ratelimiter")
 

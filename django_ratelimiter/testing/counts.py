@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from .. import outage
-from ..connection import forget_engine, get_engine, unsent
+from ..backend import forget_engine, get_engine, unsent
 from ..engine.memory import MemoryEngine
 from ..engine.redis import RedisEngine
+from ..limiter import fallback
 
 #: What stays: it says which rules are in force, and counts nothing.
 _KEPT: Final = (b"version", b"shards")
@@ -29,7 +29,7 @@ def clear_counts() -> None:
         for shard in range(exact.shards):
             exact._run(shard, partial(_delete, exact._prefix(shard)))
         forget_engine()  # with what this process has counted and remembered by itself
-    outage._local.clear()
+    fallback._local.clear()
     unsent._forget()
 
 

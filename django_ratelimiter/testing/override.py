@@ -9,15 +9,17 @@ from unittest.mock import patch
 
 from django.test.utils import TestContextDecorator, override_settings
 
-from .. import connection, holding, identity, notices
+from .. import backend, identity
 from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
-from ..rules import cache, storage, versions
-from ..rules.access import NOBODY
+from ..limiter import events, slots
+from ..rules import cache
 from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
+from ..rules.stored import storage, versions
 from ..rules.tiers import Standing
 from ..signals import rules_committed
+from ..values.access import NOBODY
 from .clock import FrozenClock
 from .written import WrittenRule, record_of
 
@@ -91,7 +93,7 @@ class override_rules(TestContextDecorator):
             written = {**django_setting("RATELIMITER", {}), "ENABLED": True, "API_KEY_RESOLVER": None}
             stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
             for owner, name, stand_in in (
-                (connection, "_build", lambda: in_force.engine),
+                (backend, "_build", lambda: in_force.engine),
                 (cache, "_kept", cache._Kept()),
                 (cache, "access_list", lambda: NOBODY),
                 (cache, "enforcement_enabled", lambda: True),
@@ -99,11 +101,11 @@ class override_rules(TestContextDecorator):
                 (storage, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "api_key_known", self._api_keys.__contains__),
-                (notices, "_told", notices.Told()),
-                (notices, "_reached", notices.Told()),
-                (holding, "_sleep", in_force.clock.sleep),
-                (holding, "_asleep", in_force.clock.asleep),
-                (holding, "_clock", lambda: in_force.clock() / 1_000_000),
+                (events, "_told", events.Told()),
+                (events, "_reached", events.Told()),
+                (slots, "_sleep", in_force.clock.sleep),
+                (slots, "_asleep", in_force.clock.asleep),
+                (slots, "_clock", lambda: in_force.clock() / 1_000_000),
             ):
                 stack.enter_context(patch.object(owner, name, stand_in))
             in_force(*self._rules)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine.limits import Limit
 from ..rules.ruleset import OPTIONS, RuleRecord, rule_from
-from ..rules.tables import models
+from ..rules.stored.tables import models
 
 #: A record, or the fields of a rule as `override_rules` describes them.
 WrittenRule = RuleRecord | Mapping[str, Any]

@@ -11,8 +11,9 @@ import redis
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_ratelimiter import connection, holding
+from django_ratelimiter import backend
 from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.limiter import slots
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 
 from .pages import ADD_RULE, rule_form
@@ -53,7 +54,7 @@ def engine_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     def get_engine() -> Any:
         raise EngineUnavailable("refused")
 
-    monkeypatch.setattr("django_ratelimiter.rules.versions.get_engine", get_engine)
+    monkeypatch.setattr("django_ratelimiter.rules.stored.versions.get_engine", get_engine)
 
 
 @pytest.fixture
@@ -61,9 +62,9 @@ def visitor(
     transactional_db: None, client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Visitor]:
     engine = TimedEngine(redis_client)
-    monkeypatch.setattr(connection, "_engine", engine)
+    monkeypatch.setattr(backend, "_engine", engine)
     visitor = Visitor(client, engine)
-    monkeypatch.setattr(holding, "_sleep", visitor.held.append)
+    monkeypatch.setattr(slots, "_sleep", visitor.held.append)
     yield visitor
     visitor.close(engine.now_us, len(visitor.open))
 

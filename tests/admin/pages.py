@@ -9,7 +9,7 @@ from typing import Any
 from django.urls import reverse
 
 from django_ratelimiter.models import RuleLimit
-from django_ratelimiter.rules import storage
+from django_ratelimiter.rules.stored import storage
 
 RULES = reverse("admin:django_ratelimiter_rule_changelist")
 ADD_RULE = reverse("admin:django_ratelimiter_rule_add")

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_ratelimiter.models import Rule
-from django_ratelimiter.rules import code
+from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle
 
 from .pages import RULES, shown
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_registered", {})
+    monkeypatch.setattr(inline, "_registered", {})
 
 
 def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
-    code.register(code.rule_of("code:shop.order", 100, 60, "user or ip"))
-    code.register(code.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
+    inline.register(inline.rule_of("code:shop.order", 100, 60, "user or ip"))
+    inline.register(inline.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
     response = admin_client.get(RULES)
     assert response.context["rules_in_code"] == [
         ("code:shop.closed", "shadow", "<key>", "refuses every request"),
@@ -40,7 +40,7 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
 
 def test_stand_in_the_column_of_the_list(admin_client: Client, rule: Rule) -> None:
     """Below the whole page there would be a gap, as tall as the filters beside the list."""
-    code.register(code.rule_of("code:shop.order", 100, 60, "ip"))
+    inline.register(inline.rule_of("code:shop.order", 100, 60, "ip"))
     form = shown(admin_client.get(RULES)).partition('id="changelist-form"')[2].partition("</form>")[0]
     assert "Rules written in code" in form
 

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.html import parse_html
 from django.test.utils import CaptureQueriesContext
 
-from django_ratelimiter.admin.selects import PlainSelect
+from django_ratelimiter.admin.rules.selects import PlainSelect
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 

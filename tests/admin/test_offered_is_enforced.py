@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.admin.forms import LimitAloneForm
+from django_ratelimiter.admin.rules.forms import LimitAloneForm
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine, Verdict
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used

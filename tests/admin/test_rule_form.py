@@ -146,7 +146,7 @@ class TestForm:
         assert column in errors or all(column in limit for limit in errors["limits"])
 
 
-OWN = {"IDENTITIES": {"tenant": "tests.test_identity_values.tenant_of"}}
+OWN = {"IDENTITIES": {"tenant": "tests.identity.test_values.tenant_of"}}
 
 
 class TestIdentities:

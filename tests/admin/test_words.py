@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.admin.words import place_in_words
+from django_ratelimiter.admin.formatting import place_in_words
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.models import Rule
+from django_ratelimiter.rules.formatting import limit_in_words
 from django_ratelimiter.rules.ruleset import LimitRecord
-from django_ratelimiter.rules.words import limit_in_words
 
 
 class TestWords:

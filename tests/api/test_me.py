@@ -11,7 +11,7 @@ from django.test import Client, override_settings
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.api import throttling
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
@@ -158,7 +158,7 @@ class TestLimits:
 
         make_rule("api")
         assert told(as_ann, "remaining") == [("api", 5)]
-        monkeypatch.setattr(connection, "_engine", Gone())
+        monkeypatch.setattr(backend, "_engine", Gone())
         assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
 
 

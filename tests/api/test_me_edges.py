@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 from django.utils import timezone, translation
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
@@ -106,7 +106,7 @@ def test_where_redis_goes_away_in_between(make_rule: MakeRule, as_ann: Client, m
         raise EngineUnavailable("gone")
 
     for name in ("refund", "peek"):
-        monkeypatch.setattr(type(connection.get_engine()), name, gone)
+        monkeypatch.setattr(type(backend.get_engine()), name, gone)
     assert told(as_ann, "remaining") == [("per-ip", None)]
 
 

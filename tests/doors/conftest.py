@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_ratelimiter import connection, holding
+from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.engine.resilience import LocalEngine
+from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.limiter import slots
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
@@ -85,11 +86,11 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the engine, which counts in memory, and of whoever waits."""
     clock = Clock()
-    monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr("django_ratelimiter.outage._local", LocalEngine(clock))
-    monkeypatch.setattr(holding, "_sleep", clock.sleep)
-    monkeypatch.setattr(holding, "_asleep", clock.asleep)
-    monkeypatch.setattr(holding, "_clock", clock.seconds)
+    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine(clock))
+    monkeypatch.setattr(slots, "_sleep", clock.sleep)
+    monkeypatch.setattr(slots, "_asleep", clock.asleep)
+    monkeypatch.setattr(slots, "_clock", clock.seconds)
     return clock
 
 

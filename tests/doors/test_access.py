@@ -15,7 +15,8 @@ from pytest_django import DjangoAssertNumQueries
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.rules import entries, remembered
+from django_ratelimiter.rules import ttl_cache
+from django_ratelimiter.rules.stored import access_cache
 
 from .conftest import Clock, MakeRule
 
@@ -135,18 +136,18 @@ class TestAllowed:
 class TestRemembering:
     def test_a_change_is_obeyed_when_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1_000.0
-        monkeypatch.setattr(remembered.time, "monotonic", lambda: now)
-        assert entries.access_list().lookup(ADDRESS, None, None) is None
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
         entry = enter(expires_at=timezone.now() + timedelta(hours=1))
-        assert entries.access_list().lookup(ADDRESS, None, None) is None
+        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
         now += 5
-        found = entries.access_list()
+        found = access_cache.access_list()
         assert found.lookup(ADDRESS, None, None) is not None
         now += 5
-        assert entries.access_list() is found  # nothing changed, so nothing is built anew
+        assert access_cache.access_list() is found  # nothing changed, so nothing is built anew
         AccessEntry.objects.filter(pk=entry.pk).update(expires_at=timezone.now())
         now += 5
-        assert entries.access_list().lookup(ADDRESS, None, None) is None
+        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
 
     def test_no_query_when_warm(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
         AccessEntry.objects.bulk_create(
@@ -155,9 +156,9 @@ class TestRemembering:
         )
         request = RequestFactory(REMOTE_ADDR="198.3.7.9").get("/")
         with django_assert_num_queries(1):
-            assert entries.access_list().lookup("198.3.7.9", None, None)
+            assert access_cache.access_list().lookup("198.3.7.9", None, None)
         with django_assert_num_queries(0):
-            assert entries.access_list().lookup("198.15.7.9", None, None)
+            assert access_cache.access_list().lookup("198.15.7.9", None, None)
         limiter.check(RequestFactory().get("/"))
         with django_assert_num_queries(0):
             assert not limiter.check(request).allowed
@@ -165,15 +166,15 @@ class TestRemembering:
     def test_as_many_as_a_process_can_hold(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(entries, "MOST_HELD", 2)
+        monkeypatch.setattr(access_cache, "MOST_HELD", 2)
         for last in range(3):
             enter(value=f"192.0.2.{last}")
-        found = entries.access_list()
+        found = access_cache.access_list()
         assert [found.lookup(f"192.0.2.{last}", None, None) is not None for last in range(3)] == [False, True, True]
         assert "more than 2 access entries" in caplog.text
 
     def test_a_row_of_sql_that_cannot_be_read_costs_only_itself(self, caplog: pytest.LogCaptureFixture) -> None:
         enter(value="nonsense")
         enter()
-        assert entries.access_list().lookup(ADDRESS, None, None) is not None
+        assert access_cache.access_list().lookup(ADDRESS, None, None) is not None
         assert "is not in force" in caplog.text

@@ -20,16 +20,18 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 from django.utils.functional import SimpleLazyObject
 
-from django_ratelimiter import connection, headers, limiter, middleware, waiting
+from django_ratelimiter import backend, headers, limiter, middleware
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine
+from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier
-from django_ratelimiter.rules import cache, storage
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
 
+from ..limiter.test_limiter import Broken
 from .conftest import Clock, MakeRule
-from .test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
 
@@ -95,7 +97,7 @@ def test_what_may_block_is_done_elsewhere(
     make_rule("users", quota=2, tier=tier, partition_by=["user"])
     make_rule("leases", quota=9, algorithm="concurrency", limit={"window_seconds": 60})
     async_client.force_login(User.objects.create(username="ann"))
-    monkeypatch.setattr(connection, "_engine", Own(clock))
+    monkeypatch.setattr(backend, "_engine", Own(clock))
     for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (storage, "load")):
         monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
     monkeypatch.setattr(middleware, "refusal", off_the_loop(headers.refusal))
@@ -178,7 +180,7 @@ def test_many_tasks_share_one_reading_of_stale_rules(
 
     assert all(decision.results for decision in async_to_sync(decide_all)())
     assert len(loads) == 1
-    connection.get_engine().publish(cache.invalidate() and storage.committed_version())
+    backend.get_engine().publish(cache.invalidate() and storage.committed_version())
     cache._kept.outdated = False  # as if another process had made that edit
     loads.clear()
     assert all(decision.results for decision in async_to_sync(decide_all)())
@@ -311,8 +313,8 @@ def test_without_the_engine_failure_policies_decide(
     get: Any, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, policy: str, status: int
 ) -> None:
     make_rule("all", quota=1, failure_policy=policy)
-    assert connection.get_engine()
-    monkeypatch.setattr(connection, "_engine", Broken())
+    assert backend.get_engine()
+    monkeypatch.setattr(backend, "_engine", Broken())
     assert [get("/native/").status_code for _ in range(2)] == [status, status]
 
 
@@ -327,8 +329,8 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
         raise SynchronousOnlyOperation
 
     async def together() -> None:
-        await asyncio.gather(*(waiting.Lookup(look, together=True).atake() for _ in range(2)))
+        await asyncio.gather(*(io.Lookup(look, together=True).atake() for _ in range(2)))
 
     for _ in range(3):
         asyncio.run(together())
-    assert len(waiting._locks) == 1
+    assert len(io._locks) == 1

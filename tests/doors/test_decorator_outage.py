@@ -28,7 +28,7 @@ class Broken:
 
 @pytest.fixture
 def _outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
 
 
 def requests(number: int) -> list[HttpRequest]:

@@ -18,7 +18,7 @@ import django_ratelimiter
 from django_ratelimiter import core, exceptions
 from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.rules import code
+from django_ratelimiter.rules import inline
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
@@ -173,7 +173,7 @@ def test_settings_for_addresses(settings: dict[str, Any], meta: dict[str, str], 
     ],
 )
 def test_rates(rate: str, parsed: tuple[int, int]) -> None:
-    assert code.parse_rate(rate) == parsed
+    assert inline.parse_rate(rate) == parsed
 
 
 @pytest.mark.parametrize("rate", ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x"])
@@ -235,7 +235,7 @@ def test_nothing_is_known_of_usage_in_an_outage(monkeypatch: pytest.MonkeyPatch)
         def peek(self, *_args: Any, **_options: Any) -> None:
             raise EngineUnavailable("gone")
 
-    monkeypatch.setattr("django_ratelimiter.waiting.get_engine", Gone)
+    monkeypatch.setattr("django_ratelimiter.limiter.io.get_engine", Gone)
     assert get_usage(*asked(1), group="a", key="ip", rate="1/m") is None
 
 

@@ -22,9 +22,9 @@ from rest_framework.views import APIView
 
 from django_ratelimiter import decorators, limiter
 from django_ratelimiter.decorators import Ratelimited, get_usage, is_ratelimited, ratelimit
+from django_ratelimiter.limiter.charges import Extra
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.planning import Extra
-from django_ratelimiter.rules import code
+from django_ratelimiter.rules import inline
 
 from .conftest import MakeRule
 from .test_decorator_rates import asked, limited, noting
@@ -246,7 +246,7 @@ def test_a_callable_that_has_to_wait_is_called_in_a_thread() -> None:
 
 
 def test_of_stacked_rates_a_refusal_spends_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_registered", {})
+    monkeypatch.setattr(inline, "_registered", {})
 
     @ratelimit(key="ip", rate="5/d")
     @ratelimit(key="ip", rate="1/h")
@@ -259,7 +259,7 @@ def test_of_stacked_rates_a_refusal_spends_nothing_of_the_others(monkeypatch: py
             view(request)
     usage = get_usage(*asked(1), fn=view, key="ip", rate="1/h")
     assert usage == {"count": 2, "limit": 1, "should_limit": True, "time_left": 3_600}
-    [outer] = [rule for rule in code.registered() if rule.limits[None][0].limit.quota == 5]
+    [outer] = [rule for rule in inline.registered() if rule.limits[None][0].limit.quota == 5]
     verdict = limiter.check(*asked(1), extra=[Extra(outer, "ip:127.0.0.1")]).results[0].verdict
     assert verdict is not None
     assert verdict.remaining == 3
@@ -272,7 +272,7 @@ def test_a_rate_of_a_view_and_a_rule_are_all_or_nothing(client: Client, make_rul
 
 
 def test_rules_are_shown_before_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_registered", {})
+    monkeypatch.setattr(inline, "_registered", {})
 
     @ratelimit(key="ip", rate="100/h")
     def view(request: HttpRequest) -> None:
@@ -281,7 +281,7 @@ def test_rules_are_shown_before_they_are_met(monkeypatch: pytest.MonkeyPatch) ->
     class Other(View):
         get = method_decorator(ratelimit(key="ip", rate="7/h"))(Plain.get)
 
-    [rule] = code.registered()
+    [rule] = inline.registered()
     assert rule.partition_by == ("ip",)
     assert (rule.mode, rule.limits[None][0].limit.quota) == ("enforce", 100)
 

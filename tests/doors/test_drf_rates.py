@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import Client, override_settings
 from rest_framework.throttling import SimpleRateThrottle as FrameworksThrottle
 
-from django_ratelimiter.rules import code
+from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle
 
 from .drf_views import factory, rates, statuses, view_of
@@ -96,8 +96,8 @@ def test_what_cannot_be_enforced_says_why() -> None:
 
 
 def test_slugs_fit_where_slugs_of_rules_do() -> None:
-    assert code.slug_of("shop.views.order") == "code:shop.views.order"
-    long = [code.slug_of(f"{'package.' * number}view") for number in (9, 10)]
+    assert inline.slug_of("shop.views.order") == "code:shop.views.order"
+    long = [inline.slug_of(f"{'package.' * number}view") for number in (9, 10)]
     assert len(set(long)) == 2
     assert all(len(slug) == 50 and slug.startswith("code:") for slug in long)
-    assert code.slug_of("f.<locals>.view") != code.slug_of("f.-locals-.view")
+    assert inline.slug_of("f.<locals>.view") != inline.slug_of("f.-locals-.view")

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle as FrameworksThrottle
 from rest_framework.views import APIView
 
-from django_ratelimiter.rules import code
+from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle, UserRateThrottle
 
 from .conftest import MakeRule
@@ -110,13 +110,13 @@ def test_an_outage_leaves_a_share_of_the_rate(client: Client, monkeypatch: pytes
             raise EngineUnavailable("gone")
 
     gets(client, "/unscoped/", 1)
-    monkeypatch.setattr("django_ratelimiter.connection._engine", Gone())
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Gone())
     assert gets(client, "/export/", 2) == [200, 429]
 
 
 @rates
 def test_the_rule_is_known_once_it_is_met(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_registered", {})
+    monkeypatch.setattr(inline, "_registered", {})
     client.get("/anon/")
-    [rule] = code.registered()
+    [rule] = inline.registered()
     assert (rule.slug, rule.partition_by, rule.limits[None][0].limit.quota) == ("code:anon", ("caller",), 1)

@@ -17,7 +17,7 @@ from django.urls import include, path, re_path
 from django.utils import translation
 from django.utils.functional import lazy
 
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.middleware import exempt_paths
@@ -210,9 +210,9 @@ def test_the_frameworks_429_and_503_bear_our_fields(
     assert int(refused["Retry-After"]) > 86_000
     assert "detail" in refused.json()
     assert refused["Cache-Control"] == "no-store"
-    from .test_limiter import Broken
+    from ..limiter.test_limiter import Broken
 
-    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
     closed = client.get("/throttled/scoped/")
     assert (closed.status_code, closed["Retry-After"]) == (503, "1")
     assert "RateLimit" not in closed

@@ -102,7 +102,7 @@ def test_an_outage_is_503(client: Client, urls: Any, monkeypatch: pytest.MonkeyP
         def check(self, *args: Any, **kwargs: Any) -> None:
             raise EngineUnavailable("out of reach")
 
-    monkeypatch.setattr("django_ratelimiter.connection._engine", Broken())
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
     with override_settings(ROOT_URLCONF=urls, DEBUG=debug):
         answer = client.get("/api/closed")
     assert (answer.status_code, answer["Retry-After"]) == (503, "1")

@@ -23,7 +23,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import MemoryEngine
@@ -224,13 +224,13 @@ def test_every_door_decides_the_same(
     )
 
     # In two stages: those who are refused in the first do not meet the rules of the second.
-    monkeypatch.setattr(connection, "_engine", MemoryEngine(clock))
+    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
     staged = decisions("/throttled/", clock, middleware=True, is_async=False, length=2_000)
     assert [decision.allowed for decision in staged] == [decision.allowed for decision in first[:2_000]]
 
     redis_client.config_resetstat()
     for namespace, (name, (url, middleware, is_async, scope)) in enumerate(DOORS.items()):
-        monkeypatch.setattr(connection, "_engine", ByClock(RedisEngine(redis_client, str(namespace)), clock))
+        monkeypatch.setattr(backend, "_engine", ByClock(RedisEngine(redis_client, str(namespace)), clock))
         with cache.editing():
             Rule.objects.update(scope=scope)
         found = list(map(told, decisions(url, clock, middleware=middleware, is_async=is_async)))

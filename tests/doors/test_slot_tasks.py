@@ -11,7 +11,7 @@ from celery import Celery
 from celery.canvas import Signature
 from celery.exceptions import Retry
 
-from django_ratelimiter import connection, tasks
+from django_ratelimiter import backend, tasks
 from django_ratelimiter.exceptions import LimitExceeded
 
 from .conftest import Clock, MakeRule
@@ -76,7 +76,7 @@ def worker(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Worker:
 def charges(expected: int) -> Iterator[None]:
     """So many requests are admitted and counted meanwhile."""
     yield
-    engine = connection.get_engine()
+    engine = backend.get_engine()
     batches = engine.take_usage(now_us=2**52)
     assert sum(count.allowed for batch in batches for count in engine.read_usage(batch)) == expected
 

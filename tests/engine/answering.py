@@ -10,7 +10,7 @@ from types import TracebackType
 
 from hiredis import ProtocolError, Reader
 
-from django_ratelimiter.engine.scripts import CHECK_SHA
+from django_ratelimiter.engine.redis.scripts import CHECK_SHA
 
 VERDICT = b"*5\r\n:1700000000000000\r\n:7\r\n:0\r\n:86400000\r\n:0\r\n"
 USUAL = {

@@ -6,8 +6,8 @@ from itertools import repeat
 
 import pytest
 
-from django_ratelimiter.engine import resilience
-from django_ratelimiter.engine.resilience import FIRST_WAIT, LONGEST_WAIT, MOST_FAILURES, Breaker
+from django_ratelimiter.engine import breaker as resilience
+from django_ratelimiter.engine.breaker import FIRST_WAIT, LONGEST_WAIT, MOST_FAILURES, Breaker
 
 ERROR = OSError("gone")
 

@@ -11,7 +11,7 @@ import redis
 from django_ratelimiter.engine import Charge, Engine, Limit, StaleRules, UsageCount
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.usage import LATER, MOST_ENTRIES_HELD, PATIENCE, Held, Unsent, counts_of, field_of
-from tests.engine.test_usage_counts import FIRST, collected
+from tests.engine.redis.test_usage_counts import FIRST, collected
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 60, "fixed_window", soft_quota=3)

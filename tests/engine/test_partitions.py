@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, Verdict
-from django_ratelimiter.engine import partitions as module
-from django_ratelimiter.engine.partitions import WEIGHT, Notes, heaviest_of, is_sampled
+from django_ratelimiter.engine import partition_stats as module
+from django_ratelimiter.engine.partition_stats import WEIGHT, Notes, heaviest_of, is_sampled
 from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
 from tests.clusters import Cluster
 

@@ -9,7 +9,7 @@ from django.core import serializers
 from django.core.management import call_command
 
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.rules import access
+from django_ratelimiter.values import access
 
 from .refusals import assert_database_refuses, refused
 

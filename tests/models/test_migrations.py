@@ -157,7 +157,7 @@ print(TierAssignment.objects.get(user__username="ada"))
 TierAssignment.objects.update(multiplier=2)
 from django.db import reset_queries
 from django_ratelimiter.rules import tiers
-from django_ratelimiter.rules.compiler import snapshot_of_rows
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 from django_ratelimiter.rules.ruleset import RuleSet
 rules, key = RuleSet.from_snapshot(snapshot_of_rows()), str(Person.objects.get().pk)
 for _ in range(2):

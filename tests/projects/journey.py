@@ -109,10 +109,11 @@ class Journey:
         """Send requests: by a stranger, by somebody whose quota is doubled, by one who is denied and one who was."""
         from django.test import Client
 
-        from django_ratelimiter.rules import cache, entries, tiers
+        from django_ratelimiter.rules import cache, tiers
+        from django_ratelimiter.rules.stored import access_cache
 
         tiers.forget()
-        entries.forget()
+        access_cache.forget()
         cache._mark_outdated()
         assert [self.visitor.get("/hello/").status_code for _ in range(5)] == [200] * 3 + [429] * 2
         ada = Client(REMOTE_ADDR="192.0.2.1")
@@ -184,7 +185,7 @@ class Journey:
     def leave(self) -> None:
         """Stop and resume all enforcement, delete the rule, and the one who made it."""
         from django_ratelimiter.models import RuleSetVersion, TierAssignment
-        from django_ratelimiter.rules import storage
+        from django_ratelimiter.rules.stored import storage
 
         command("off")
         assert not storage.enforcement_enabled()
@@ -249,7 +250,7 @@ def command(action: str) -> str:
 
 def timed_engine() -> Any:
     """The project's engine, for whose decisions it is AGO seconds ago."""
-    from django_ratelimiter.connection import get_engine
+    from django_ratelimiter.backend import get_engine
 
     engine: Any = get_engine().engine  # type: ignore[attr-defined]
     call, then_us = engine._call, int((time.time() - AGO) * 1e6)

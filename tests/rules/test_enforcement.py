@@ -12,12 +12,13 @@ from django.db import OperationalError, transaction
 from django.test import Client, RequestFactory
 
 from django_ratelimiter import limiter
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion
-from django_ratelimiter.rules import cache, entries, storage, versions
+from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.rules.stored import access_cache, storage, versions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,7 +92,7 @@ def test_a_snapshot_that_does_not_say_is_enforced() -> None:
 
 def test_while_stopped_nothing_is_decided_counted_or_told(client: Client, redis_client: redis.Redis) -> None:
     AccessEntry.objects.create(kind="ip", value="192.0.2.1")
-    entries.forget()
+    access_cache.forget()
     assert [client.get("/hello/").status_code for _ in range(2)] == [200, 429]
     assert client.get("/hello/", REMOTE_ADDR="192.0.2.1").status_code == 403
     before = counted(redis_client)
@@ -138,7 +139,7 @@ def test_a_process_is_told_by_its_next_decision(now: list[float]) -> None:
 
 def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: list[float]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    entries.forget()
+    access_cache.forget()
     assert ask().access
     cache.switch_enforcement(False)
     found = told_elsewhere(now)

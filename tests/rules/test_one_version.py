@@ -16,10 +16,11 @@ from django.db import OperationalError, connection, transaction
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Version
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
-from django_ratelimiter.rules import cache, storage, versions
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage, versions
 from tests.rules.test_versions import held, make_rule, quota_in_force
 
 pytestmark = pytest.mark.django_db(transaction=True)

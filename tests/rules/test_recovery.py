@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.engine import StaleRules, Version
 from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache, versions
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import versions
 from example_project.redis_server import RedisServer
 from tests.engine.slow import SlowProxy
 
@@ -29,7 +30,7 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     rule = Rule.objects.create(slug="rule", name="rule", path="/items/1/", path_kind="exact", mode="enforce")
     limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
     assert quota() == 50
-    engine, before = connection.get_engine(), cache._kept
+    engine, before = backend.get_engine(), cache._kept
     publish = engine.publish
 
     # Another process saves, and Redis does not hear of it.

@@ -19,13 +19,14 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from django_ratelimiter import limiter
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import Version
+from django_ratelimiter.limiter.charges import Extra
 from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.planning import Extra
-from django_ratelimiter.rules import cache, code, entries, storage, tables, tiers
+from django_ratelimiter.rules import cache, inline, tiers
+from django_ratelimiter.rules.stored import access_cache, storage, tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +66,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def extra(quota: int = 2) -> Extra:
-    return Extra(code.rule_of("code:coded", quota, 86_400, "id", algorithm="token_bucket"), "id:1")
+    return Extra(inline.rule_of("code:coded", quota, 86_400, "id", algorithm="token_bucket"), "id:1")
 
 
 def ask() -> Any:
@@ -138,7 +139,7 @@ def test_tables_made_by_another_process_are_found_within_rules_max_age(
     missing |= set(connection.introspection.table_names())
     time.seconds += 6
     tiers.forget()
-    entries.forget()
+    access_cache.forget()
     assert [check(ask()).allowed for _ in range(3)] == [True, False, False]
     assert len(looked) == 2
     time.seconds += 600

@@ -16,9 +16,9 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter.decision import NOTHING_TO_DECIDE
+from django_ratelimiter.limiter.charges import plan, request_question
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
-from django_ratelimiter.planning import plan, request_question
-from django_ratelimiter.rules import cache, remembered, tiers
+from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.tiers import Standing, standing_for
 
@@ -157,7 +157,7 @@ class TestRemembering:
         self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1_000.0
-        monkeypatch.setattr(remembered.time, "monotonic", lambda: now)
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
         assert (standing(rules), standing(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
         assign("pro")
         assign("pro", partition="ip:192.0.2.7")
@@ -189,7 +189,7 @@ class TestRemembering:
                 assert standing_for(rules, None, key, lambda names: None).tier == rules.tiers["pro"]
 
     def test_memory_is_bounded(self, rules: RuleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(remembered, "CACHE_SIZE", 10)
+        monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 10)
         for number in range(35):
             standing_for(rules, None, f"{number:064x}")
             tiers.api_key_known(f"{number:064x}")

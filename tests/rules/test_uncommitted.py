@@ -15,12 +15,13 @@ from django.db import connection, transaction
 from django.test import RequestFactory, TestCase
 
 from django_ratelimiter import limiter
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import StaleRules, Version
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
-from django_ratelimiter.rules import cache, entries, storage, uncommitted, versions
-from django_ratelimiter.usage.collect import collect
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import access_cache, storage, uncommitted, versions
+from django_ratelimiter.usage.collector.collect import collect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -149,14 +150,14 @@ def test_a_number_that_a_savepoint_has_taken_and_given_back_reaches_nobody(limit
 
 def test_what_needs_no_charge_asks_the_engine_nothing_meanwhile(limit: RuleLimit, asked: list[Any]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    entries.forget()
+    access_cache.forget()
     with transaction.atomic():
         limit.delete()
         asked.clear()
         cache._kept.asked_at = float("-inf")
         assert ask().access
         AccessEntry.objects.all().delete()
-        entries.forget()
+        access_cache.forget()
         assert ask().results == ()
         assert asked == []
         assert cache.is_time_to_ask(cache._kept.rules)  # nobody has asked in the place of other threads

@@ -10,11 +10,12 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.test import TestCase
 
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import EngineUnavailable, StaleRules, Version
 from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
-from django_ratelimiter.rules import cache, storage, versions
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage, versions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -93,7 +93,7 @@ def tier_of(request: HttpRequest) -> str | None:
 def decide(requests: int, number: int) -> Noted:
     """What one process does."""
     from django_ratelimiter import limiter
-    from django_ratelimiter.connection import get_engine
+    from django_ratelimiter.backend import get_engine
     from django_ratelimiter.engine import EngineUnavailable
 
     noted, chance, make = Noted(), random.Random(number), RequestFactory()
@@ -131,11 +131,11 @@ def main(requests: int, processes: int) -> None:
     from django.conf import settings
     from django.test import override_settings
 
-    from django_ratelimiter.engine import resilience
+    from django_ratelimiter.engine import breaker
 
     django.setup()
     logging.getLogger("django_ratelimiter").setLevel(logging.CRITICAL)
-    resilience.LONGEST_WAIT = 0.1  # type: ignore[misc]
+    breaker.LONGEST_WAIT = 0.1  # type: ignore[misc]
     ours = {"TIER_RESOLVER": "tests.system.deciding.tier_of", "DENIAL_MEMORY": 0.2, "VERSION_CHECK_INTERVAL": 0.2}
     with override_settings(RATELIMITER={**settings.RATELIMITER, **ours}):
         results = fork.Queue()

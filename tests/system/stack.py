@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from django.test import AsyncClient, Client
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.engine import EngineUnavailable
 from tests.engine.enduring import may_have_been_run
 
@@ -106,7 +106,7 @@ def wait_for_all(several: Sequence[Traffic], condition: Condition) -> None:
 
 @contextmanager
 def in_threads(*addresses: str) -> Iterator[Traffic]:
-    traffic, engine = Traffic(addresses), connection.get_engine()
+    traffic, engine = Traffic(addresses), backend.get_engine()
     check = engine.check
 
     def timed(charges: Any, **options: Any) -> Any:
@@ -152,7 +152,7 @@ def on_an_event_loop(*addresses: str) -> Iterator[Traffic]:
     traffic = Traffic(addresses)
 
     async def main() -> None:
-        engine = connection.get_async_engine()
+        engine = backend.get_async_engine()
         check: Callable[..., Awaitable[Any]] = engine.check
 
         async def timed(charges: Any, **options: Any) -> Any:
@@ -185,7 +185,7 @@ def on_an_event_loop(*addresses: str) -> Iterator[Traffic]:
         except BaseException as error:
             traffic.errors.append(error)
 
-    connection.get_engine()
+    backend.get_engine()
     thread = threading.Thread(target=run)
     thread.start()
     try:

@@ -17,7 +17,7 @@ from django.test import Client
 from django.test.utils import override_settings
 from django.urls import reverse
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules
 from django_ratelimiter.engine.usage import shard_of
 from django_ratelimiter.models import Rule, UsageBucket
@@ -49,7 +49,7 @@ def cluster(bare_cluster: Cluster) -> Iterator[Cluster]:
 
 def engine() -> Any:
     """The one that the limiter asks."""
-    return connection.get_engine()
+    return backend.get_engine()
 
 
 def charge_at(cluster: Cluster, server: ServerWith) -> Charge:

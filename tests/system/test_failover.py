@@ -15,9 +15,9 @@ import pytest
 from django.db.models import Sum
 from django.test.utils import override_settings
 
-from django_ratelimiter import connection
+from django_ratelimiter import backend
 from django_ratelimiter.models import UsageBucket
-from django_ratelimiter.usage.collect import collect
+from django_ratelimiter.usage.collector.collect import collect
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, Watched, until
 
@@ -83,7 +83,7 @@ def set_up(request: pytest.FixtureRequest, make_rule: MakeRule, monkeypatch: pyt
 
 def counted() -> dict[str, int]:
     """What the collector finds, by path."""
-    engine: Any = connection.get_engine()
+    engine: Any = backend.get_engine()
     engine.flush()
     engine.take_usage(now_us=int((time.time() + 120) * 1_000_000))
     collect()

@@ -21,7 +21,8 @@ from django.test.utils import CaptureQueriesContext, override_settings
 from django_ratelimiter import limiter
 from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
 from django_ratelimiter.models import Rule
-from django_ratelimiter.rules import cache, versions
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import versions
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, Watched, until
 from tests.engine.hits import client_of

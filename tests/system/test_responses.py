@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit, Verdict
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, RuleLimit

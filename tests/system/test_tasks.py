@@ -13,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from django_ratelimiter.connection import get_engine
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from example_project.watched_process import WatchedProcess

@@ -25,7 +25,7 @@ from django.db.models import Sum
 from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from tests.clusters import ServerWith
-from tests.test_usage_crash import Collector
+from tests.usage.test_crash import Collector
 
 PROCESSES = 4
 #: After so many requests, every kind of rule has said all that it can say.

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from redis import Redis
 
-from ..partitions import MINUTE_US
-from ..scripts import TAKE_USAGE
+from ..partition_stats import MINUTE_US
+from .scripts import TAKE_USAGE
 
 USAGE_SECONDS: Final = 8 * 86_400
 

@@ -13,11 +13,11 @@ from redis.exceptions import ResponseError
 
 from ..base import Charge, WrongServer
 from ..limits import Algorithm, Limit
-from ..partitions import MINUTE_US, is_sampled
-from ..plan import Mode
+from ..partition_stats import MINUTE_US, is_sampled
 from ..usage import Held
-from . import RedisEngine
 from .closing import close_minutes, waiting
+from .engine import RedisEngine
+from .protocol import Mode
 
 _LABEL: Final = "dry|run"
 

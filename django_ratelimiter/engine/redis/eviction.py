@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from ...exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
-    from . import RedisEngine
+    from .engine import RedisEngine
 
 
 def evicting(engine: RedisEngine) -> set[str]:

@@ -11,15 +11,15 @@ from django.db import DatabaseError, OperationalError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...backend import get_engine
 from ...conf import settings
-from ...connection import get_engine
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...rules import cache
-from ...usage.alarms import Marks, tell
-from ...usage.collect import Collected, Progress, collect
-from ...usage.lag import waiting
-from ...usage.prune import prune
+from ...usage.collector.alerts import Marks, tell
+from ...usage.collector.collect import Collected, Progress, collect
+from ...usage.collector.lag import waiting
+from ...usage.collector.prune import prune
 
 
 class Command(BaseCommand):

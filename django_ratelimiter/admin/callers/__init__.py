@@ -1,0 +1,1 @@
+"""Who calls: tiers, assignments and access entries."""

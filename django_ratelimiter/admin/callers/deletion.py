@@ -1,0 +1,70 @@
+"""What goes when tiers are deleted: shown as Django shows it, but with their assignments counted and not loaded.
+
+There may be a million of them. The deletion itself is Django's, which deletes them in the database as long as nobody
+listens for their signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.admin.sites import AdminSite
+from django.contrib.admin.utils import NestedObjects, quote
+from django.db import router
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.formats import number_format
+from django.utils.html import format_html
+from django.utils.text import capfirst
+
+from ...models import Tier, TierAssignment
+
+
+class _OtherObjects(NestedObjects):
+    """All that goes along, except for assignments."""
+
+    def related_objects(self, related_model: Any, related_fields: Any, objs: Any) -> Any:
+        found = super().related_objects(related_model, related_fields, objs)
+        return found.none() if related_model is TierAssignment else found
+
+
+def deleted_with_tiers(
+    tiers: Iterable[Tier], request: HttpRequest, site: AdminSite
+) -> tuple[list[Any], dict[Any, int], set[Any], list[Any]]:
+    """What `ModelAdmin.get_deleted_objects` returns: lines to show, numbers by kind, rights that are missing, and what
+    protects them.
+    """
+    tiers = list(tiers)
+    using = router.db_for_write(Tier)
+    collector = _OtherObjects(using=using, origin=tiers)
+    collector.collect(tiers)
+    assignments = TierAssignment.objects.using(using).filter(tier__in=tiers).count()
+    rows = [row for of_kind in collector.model_objs.values() for row in of_kind]
+    missing = {row._meta.verbose_name for row in rows if not _may_delete(type(row), row, request, site)}
+    lines = collector.nested(lambda row: _line(row, site))
+    of_kinds: dict[Any, Any] = dict(collector.model_objs)  # by model; the stubs say by name
+    numbers = {model._meta.verbose_name_plural: len(rows) for model, rows in of_kinds.items()}
+    if assignments:
+        kind = TierAssignment._meta.verbose_name_plural
+        lines.append(f"{number_format(assignments)} {kind}")
+        numbers[kind] = assignments
+        if not _may_delete(TierAssignment, None, request, site):
+            missing.add(TierAssignment._meta.verbose_name)
+    return lines, numbers, missing, [_line(row, site) for row in collector.protected]
+
+
+def _may_delete(model: Any, row: Any, request: HttpRequest, site: AdminSite) -> bool:
+    """row: `None` = any row of the model. A model without an admin, such as that of limits, takes no right."""
+    return not site.is_registered(model) or site.get_model_admin(model).has_delete_permission(request, row)
+
+
+def _line(row: Any, site: AdminSite) -> Any:
+    """A row by its kind and name, with a link to its page if there is one."""
+    kind = capfirst(row._meta.verbose_name)
+    try:
+        name = f"{site.name}:{row._meta.app_label}_{row._meta.model_name}_change"
+        url = reverse(name, args=[quote(row.pk)])
+    except NoReverseMatch:
+        return f"{kind}: {row}"
+    return format_html('{}: <a href="{}">{}</a>', kind, url, row)

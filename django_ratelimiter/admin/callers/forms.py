@@ -1,0 +1,140 @@
+"""The forms behind the admin's pages of callers: who is in which tier, who is denied, who is allowed past all rules."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...identity import MAX_API_KEY, hash_api_key
+from ...models import AccessEntry, TierAssignment
+from ..rules.forms import PlainDecimalField
+
+
+def _multiplier_field() -> forms.DecimalField:
+    """A multiplier without the zeros that the database pads it with."""
+    field = TierAssignment._meta.get_field("multiplier")
+    return PlainDecimalField(
+        label=capfirst(field.verbose_name),
+        help_text=field.help_text,
+        max_digits=field.max_digits,
+        decimal_places=field.decimal_places,
+        min_value=Decimal("0.001"),
+        initial=1,
+        required=False,
+        widget=AdminIntegerFieldWidget,
+    )
+
+
+def _api_key_field() -> forms.CharField:
+    """A key as callers send it, typed once: only its hash is kept, and nothing shows the key again."""
+    return forms.CharField(
+        label=gettext_lazy("API key"),
+        max_length=MAX_API_KEY,
+        required=False,
+        validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only carry ASCII characters."))],
+        widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
+        help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
+    )
+
+
+class AssignmentForm(forms.ModelForm):
+    """What can be changed of an assignment."""
+
+    multiplier = _multiplier_field()
+
+    class Meta:
+        model = TierAssignment
+        fields = ("tier", "multiplier", "starts_at", "ends_at", "reason")
+
+    def clean_multiplier(self) -> Decimal:
+        """What is left empty multiplies by one."""
+        value: Decimal | None = self.cleaned_data["multiplier"]
+        return Decimal(1) if value is None else value
+
+
+class NewAssignmentForm(AssignmentForm):
+    """A new assignment. An API key is typed once; only its hash is kept, and nothing shows the key again."""
+
+    api_key = _api_key_field()
+
+    class Meta:
+        model = TierAssignment
+        fields = ("user", "group", "partition", *AssignmentForm.Meta.fields)
+
+    def clean(self) -> dict[str, Any] | None:
+        if raw := self.cleaned_data.get("api_key"):
+            self.instance.api_key_hash = hash_api_key(raw)
+        return super().clean()
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """The hash is no field of this form, but the constraints on it are to be checked."""
+        exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
+        return exclude - {"api_key_hash"}
+
+
+class AccessEntryForm(forms.ModelForm):
+    """What can be changed of an access entry."""
+
+    class Meta:
+        model = AccessEntry
+        fields = ("action", "expires_at", "reason")
+
+
+class NewAccessEntryForm(AccessEntryForm):
+    """A new access entry. Which of its three fields is filled in says what kind of value it is."""
+
+    ip = forms.CharField(
+        label=gettext_lazy("Address or network"),
+        required=False,
+        widget=AdminTextInputWidget,
+        help_text=gettext_lazy("Such as 192.0.2.7 or 192.0.2.0/24. Of several networks the narrowest counts."),
+    )
+    user = forms.CharField(
+        label=gettext_lazy("User"),
+        required=False,
+        widget=AdminTextInputWidget,
+        help_text=gettext_lazy("The name that they log in with."),
+    )
+    api_key = _api_key_field()
+
+    def clean_user(self) -> str:
+        """The primary key of the user of that name."""
+        name: str = self.cleaned_data["user"]
+        if not name:
+            return ""
+        users = get_user_model()
+        try:
+            return str(users._default_manager.get_by_natural_key(name).pk)
+        except users.DoesNotExist:
+            raise ValidationError(_("There is no user of this name."), code="unknown") from None
+
+    def clean(self) -> dict[str, Any] | None:
+        """Make a kind and a value of the one field that is filled in."""
+        typed = {kind: self.cleaned_data.get(kind) for kind in AccessEntry.Kind.values}
+        filled = [kind for kind, value in typed.items() if value]
+        if not any(kind in self.errors for kind in typed):
+            if len(filled) != 1:
+                raise ValidationError(_("Fill in exactly one of address, user and API key."), code="one_of")
+            [kind] = filled
+            value = str(typed[kind])
+            self.instance.kind, self.instance.value = kind, hash_api_key(value) if kind == "api_key" else value
+        return super().clean()
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """Kind and value are no fields of this form, but what is unique is to be checked."""
+        exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
+        return exclude - ({"kind", "value"} if self.instance.kind else set())
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        if isinstance(error, ValidationError) and hasattr(error, "error_dict") and "value" in error.error_dict:
+            error = ValidationError({self.instance.kind: error.error_dict["value"]})
+        super().add_error(field, error)

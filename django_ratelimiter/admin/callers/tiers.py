@@ -1,0 +1,150 @@
+"""The admin's pages of tiers and of who is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Tier, TierAssignment
+from ...models.people import is_joinable
+from ..formatting import period_in_words
+from ..lists import SoundList
+from ..versioned import NumberedAdmin
+from .deletion import deleted_with_tiers
+from .forms import AssignmentForm, NewAssignmentForm
+
+#: As many users, and groups, of a name that is searched for in another database.
+MOST_FOUND = 500
+
+GRANT = {
+    "fields": ("multiplier", ("starts_at", "ends_at")),
+    "description": _("A dated assignment goes before those without a date; else the tier of highest rank holds."),
+}
+
+
+class PeriodFilter(admin.SimpleListFilter):
+    """Assignments by whether their time is to come, now, or over."""
+
+    title = _("when")
+    parameter_name = "when"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("now", _("in force")), ("later", _("to come")), ("over", _("over"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        now = timezone.now()
+        begun = Q(starts_at=None) | Q(starts_at__lte=now)
+        not_over = Q(ends_at=None) | Q(ends_at__gt=now)
+        conditions = {"now": begun & not_over, "later": Q(starts_at__gt=now), "over": Q(ends_at__lte=now)}
+        return queryset.filter(conditions.get(self.value() or "", Q()))
+
+
+@admin.register(Tier)
+class TierAdmin(NumberedAdmin):
+    """Tiers."""
+
+    list_display = ("name", "slug", "rank", "default_for", "assigned")
+    search_fields = ("name", "slug")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        tiers = super().get_queryset(request)
+        return tiers.annotate(assigned=Count("assignments"))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        return deleted_with_tiers(objs, request, self.admin_site)
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return {} if obj else {"slug": ("name",)}
+
+    @admin.display(description=_("assignments"), ordering="assigned")
+    def assigned(self, tier: Any) -> int:
+        """How many users, groups and API keys are assigned to it."""
+        return int(tier.assigned)
+
+
+@admin.register(TierAssignment)
+class TierAssignmentAdmin(SoundList):
+    """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
+
+    form = AssignmentForm
+    list_display = ("subject", "tier", "times", "period", "reason")
+    list_filter = ("tier", PeriodFilter)
+    list_select_related = ("tier",)
+    raw_id_fields = ("user",)
+
+    class Media:
+        css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
+        # Not joined: they may be in another database.
+        return super().get_queryset(request).prefetch_related("user", "group")
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        if obj is None:
+            kwargs["form"] = NewAssignmentForm
+        return super().get_form(request, obj, change=change, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is not None:
+            facts = {"fields": ("subject", "tier", "reason", "created_by", "created_at")}
+            return [(None, facts), (_("How much and when"), GRANT)]
+        subject = {
+            "fields": ("user", "group", "api_key", "partition"),
+            "description": _("Choose exactly one of the four."),
+        }
+        return [(None, {"fields": ("tier", "reason")}), (_("Who"), subject), (_("How much and when"), GRANT)]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("subject", "created_by", "created_at") if obj else ()
+
+    def get_autocomplete_fields(self, request: HttpRequest) -> Any:
+        """A user is searched for where the project's own admin of users can be searched, else given by key."""
+        users = get_user_model()
+        if not self.admin_site.is_registered(users):
+            return ()
+        site = self.admin_site.get_model_admin(users)
+        return ("user",) if site.get_search_fields(request) and site.has_view_permission(request) else ()
+
+    def get_search_fields(self, request: HttpRequest) -> Any:
+        people = (f"user__{get_user_model().USERNAME_FIELD}", "group__name")
+        return (*(people if is_joinable(TierAssignment, Group) else ()), "partition", "reason")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Also those whose user or group has this name, where these are in another database."""
+        found, may_have_duplicates = super().get_search_results(request, queryset, search_term)
+        if search_term and not is_joinable(TierAssignment, Group):
+            users, groups = (
+                list(people._default_manager.filter(**{f"{name}__icontains": search_term})[:MOST_FOUND])
+                for people, name in ((get_user_model(), get_user_model().USERNAME_FIELD), (Group, "name"))
+            )
+            found |= queryset.filter(Q(user__in=users) | Q(group__in=groups))
+        return found, may_have_duplicates
+
+    def save_model(self, request: HttpRequest, obj: TierAssignment, form: Any, change: bool) -> None:
+        if not change:
+            obj.created_by = request.user
+        super().save_model(request, obj, form, change)
+
+    @admin.display(description=_("multiplier"), ordering="multiplier")
+    def times(self, assignment: TierAssignment) -> str:
+        """What the numbers of its limits are multiplied by."""
+        return "" if assignment.multiplier == 1 else f"{assignment.multiplier.normalize():f}"
+
+    @admin.display(description=_("when"), ordering="ends_at")
+    def period(self, assignment: TierAssignment) -> str:
+        """When it holds, and whether that is over."""
+        return period_in_words(assignment.starts_at, assignment.ends_at)
+
+    @admin.display(description=_("who"))
+    def subject(self, assignment: TierAssignment) -> str:
+        """Who is assigned, in words."""
+        return assignment.subject

@@ -1,0 +1,189 @@
+"""The forms behind the admin's pages of rules."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
+from django.core.exceptions import ValidationError
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...engine.limits import MOST_SLOTS
+from ...models import Rule, RuleLimit
+from ...models.options import NOT_GIVEN, columns_used
+from ...models.validation import METHODS
+from ..identities import IdentitiesField
+from .confirmation import ConfirmingForm
+
+
+class WordsField(forms.MultipleChoiceField):
+    """Several of a few known words, kept as a JSON list. What is no list in the row shows as none chosen."""
+
+    widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, list) else []
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+class PlainDecimalField(forms.DecimalField):
+    """A number without the zeros that the database pads it with."""
+
+    def to_python(self, value: Any) -> Any:
+        """Refuse what is no number before it is compared with what was there: a signalling NaN cannot be."""
+        number = super().to_python(value)
+        if number is not None and not number.is_finite():
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        return number
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+
+
+class OfferingWhatIsThere(forms.ModelForm):
+    """Offers a row's own value beside the known ones, for the browser would silently choose the first instead."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, field in self.fields.items():
+            value = self.initial.get(name)
+            if isinstance(field, forms.TypedChoiceField) and value is not None and not field.valid_value(value):
+                known: Any = field.choices
+                field.choices = [(value, value), *known]
+
+
+class RuleForm(ConfirmingForm, OfferingWhatIsThere):
+    """A rule, whose lists are ticked and not written."""
+
+    methods = WordsField(
+        label=gettext_lazy("Methods"),
+        choices=[(method, method) for method in METHODS],
+        required=False,
+        help_text=Rule._meta.get_field("methods").help_text,
+    )
+    partition_by = IdentitiesField(
+        label=gettext_lazy("Counted by"),
+        required=False,
+        help_text=Rule._meta.get_field("partition_by").help_text,
+    )
+
+    class Meta:
+        model = Rule
+        fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
+        widgets = {"description": AdminTextareaWidget(attrs={"rows": 2})}  # noqa: RUF012
+
+
+class RuleLimitForm(OfferingWhatIsThere):
+    """A limit. A field that cannot be read is reported once, not again as missing.
+
+    What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
+    """
+
+    window_seconds = PlainDecimalField(
+        label=gettext_lazy("Window in seconds"),
+        max_digits=16,
+        decimal_places=6,
+        required=False,
+        help_text=RuleLimit._meta.get_field("window_seconds").help_text,
+        widget=forms.NumberInput(attrs={"class": "vIntegerField", "list": "ratelimiter-windows"}),
+    )
+
+    class Meta:
+        model = RuleLimit
+        fields = "__all__"  # noqa: DJ007
+        widgets = dict.fromkeys(("quota", "burst", "soft_quota"), AdminIntegerFieldWidget) | {
+            "slots": AdminIntegerFieldWidget({"min": 1, "max": MOST_SLOTS}),
+            "anchor_day": AdminIntegerFieldWidget({"min": 1, "max": 31}),
+            "max_delay_ms": AdminIntegerFieldWidget({"min": 0}),
+            "timezone": AdminTextInputWidget({"list": "ratelimiter-timezones", "placeholder": "UTC"}),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in NOT_GIVEN.keys() & self.fields.keys():  # what is needed depends on the algorithm
+            self.fields[name].required = False
+
+    def clean(self) -> dict[str, Any] | None:
+        """Drop what is not used, and read what is left empty as not given."""
+        super().clean()
+        data = self.cleaned_data
+        used = columns_used(data.get("algorithm", ""), data.get("calendar", ""))
+        if data.get("unlimited"):
+            used = frozenset()
+        for name in NOT_GIVEN.keys() & self.fields.keys():
+            if name not in used:
+                self.errors.pop(name, None)
+            if name not in used or (name in data and data[name] in (None, "")):
+                data[name] = NOT_GIVEN[name]
+                setattr(self.instance, name, NOT_GIVEN[name])  # which keeps its value for a field that was not sent
+        return data
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        if isinstance(error, ValidationError) and hasattr(error, "error_dict"):
+            fresh = {name: found for name, found in error.error_dict.items() if name not in self.errors}
+            if not fresh:
+                return
+            error = ValidationError(fresh)
+        super().add_error(field, error)
+
+    def validate_constraints(self) -> None:
+        """Leave what is unique to the form set, which knows all rows as they will be; Django 6.1 asks here."""
+
+
+class LimitAloneForm(RuleLimitForm):
+    """A limit while it is being typed. The instance brings the rule."""
+
+    class Meta(RuleLimitForm.Meta):
+        fields = None  # type: ignore[assignment]
+        exclude = ("rule",)  # noqa: DJ006
+
+
+class RuleLimitFormSet(forms.BaseInlineFormSet):
+    """The limits of one rule, judged together. Their tiers are read once for all of them."""
+
+    @cached_property
+    def _tiers(self) -> list[tuple[Any, Any]]:
+        tier: Any = self.empty_form.fields["tier"]
+        return list(tier.choices)
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        super().add_fields(form, index)
+        if index is not None:
+            form.fields["tier"].choices = self._tiers
+
+    def clean(self) -> None:
+        """Refuse two limits that are one, and a limit beside "unlimited", at the later row."""
+        seen: dict[tuple[Any, str | None], bool] = {}
+        for form in self.forms:
+            data = getattr(form, "cleaned_data", {})
+            if not data or data.get("DELETE") or form.errors:
+                continue
+            tier, limit = data["tier"], form.instance.to_limit()
+            key = (tier, limit and limit.tag)
+            of_tier = [unlimited for other, unlimited in seen.items() if other[0] == tier]
+            if key in seen and limit:
+                form.add_error(None, _("This tier has a limit that counts the same already. Change that one."))
+            elif of_tier and (limit is None or any(of_tier)):
+                form.add_error(None, _("A tier that is unlimited has no other limits. Delete one or the other."))
+            seen[key] = limit is None
+
+    def save_new(self, form: Any, commit: bool = True) -> Any:
+        """Let a new limit share the counters of those that are there: their names hold the generation."""
+        form.instance.generation = max((other.instance.generation for other in self.initial_forms), default=0)
+        return super().save_new(form, commit)
+
+    def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
+        """Save changed rows under their old keys, but insert them anew: two may have swapped their windows.
+
+        Saved one by one, the first would meet the second's old window, which the database refuses.
+        """
+        if commit:
+            rows = [form.instance.pk for form in self.initial_forms if form.has_changed()]
+            RuleLimit.objects.filter(pk__in=rows).delete()
+        return super().save_existing_objects(commit)

@@ -1,0 +1,121 @@
+"""The limits of a rule on its own page: their fields, and what is told while they are being typed."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+from zoneinfo import available_timezones
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import NON_FIELD_ERRORS
+from django.http import HttpRequest, QueryDict
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...engine.calendars import CALENDARS
+from ...engine.registry import Algorithm
+from ...models import Rule, RuleLimit
+from ...models.options import NOT_GIVEN, columns_used
+from ...values.sync_interval import LOCAL_MS, LONGEST_MS
+from ..identities import IdentitiesField
+from .descriptions import sentences
+from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
+from .selects import PlainSelect
+
+#: The name of the address at which a limit's sentences are asked for.
+SENTENCES: Final = "django_ratelimiter_rule_sentences"
+
+
+class RuleLimitInline(admin.StackedInline):
+    """The limits of a rule, on its own page."""
+
+    model = RuleLimit
+    form = RuleLimitForm
+    formset = RuleLimitFormSet
+    verbose_name_plural = gettext_lazy("Limits, tier by tier; several for one tier all apply")
+    fields = (
+        "tier",
+        "unlimited",
+        "algorithm",
+        "quota",
+        "calendar",
+        "window_seconds",
+        "timezone",
+        "anchor_day",
+        "anchor",
+        "burst",
+        "refill",
+        "slots",
+        "max_delay_ms",
+        "soft_quota",
+        "in_words",
+    )
+    readonly_fields = ("in_words",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("rule", "tier")
+
+    def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
+        return 0 if obj else 1
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name == "tier":
+            kwargs["empty_label"] = _("every other tier")
+        if db_field.name == "tier" or db_field.choices:
+            kwargs["widget"] = PlainSelect
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "tier":  # tiers are edited on their own pages
+            field.widget.can_add_related = field.widget.can_change_related = False  # type: ignore[union-attr]
+            field.widget.can_delete_related = field.widget.can_view_related = False  # type: ignore[union-attr]
+        return field
+
+    @admin.display(description=gettext_lazy("In words"))
+    def in_words(self, row: RuleLimit) -> str:
+        """What the limit does. The page's script asks again while it is being changed."""
+        return format_html('<span class="ratelimiter-sentences" aria-live="polite">{}</span>', sentences(row))
+
+
+class RuleFacts(forms.Form):
+    """What a limit's sentences depend on in its rule. What cannot be read is the rule's own form's to refuse."""
+
+    cost = forms.IntegerField(min_value=1)
+    partition_by = IdentitiesField()
+    count_refusals = forms.BooleanField(required=False)
+    charge_when = forms.CharField(required=False)
+    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=LONGEST_MS)
+
+
+def told(typed: QueryDict) -> dict[str, Any]:
+    """What the limit that is being typed would do, and `errors`: what speaks against it, by field."""
+    facts = RuleFacts(typed)
+    facts.is_valid()
+    form = LimitAloneForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
+    if form.is_valid():
+        return {"sentences": sentences(form.instance), "errors": {}}
+    if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):
+        return {"sentences": _("Fill in the numbers to read here what this limit will do."), "errors": {}}
+    apart = " ".join(map(str, form.non_field_errors()))
+    return {"sentences": apart, "errors": {name: form.errors[name] for name in form.errors if name != NON_FIELD_ERRORS}}
+
+
+def limits_context() -> dict[str, Any]:
+    """What the page's script and its lists of suggestions need."""
+    return {
+        "limit_columns": json.dumps({algorithm.value: _columns_shown(algorithm) for algorithm in Algorithm}),
+        "limit_numbers": json.dumps(list(NOT_GIVEN)),
+        "timezones": _timezones(),
+    }
+
+
+def _columns_shown(algorithm: Algorithm) -> dict[str, list[str]]:
+    """The columns that an algorithm uses, by calendar."""
+    calendars = ("", *CALENDARS) if "calendar" in algorithm.options else ("",)
+    return {calendar: sorted(columns_used(algorithm, calendar)) for calendar in calendars}
+
+
+@lru_cache(maxsize=1)
+def _timezones() -> list[str]:
+    return sorted(available_timezones())

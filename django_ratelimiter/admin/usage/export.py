@@ -1,0 +1,117 @@
+"""Reports as CSV and JSON, for programs: names are those of the models, moments in UTC, numbers plain."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.http import HttpResponse, JsonResponse
+
+from ...usage.reports.totals import Figures, Point
+from .report import Report
+
+#: How a text begins that a spreadsheet takes for a formula.
+_FORMULA: Final = re.compile(r"[=+\-@\t\r]")
+
+Row = dict[str, Any]
+
+
+def as_csv(report: Report, table: str) -> HttpResponse:
+    """One table of the report as a file."""
+    columns, read = TABLES[table]
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="usage-{table}.csv"'
+    writer = csv.DictWriter(response, columns)
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in read(report))
+    return response
+
+
+def as_json(report: Report, table: str) -> JsonResponse:
+    """One table of the report with what it is about."""
+    _columns, read = TABLES[table]
+    about = {
+        "start": _moment(report.period.start),
+        "end": _moment(report.period.end),
+        "rule": report.rule,
+        "tier": report.tier,
+        "partitions_by": report.clients_by,
+        table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
+    }
+    return JsonResponse(about)
+
+
+def _totals(report: Report) -> list[Row]:
+    return [
+        {
+            "rule_slug": total.rule_slug,
+            "tier_slug": total.tier_slug,
+            **_figures(total.figures),
+            "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
+            "most_partitions": report.most_clients.get(total[:2]),
+        }
+        for total in report.totals
+    ]
+
+
+def _requests_before(report: Report, rule: str, tier: str) -> int | None:
+    return None if report.before is None else report.before.get((rule, tier), Figures()).requests
+
+
+def _points(points: Sequence[Point]) -> list[Row]:
+    return [{"start": point.start, "end": point.end, **_figures(point.figures)} for point in points]
+
+
+def _figures(figures: Figures) -> Row:
+    return {
+        "requests": figures.requests,
+        "allowed": figures.allowed,
+        "denied": figures.denied,
+        "shadow_denied": figures.shadow_denied,
+        "soft_exceeded": figures.soft_exceeded,
+        "degraded": figures.degraded,
+        "refusal_rate": figures.refusal_rate,
+    }
+
+
+def _clients(report: Report) -> list[Row]:
+    return [
+        {"start": each.period.start, "end": each.period.end, "partitions": each.partitions} for each in report.clients
+    ]
+
+
+def _day(report: Report) -> list[Row]:
+    return [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day]
+
+
+def _heaviest(report: Report) -> list[Row]:
+    return [heavy._asdict() for heavy in report.heaviest]
+
+
+_COUNTS: Final = tuple(_figures(Figures()))
+
+#: The tables of a report by name: their columns, and how their rows are read. Columns are named by what they hold.
+TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
+    "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before", "most_partitions"), _totals),
+    "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
+    "clients": (("start", "end", "partitions"), _clients),
+    "day": (("hour", "average_requests"), _day),
+    "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
+    "heaviest": (("partition", "allowed", "denied"), _heaviest),
+}
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain(value: Any) -> Any:
+    return _moment(value) if isinstance(value, datetime) else value
+
+
+def _cell(value: Any) -> Any:
+    value = _plain(value)
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value

@@ -1,0 +1,224 @@
+"""A report as its page shows it: names for slugs, figures in the reader's language, and links that keep the period."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from ...models import Rule, Tier
+from ...usage.reports import chart
+from ...usage.reports.coverage import Period
+from ...usage.reports.partitions import Heavy
+from ...usage.reports.totals import Figures, Total
+from ...usage.times import now
+from .report import BY_DENIED, Report
+
+#: What a link keeps of the address that it stands on.
+KEPT: Final = ("period", "since", "until", "rule", "tier", "by", "client")
+
+
+class Told(NamedTuple):
+    """Figures as the page shows them. rate_width: the refusal rate as the width of its bar.
+
+    change: of requests since the period before. clients: the most in one hour or day. "" = not known.
+    """
+
+    requests: str
+    allowed: str
+    denied: str
+    shadow_denied: str
+    soft_exceeded: str
+    degraded: str
+    rate: str
+    rate_width: str
+    change: str = ""
+    clients: str = ""
+
+
+class Row(NamedTuple):
+    """A line of the table of totals. tier_url: the report on this tier alone."""
+
+    rule: str
+    rule_url: str
+    tier: str
+    tier_url: str
+    told: Told
+
+
+class Names:
+    """What rules and tiers are called, by slug. change_url: makes the address of a rule's form; `None` = no access."""
+
+    def __init__(self, change_url: Callable[[int], str] | None) -> None:
+        self._change_url = change_url
+
+    @cached_property
+    def _rules(self) -> Mapping[str, tuple[str, int]]:
+        return {slug: (name, pk) for slug, name, pk in Rule.objects.values_list("slug", "name", "pk")}
+
+    @cached_property
+    def _tiers(self) -> Mapping[str, str]:
+        return dict(Tier.objects.values_list("slug", "name"))
+
+    def rule(self, slug: str) -> str:
+        """The name of a rule; of one that is no more, its slug."""
+        name, _pk = self._rules.get(slug, (slug, 0))
+        return name or _("unknown rule")
+
+    def tier(self, slug: str) -> str:
+        """The name of a tier, likewise."""
+        return self._tiers.get(slug, slug) if slug else _("no tier")
+
+    def change_url(self, slug: str | None) -> str:
+        """Where a rule is edited; "" if it is no more, or not to be seen."""
+        if self._change_url is None or slug is None or slug not in self._rules:
+            return ""
+        return self._change_url(self._rules[slug][1])
+
+
+def _is_just_now(moment: datetime | None) -> bool:
+    """Whether it is less than a minute ago."""
+    return moment is not None and now() - moment < timedelta(minutes=1)
+
+
+def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
+    """What the template shows of a report that could be asked for."""
+    together = report.together
+    context = {
+        "span": report.period,
+        "widened": report.period != report.asked,
+        "step": report.step,
+        "tier": report.tier,
+        "tier_name": None if report.tier is None else names.tier(report.tier),
+        "all_tiers_url": address(request, tier=None),
+        "change_url": names.change_url(report.rule),
+        "overview_url": address(request, rule=None, tier=None, by=None, client=None),
+        "fresh": report.fresh,
+        "just_now": _is_just_now(report.fresh.collected_at),
+    }
+    if not report.totals:
+        return context
+    return {
+        **context,
+        "rows": [_row(request, report, total, names) for total in report.totals],
+        "together": _tell(together, _together_before(report)),
+        "before": report.period.before if report.before is not None else None,
+        "has_shadow": bool(together.shadow_denied),
+        "has_soft": bool(together.soft_exceeded),
+        "has_degraded": bool(together.degraded),
+        "has_clients": bool(report.most_clients),
+        "clients_by": report.clients_by,
+        "chart": chart.draw(report.points),
+        "points": [(chart.span(point), _tell(point.figures)) for point in report.points],
+        "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
+        **_clients(request, report),
+        **_hours(report),
+    }
+
+
+def _row(request: HttpRequest, report: Report, total: Total, names: Names) -> Row:
+    rule, tier, figures = total
+    before = None if report.before is None else report.before.get((rule, tier), Figures())
+    most = report.most_clients.get((rule, tier))
+    return Row(
+        names.rule(rule),
+        address(request, "rule", rule=rule, by=None, client=None),
+        names.tier(tier),
+        address(request, "changelist" if report.rule is None else "rule", tier=tier),
+        _tell(figures, before, most),
+    )
+
+
+def _together_before(report: Report) -> Figures | None:
+    return None if report.before is None else sum(report.before.values(), Figures())
+
+
+def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
+    """Different clients over time, and the heaviest: of one rule only."""
+    if report.rule is None:
+        return {}
+    known = [moment for moment in report.clients if moment.partitions is not None]
+    return {
+        "clients_chart": chart.clients(report.clients) if known else None,
+        "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in known],
+        "heaviest": [_heavy(each) for each in report.heaviest],
+        "heaviest_in": report.heaviest_in,
+        "by_denied": report.by_denied,
+        "client": report.client,
+        "found": report.found and _heavy(report.found),
+        "search_url": address(request, "client", client=None),
+        "by_requests_url": address(request, "rule", by=None),
+        "by_denied_url": address(request, "rule", by=BY_DENIED),
+        "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
+    }
+
+
+def _heavy(heavy: Heavy) -> tuple[str, str, str]:
+    return heavy.partition, chart.number(heavy.allowed), chart.number(heavy.denied)
+
+
+def _hours(report: Report) -> dict[str, Any]:
+    if not report.day:
+        return {}
+    return {
+        "hours_chart": chart.hours(report.day),
+        "hours_in": Period(report.hours[0].start, report.hours[-1].end),
+        "hours": [(chart.hour_of_day(each), chart.number(round(each.requests))) for each in report.day],
+        "busiest": [(_weekday(point.start), chart.span(point), _tell(point.figures)) for point in report.busiest],
+    }
+
+
+def _weekday(moment: Any) -> str:
+    return date_format(timezone.localtime(moment), "l")
+
+
+def _tell(figures: Figures, before: Figures | None = None, clients: int | None = None) -> Told:
+    rate = 100 * (figures.refusal_rate or 0)
+    return Told(
+        chart.number(figures.requests),
+        chart.number(figures.allowed),
+        chart.number(figures.denied),
+        chart.number(figures.shadow_denied),
+        chart.number(figures.soft_exceeded),
+        chart.number(figures.degraded),
+        _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
+        f"{rate:.2f}%",
+        "" if before is None else _change(figures.requests, before.requests),
+        "" if clients is None else chart.number(clients),
+    )
+
+
+def _change(requests: int, before: int) -> str:
+    """How many more or fewer, in per cent."""
+    if not before:
+        return pgettext("requests where there were none before", "new") if requests else "\u2013"
+    change = round(100 * (requests - before) / before)
+    sign = "+" if change > 0 else "\u2212" if change < 0 else "\u00b1"
+    return _("%s %%") % f"{sign}{chart.number(abs(change))}"
+
+
+def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
+    return [(kind.upper(), address(request, f"{table}_{kind}")) for kind in ("csv", "json")]
+
+
+def address(request: HttpRequest, page: str = "", **changes: str | None) -> str:
+    """The address of a page of ours, or of the same one, about the same period. changes: `None` takes an entry out."""
+    query = request.GET.copy()
+    for name in set(query) - set(KEPT):
+        del query[name]
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value is not None:
+            query[name] = value
+    if not page:
+        return f"?{query.urlencode()}"
+    current = getattr(request, "current_app", None)
+    return reverse(f"admin:django_ratelimiter_usagebucket_{page}", current_app=current) + f"?{query.urlencode()}"

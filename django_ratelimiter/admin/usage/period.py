@@ -1,0 +1,112 @@
+"""The period of a report: what may be chosen, and the form of one's own."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django import forms
+from django.http import HttpRequest
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...usage.reports import totals
+from ...usage.reports.coverage import Period
+from ...usage.times import aware, stored
+
+CUSTOM: Final = "custom"
+DEFAULT: Final = "24h"
+LONGEST: Final = timedelta(days=366)
+
+LENGTHS: Final = {
+    "1h": (timedelta(hours=1), gettext_lazy("Last hour")),
+    DEFAULT: (timedelta(hours=24), gettext_lazy("Last 24 hours")),
+    "7d": (timedelta(days=7), gettext_lazy("Last 7 days")),
+    "30d": (timedelta(days=30), gettext_lazy("Last 30 days")),
+    "90d": (timedelta(days=90), gettext_lazy("Last 90 days")),
+    "1y": (timedelta(days=365), gettext_lazy("Last year")),
+}
+
+
+class PeriodForm(forms.Form):
+    """The period of a report. Once valid, `cleaned_data["span"]` is its Period."""
+
+    period = forms.ChoiceField(
+        choices=[*((name, label) for name, (_length, label) in LENGTHS.items()), (CUSTOM, gettext_lazy("Custom"))],
+        required=False,
+        error_messages={"invalid_choice": gettext_lazy("There is no period “%(value)s”. Choose one of those above.")},
+    )
+    since = forms.DateTimeField(label=gettext_lazy("From"), required=False)
+    until = forms.DateTimeField(label=gettext_lazy("To"), required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("since", "until"):
+            self.fields[name].widget = forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+
+    @property
+    def ends(self) -> list[forms.BoundField]:
+        """The fields of a custom period."""
+        return [self["since"], self["until"]]
+
+    def clean(self) -> dict[str, Any]:
+        """Work out the period; the ends of a custom one are both needed, in order, and at most a year apart."""
+        data = self.cleaned_data
+        if data.get("period") == CUSTOM:
+            if not self.errors:
+                data["span"] = self._custom(data["since"], data["until"])
+        elif "period" in data:
+            length, _label = LENGTHS[data["period"] or DEFAULT]
+            data["span"] = totals.last(length)
+        return data
+
+    def clean_since(self) -> datetime | None:
+        """The start, in a year that every time zone can reckon with."""
+        return _within_calendar(self.cleaned_data["since"])
+
+    def clean_until(self) -> datetime | None:
+        """The end, likewise."""
+        return _within_calendar(self.cleaned_data["until"])
+
+    def _custom(self, since: datetime | None, until: datetime | None) -> Period | None:
+        if since is None or until is None:
+            for name, given in (("since", since), ("until", until)):
+                if given is None:
+                    self.add_error(name, _("A custom period needs both a start and an end."))
+            return None
+        span = Period(aware(since), aware(until))
+        if span.start >= span.end:
+            self.add_error("until", _("The end must be later than the start."))
+        elif span.end - span.start > LONGEST:
+            self.add_error("until", _("A report covers at most %d days.") % LONGEST.days)
+        return span
+
+
+def _within_calendar(moment: datetime | None) -> datetime | None:
+    if moment is not None and not 1970 <= moment.year < 9999:
+        raise forms.ValidationError(_("This year is out of range."))
+    return moment
+
+
+def form_for(request: HttpRequest) -> PeriodForm:
+    """What was asked for; a custom period without ends is yet to be filled in, so it begins with those of a day."""
+    if request.GET.get("period") == CUSTOM and not request.GET.keys() & {"since", "until"}:
+        day = totals.last(LENGTHS[DEFAULT][0])
+        return PeriodForm(initial={"period": CUSTOM, "since": stored(day.start), "until": stored(day.end)})
+    return PeriodForm(request.GET)
+
+
+def pickers(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
+    """The periods to choose from as (address, label, whether it is chosen), and what stays the same."""
+    chosen = form["period"].value() or DEFAULT
+    kept = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
+    labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
+    return {
+        "lengths": [
+            (f"?{urlencode({'period': name, **kept})}", label, name == chosen)
+            for name, label in (*labels, (CUSTOM, _("Custom")))
+        ],
+        "is_custom": chosen == CUSTOM,
+        "kept": kept.items(),
+    }

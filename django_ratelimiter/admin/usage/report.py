@@ -1,0 +1,111 @@
+"""What a report says, each part read from the database once it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+from ...usage.reports import busiest, coverage
+from ...usage.reports import partitions as clients
+from ...usage.reports import totals as reports
+from ...usage.reports.busiest import HourOfDay
+from ...usage.reports.coverage import Period
+from ...usage.reports.partitions import Heavy, Moment
+from ...usage.reports.totals import Figures, Freshness, Point, Total
+from ...usage.times import Step
+
+#: By what the heaviest partitions are ordered: the value of "by" in an address.
+BY_DENIED: Final = "denied"
+
+
+class Report:
+    """The usage of all rules, or of one, in a period; of all tiers, or of one.
+
+    period: as asked for, widened to what is left in the database. rule, tier: slugs; `None` = all. client: the digest
+    of one that is looked for; "" = of none.
+    """
+
+    def __init__(
+        self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", client: str = ""
+    ) -> None:
+        self.rule, self.tier, self.by_denied, self.client = rule, tier, by == BY_DENIED, client
+        self._kept = coverage.kept()
+        self.asked, self.period = period, self._kept.widened(period)
+
+    @property
+    def step(self) -> Step:
+        """How wide a bar of the chart is."""
+        return self._kept.step(self.period)
+
+    @cached_property
+    def totals(self) -> list[Total]:
+        return reports.totals(self.period, self.rule, self.tier, self._kept)
+
+    @cached_property
+    def together(self) -> Figures:
+        return sum((total.figures for total in self.totals), Figures())
+
+    @cached_property
+    def points(self) -> list[Point]:
+        return reports.series(self.period, self.rule, self.tier, self._kept)
+
+    @cached_property
+    def before(self) -> Mapping[tuple[str, str], Figures] | None:
+        """The figures of the period before, by rule and tier; `None` = it was not counted from its start."""
+        before = self.period.before
+        if self._kept.since is None or self._kept.since > before.start:
+            return None
+        totals = reports.totals(before, self.rule, self.tier, self._kept)
+        return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
+
+    @property
+    def clients_by(self) -> Step:
+        """Whether different clients are told by the hour or by the day."""
+        return clients.unit(self.period, self._kept)
+
+    @cached_property
+    def most_clients(self) -> Mapping[tuple[str, str], int]:
+        """The most different clients that one hour or day met, by rule and tier."""
+        return clients.most(self.period, self.clients_by, self.rule, self.tier)
+
+    @cached_property
+    def clients(self) -> list[Moment]:
+        """Different clients of each hour or day; empty for all rules, which would count a client many times."""
+        return [] if self.rule is None else clients.met(self.period, self.clients_by, self.rule, self.tier)
+
+    @cached_property
+    def hours(self) -> list[Point]:
+        """The hours of the last weeks; empty for a short period, and where no hours are left."""
+        return busiest.by_hour(self.period, self.rule, self.tier, self._kept)
+
+    @cached_property
+    def day(self) -> list[HourOfDay]:
+        return busiest.of_day(self.hours) if self.hours else []
+
+    @cached_property
+    def busiest(self) -> list[Point]:
+        return busiest.busiest(self.hours)
+
+    @cached_property
+    def heaviest(self) -> list[Heavy]:
+        """The heaviest partitions of the rule, of any tier; empty for all rules."""
+        if self.rule is None:
+            return []
+        return clients.heaviest(self.period, self.rule, by_denied=self.by_denied, kept=self._kept)
+
+    @cached_property
+    def found(self) -> Heavy | None:
+        """The client that is looked for; `None` if it was not among the heaviest."""
+        if self.rule is None or not self.client:
+            return None
+        return clients.one(self.period, self.rule, self.client, kept=self._kept)
+
+    @property
+    def heaviest_in(self) -> Period:
+        """The hours that the heaviest partitions are of."""
+        return clients.hours(self.period, self._kept)
+
+    @cached_property
+    def fresh(self) -> Freshness:
+        return reports.freshness()

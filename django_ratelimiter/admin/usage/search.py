@@ -1,0 +1,97 @@
+"""From a client to its digest: what staff type stands for it in no address, no log and no table of ours."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from ...conf import settings
+from ...identity import Identity, digest, identify
+from ...rules import cache
+from ...rules.ruleset import RuleRecord
+from ...values.partitions import written
+from ..identities import label_of
+
+_FALLBACK: Final = "ip"
+
+
+class ClientForm(forms.Form):
+    """A field for each of the names that a rule is split by, and one for the address that may stand for them.
+
+    Once valid, `digest` is what the rule's counters know the client by.
+    """
+
+    use_required_attribute = False
+
+    def __init__(self, rule: RuleRecord, data: Any = None) -> None:
+        super().__init__(data, prefix="client", label_suffix="")
+        self._names = tuple(rule.partition_by)
+        self._falls_back = rule.missing_partition == "ip" and _FALLBACK not in self._names
+        for name in (*self._names, *((_FALLBACK,) if self._falls_back else ())):
+            label = capfirst(label_of(name))
+            widget = forms.PasswordInput if name == "api_key" else forms.TextInput
+            attributes = {"autocomplete": "off"}
+            self.fields[name] = forms.CharField(required=False, label=label, widget=widget(attributes), strip=False)
+
+    @property
+    def digest(self) -> str:
+        return str(self.cleaned_data["digest"])
+
+    def clean(self) -> dict[str, Any]:
+        """Work out the digest, as a request of this client would have it worked out."""
+        typed = {name: value for name, value in self.cleaned_data.items() if value}
+        names = (_FALLBACK,) if self._falls_back and typed.keys() == {_FALLBACK} else self._names
+        missing = [name for name in names if name not in typed]
+        if missing:
+            raise ValidationError(_("Fill in all of these: %s.") % ", ".join(label_of(name) for name in names))
+        identity = identify(_request_of(typed))
+        parts = [(name, self._value(identity, name, typed[name])) for name in names]
+        if not self.errors:
+            self.cleaned_data["digest"] = digest(written(parts))
+        return self.cleaned_data
+
+    def _value(self, identity: Identity, name: str, typed: str) -> str:
+        if name not in ("user", "ip", "api_key"):
+            return typed.strip() if name.startswith("header:") else typed
+        value = identity.value(name)
+        if value is None:
+            self.add_error(name, _("This is no IP address.") if name == "ip" else _("Nobody is known by this."))
+        return value or ""
+
+
+def form_for(rule: str | None, data: Any = None) -> ClientForm | None:
+    """The form of a rule that is in force; `None` for others, and where all share one counter."""
+    found = next((each for each in cache.current_rules().rules if each.slug == rule), None)
+    return ClientForm(found, data) if found is not None and found.partition_by else None
+
+
+def _request_of(typed: dict[str, str]) -> HttpRequest:
+    """A request as this client would send it, so that the same code tells who that is."""
+    request = HttpRequest()
+    request.META["REMOTE_ADDR"] = typed.get("ip", "").strip()
+    if "api_key" in typed:
+        request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = typed["api_key"]
+    if "user" in typed:
+        request.user = _user(typed["user"].strip())
+    return request
+
+
+def _user(text: str) -> Any:
+    """The user of this login name, or else of this primary key; `None` if there is neither."""
+    users = get_user_model()._default_manager
+    if "\0" in text:
+        return None
+    try:
+        return users.get_by_natural_key(text)
+    except users.model.DoesNotExist:
+        pass
+    try:
+        return users.filter(pk=text).first()
+    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+        return None

@@ -1,0 +1,178 @@
+"""What a caller may do, and what is known of what it has done; asking spends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import partial
+from typing import Final, NamedTuple
+
+from django.db.models import Case, IntegerField, Sum, When
+from django.http import HttpRequest
+from django.utils import timezone
+
+from ..conf import settings
+from ..engine.base import Verdict
+from ..engine.limits import Limit
+from ..exceptions import AccessDenied
+from ..headers import Quota, name_of, quota_of
+from ..identity import Identity, digest, identify, partition
+from ..limiter import charges
+from ..limiter.io import go
+from ..limiter.templates import NEVER
+from ..models import TopPartition, UsageSample
+from ..rules import cache
+from ..rules.ruleset import RuleRecord, TierRecord
+from ..usage.times import Step, aware, buckets, floor, now, stored
+
+DAYS: Final = 30
+
+#: What only a request that meets the rule has.
+_OF_THE_REQUEST: Final = ("path:", "field:")
+
+
+class OwnLimit(NamedTuple):
+    """A limit of a caller's. verdict: what a request would be told; `None` = not known."""
+
+    rule: RuleRecord
+    tier: TierRecord | None
+    limit: Limit
+    verdict: Verdict | None
+
+    @property
+    def policy(self) -> str:
+        return name_of(self.rule, self.tier, self.limit)
+
+    @property
+    def quota(self) -> Quota:
+        return quota_of(self.limit)
+
+    @property
+    def remaining(self) -> int | None:
+        if self.verdict is None:
+            return None
+        # Where the caller lacks what the rule is split by, nothing passes, whatever it costs.
+        return 0 if self.verdict.charge.cost == NEVER else self.verdict.remaining
+
+    @property
+    def resets_in(self) -> float | None:
+        return self.verdict.reset_after if self.verdict else None
+
+    @property
+    def resets_at(self) -> datetime | None:
+        if self.verdict is None:
+            return None
+        return datetime.fromtimestamp(self.verdict.at_us / 1e6, UTC) + timedelta(seconds=self.verdict.reset_after)
+
+    @property
+    def retry_in(self) -> float | None:
+        if self.verdict is None:
+            return None
+        return 0.0 if self.verdict.allowed else self.verdict.retry_after
+
+
+class Standing(NamedTuple):
+    """A caller's tier and limits, and the digest that each rule's counters know it by."""
+
+    tier: TierRecord | None
+    limits: list[OwnLimit]
+    digests: dict[str, str]
+
+
+class Day(NamedTuple):
+    """Requests of one day that met one rule. allowed, denied: `None` = not known. known_from: heaviest or sample."""
+
+    date: date
+    rule: str
+    requests: int
+    allowed: int | None
+    denied: int | None
+    known_from: str
+
+
+def look(request: HttpRequest) -> Standing:
+    """What all enforced rules would tell this caller now, wherever they apply. Nothing is spent.
+
+    Raises AccessDenied for whom an access entry denies. Whoever one allows has no limits, and nobody has any while
+    enforcement is stopped.
+    """
+    rules, identity = cache.current_rules(), identify(request)
+    granted = cache.standing_for(
+        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
+    )
+    access = charges.access_of(cache.access_list(), identity)
+    if access is not None and access.action == "deny":
+        raise AccessDenied(access)
+    if access is not None or not rules.enforced or not settings.ENABLED:
+        return Standing(granted.tier, [], {})
+    decision = go(charges.peeking(request, None, None, (), "rule", "all"))
+    limits = [
+        OwnLimit(result.rule, result.tier, result.limit, result.verdict)
+        for result in decision.results
+        if result.mode == "enforce" and not _depends_on_request(result.rule)
+    ]
+    for rule in rules.rules:
+        if rule.mode == "enforce" and _depends_on_request(rule):
+            limits += [OwnLimit(rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted)]
+    digests = {own.rule.slug: _digest(own.rule, identity) for own in limits}
+    return Standing(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
+
+
+def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
+    """The first and the last of the last 30 days, and what is known of them. digests: of the caller, by rule.
+
+    Two queries. Neither the heaviest partitions, which are those of some hours of a day, nor samples know all: where
+    both know of a day, those who know of more requests are believed.
+    """
+    zone = timezone.get_default_timezone()
+    today = now().astimezone(zone).date()
+    first = today - timedelta(days=DAYS - 1)
+    start = stored(floor(datetime.combine(first, time(12), zone), Step.DAY, zone))
+    known: dict[tuple[date, str], Day] = {}
+    for day in (*_heaviest(digests, start, zone), *_sampled(digests, start, zone)):
+        other = known.setdefault((day.date, day.rule), day)
+        if day.requests > other.requests:
+            known[day.date, day.rule] = day
+    return first, today, sorted(known.values(), key=lambda day: (day.date, day.rule))
+
+
+def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    rows = TopPartition.objects.filter(
+        granularity=TopPartition.Granularity.DAY, start__gte=start,
+        rule_slug__in=list(digests), partition__in=set(digests.values()),
+    )  # fmt: skip
+    for row in rows.iterator():
+        if digests[row.rule_slug] == row.partition:
+            on = aware(row.start).astimezone(zone).date()
+            yield Day(on, row.rule_slug, row.allowed + row.denied, row.allowed, row.denied, "heaviest")
+
+
+def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    # Days are told apart by their starts: MySQL and MariaDB know no time zones unless an operator has loaded them.
+    starts = list(buckets(aware(start), now(), Step.DAY, zone))
+    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
+    # By an index on these two; rules are told apart here, for a database might prefer them to the index.
+    rows = (
+        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
+        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
+        .annotate(sum=Sum("count"))
+        .order_by()
+    )
+    for row in rows.iterator():
+        if digests.get(row["rule_slug"]) == row["partition_hash"]:
+            on = starts[row["day"]].astimezone(zone).date()
+            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")
+
+
+def _depends_on_request(rule: RuleRecord) -> bool:
+    return any(name.startswith(_OF_THE_REQUEST) for name in rule.partition_by)
+
+
+def _digest(rule: RuleRecord, identity: Identity) -> str | None:
+    """What the caller's own counters of a rule are known by; `None` = not known, or shared with all."""
+    if not rule.partition_by or _depends_on_request(rule):
+        return None
+    value = partition(identity, rule.partition_by)
+    if value is None and rule.missing_partition == "ip":
+        value = partition(identity, ("ip",))
+    return None if value is None else digest(value)

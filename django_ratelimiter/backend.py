@@ -1,0 +1,147 @@
+"""The one engine of this process, built from the settings when it is first asked for, and its twin for event loops."""
+
+from __future__ import annotations
+
+import atexit
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.core.cache import InvalidCacheBackendError
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.asyncio import async_unsafe
+from django.utils.module_loading import import_string
+from django_redis import get_redis_connection
+
+from .conf import django_setting, settings
+from .engine.adapters import awaited
+from .engine.base import Engine
+from .engine.local.counters import Ledger
+from .engine.local.engine import Approximate
+from .engine.memory import MemoryEngine
+from .engine.redis import CLIENT_ERRORS, RedisEngine
+from .engine.usage import Unsent
+from .exceptions import EngineUnavailable
+
+#: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
+unsent: Final = Unsent()
+
+_engine: Engine | None = None
+_awaited: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
+_building = Lock()
+
+
+def get_engine() -> Engine:
+    """The engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
+
+    Asks nothing of a server. Raises ImproperlyConfigured if the named one cannot be had.
+    """
+    engine = _engine
+    return _build_once() if engine is None else engine
+
+
+@async_unsafe("The engine has to be built; `limiter.acheck` does it in a thread.")
+def _build_once() -> Engine:
+    global _engine
+    with _building:
+        engine = _engine
+        if engine is None:
+            engine = _engine = _build()
+        return engine
+
+
+def get_async_engine() -> Any:
+    """The same engine for event loops: its methods are to be awaited, and none of them blocks.
+
+    Raises SynchronousOnlyOperation on an event loop if it has to be built first, which may take a while. On Redis it
+    has connections of its own with the options of the same alias, at most 64 on each event loop.
+    """
+    global _awaited
+    engine, twin = get_engine(), _awaited
+    if twin is None or twin[0] is not engine:
+        twin = _awaited = engine, awaited(engine)
+    return twin[1]
+
+
+def server_in_words() -> str:
+    """Return what the engine asks, and the setting that names it, without passwords, for logs and checks."""
+    if settings.ENGINE is not None:
+        return f"RATELIMITER['ENGINE'], {settings.ENGINE}"
+    alias = settings.CACHE_ALIAS
+    cache = django_setting("CACHES", {}).get(alias) or {}
+    location = cache.get("LOCATION") or ""
+    addresses = [_without_password(each) for each in (location.split(",") if isinstance(location, str) else location)]
+    setting = f"CACHES[{alias!r}]"
+    return f"{', '.join(addresses)} ({setting})" if all(addresses) else setting
+
+
+def _without_password(address: object) -> str:
+    """Return an address without user, password and parameters; empty where it cannot be read."""
+    try:
+        parts = urlsplit(str(address))
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else ""
+
+
+def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
+    """Build the engine anew when it is next asked for, if `setting` is one that it was built from."""
+    global _engine
+    if setting in ("RATELIMITER", "CACHES"):
+        _engine = None
+
+
+setting_changed.connect(forget_engine, dispatch_uid="django_ratelimiter.backend")
+
+
+@atexit.register
+def _tell_all() -> None:
+    """Tell the engine what this process has decided by itself, before it ends."""
+    engine: object = _engine
+    if isinstance(engine, Approximate):
+        engine.flush()
+
+
+def _build() -> Any:
+    """The engine; one on Redis by way of a ledger, which knows when it need not be asked."""
+    engine = _exact()
+    if not isinstance(engine, RedisEngine):
+        return engine
+    return Approximate(engine, Ledger(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, unsent=unsent))
+
+
+def _exact() -> Engine:
+    if settings.ENGINE is not None:
+        return _custom(settings.ENGINE)
+    if settings.CACHE_ALIAS is None:
+        return MemoryEngine()
+    return _redis(settings.CACHE_ALIAS)
+
+
+def _custom(path: str) -> Engine:
+    try:
+        factory = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['ENGINE']: {error}") from error
+    engine: Engine = factory()
+    return engine
+
+
+def _redis(alias: str) -> Engine:
+    try:
+        client = get_redis_connection(alias)
+    except InvalidCacheBackendError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
+    except NotImplementedError as error:
+        raise ImproperlyConfigured(
+            f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
+            "its BACKEND must be django_redis.cache.RedisCache."
+        ) from error
+    except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
+        raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
+    deadline = settings.DEADLINE_MS / 1_000
+    try:
+        return RedisEngine(client, settings.NAMESPACE, shards=settings.SHARDS, deadline=deadline, clock=settings.CLOCK)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error

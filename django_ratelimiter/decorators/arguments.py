@@ -1,0 +1,232 @@
+"""What `@ratelimit` asks of the limiter: which rate, and what splits its count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from ipaddress import ip_network
+from typing import Any, Final, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from .. import ALL
+from ..conf import django_setting
+from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
+from ..identity import Identity, identify
+from ..limiter.charges import Extra
+from ..rules import inline
+from ..rules.ruleset import FAILURE_POLICIES, RuleRecord
+
+Methods = str | Sequence[str | None]
+Key = str | Callable[[str, Any], Any]
+Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+#: Where Django's `method_decorator` tries a decorator on a function that is no view.
+_STAND_INS: Final = "django.utils.decorators"
+#: How django-ratelimit is told what a client's address is.
+_ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
+
+
+class Asked(NamedTuple):
+    """What is asked of the limiter for one call of a view; all `None` = nothing."""
+
+    scope: str | None = None
+    extra: Extra | None = None
+
+    def options(self, request: Any, cost: int | None = None) -> dict[str, Any]:
+        """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
+        scope, extra = self
+        if extra is None:
+            return {"scope": scope, "cost": cost}
+        http = http_of(request)
+        earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+        if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
+            http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
+        # A rule that lets none pass does so by its cost.
+        return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}
+
+    def result(self, decision: Decision) -> Result | None:
+        """What a decision says of the rate; `None` if nothing, or if none was asked about."""
+        slug = self.extra and self.extra.rule.slug
+        return next((result for result in decision.results if result.rule.slug == slug), None)
+
+
+class Limited(NamedTuple):
+    """The arguments of one `@ratelimit`.
+
+    name: what is limited; empty = to be found out. number: which of several decorators of one view this is, counted
+    from the view.
+    """
+
+    group: str | None
+    key: Key | None
+    rate: Rate
+    method: Methods = ALL
+    block: bool = True
+    cost: int | None = None
+    algorithm: str | None = None
+    cost_after: Callable[[Any], int] | None = None
+    failure_policy: str | None = None
+    name: str = ""
+    number: int = 1
+
+    def ask(self, request: Any, function: Callable[..., Any] | None) -> Asked:
+        """What to ask for this request. On an event loop, SynchronousOnlyOperation if that has to wait."""
+        if not _is_on(request, self.method):
+            return Asked()
+        if self.group and self.key is None and self.rate is None:
+            return Asked(scope=self.group)
+        group = self.group or self.name or name_of(function)
+        rate = parsed(_called(self.rate, group, request))
+        if rate is None:
+            return Asked()
+        if not self.key:
+            raise ImproperlyConfigured(f"@ratelimit of {group}: a rate needs a key, such as key='ip'.")
+        return Asked(extra=Extra(self._rule(group, *rate), _value(self.key, group, request)))
+
+    def announce(self, view: Callable[..., Any]) -> None:
+        """Have the rule shown before anybody meets it, where it is the same for every request."""
+        if self.key and is_rate(self.rate) and view.__module__ != _STAND_INS:
+            rate = parsed(self.rate)
+            if rate is not None:
+                self._rule(self.group or self.name or name_of(view), *rate)
+
+    def _rule(self, group: str, quota: int, window: float) -> RuleRecord:
+        names = [group]
+        methods = _methods(self.method)
+        if self.group:  # shared by whoever says the same of it
+            names += [_label(self.key), _label(self.rate), "".join(sorted(methods))]
+        elif self.number > 1:
+            names.append(str(self.number))
+        try:
+            rule = inline.rule_of(
+                inline.slug_of(*names),
+                quota,
+                window,
+                _label(self.key),
+                algorithm=self.algorithm,
+                mode="enforce" if self.block else "shadow",
+                methods=methods,
+                missing_partition="ip",
+                failure_policy=self.failure_policy or _usual_failure_policy(),
+            )
+        except ValueError as error:
+            raise ImproperlyConfigured(f"@ratelimit of {group}: {error}") from error
+        inline.register(rule)
+        return rule
+
+
+def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
+    """Raise ImproperlyConfigured for what is no failure policy, or where there is no rate that could have one."""
+    if policy is None:
+        return
+    if not has_rate:
+        raise ImproperlyConfigured("@ratelimit: failure_policy needs a rate. The rules of a scope have their own.")
+    if policy not in FAILURE_POLICIES:
+        right = ", ".join(map(repr, FAILURE_POLICIES))
+        raise ImproperlyConfigured(f"@ratelimit: failure_policy must be one of {right}, not {policy!r}.")
+
+
+def _usual_failure_policy() -> str:
+    """Return the policy of rates that name none: as RATELIMIT_FAIL_OPEN of django-ratelimit says, if it is set."""
+    fail_open = django_setting("RATELIMIT_FAIL_OPEN")
+    return "local" if fail_open is None else "open" if fail_open else "closed"
+
+
+def http_of(request: Any) -> HttpRequest:
+    """Django's request of Django's or the REST framework's."""
+    http: HttpRequest = getattr(request, "_request", request)
+    return http
+
+
+def is_rate(given: Rate) -> bool:
+    """Whether it is a rate as a text, and not the dotted path of a callable."""
+    return isinstance(given, str) and not _DOTTED.fullmatch(given)
+
+
+def _is_on(request: Any, method: Methods) -> bool:
+    methods = _methods(method)
+    return bool(django_setting("RATELIMIT_ENABLE", True)) and (not methods or request.method in methods)
+
+
+def _methods(method: Methods) -> frozenset[str]:
+    """The methods in capitals; empty = all."""
+    return frozenset(each.upper() for each in ([method] if isinstance(method, str) else method) if each)
+
+
+def name_of(function: Any) -> str:
+    """Module and name of a view, and of its class where it is a method; of the class that it was made from."""
+    while isinstance(function, partial):
+        function = function.func
+    cls = getattr(function, "view_class", None) or getattr(function, "cls", None)
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        return f"{name_of(type(owner))}.{function.__name__}"
+    named = cls or function
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _label(given: Key | Rate) -> str:
+    if isinstance(given, tuple):
+        return "-".join(map(str, given))
+    return given if isinstance(given, str) else getattr(given, "__qualname__", "")
+
+
+def _called(given: Any, group: str, request: Any) -> Any:
+    """What it is, or what the callable that it is or names returns."""
+    if isinstance(given, str) and _DOTTED.fullmatch(given):
+        given = import_string(given)
+    return given(group, request) if callable(given) else given
+
+
+def parsed(rate: Any) -> tuple[int, float] | None:
+    """Quota and window; `None` = no limit."""
+    if rate is None:
+        return None
+    if isinstance(rate, tuple | list):
+        quota, window = rate
+        return int(quota), window
+    try:
+        return inline.parse_rate(rate)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"@ratelimit: {error}") from error
+
+
+def _value(key: Key, group: str, request: Any) -> str | None:
+    """What a request is counted by; `None` if it lacks it."""
+    identity = identify(http_of(request))
+    kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    if kind in ("user", "user_or_ip") and not name:
+        if identity.user_id is not None:
+            return f"user:{identity.user_id}"
+        kind = "ip" if kind == "user_or_ip" else ""
+        value: Any = None
+    elif name and kind == "header":
+        value = request.META.get("HTTP_" + name.replace("-", "_").upper())
+    elif name and kind in ("get", "post"):
+        value = getattr(request, kind.upper()).get(name)
+    elif callable(key) or _DOTTED.fullmatch(key):
+        value, key = _called(key, group, request), "key"
+    elif kind != "ip" or name:
+        raise ImproperlyConfigured(f"@ratelimit of {group}: {key!r} is no key.")
+    if kind == "ip" and not name:
+        key, value = "ip", _address(request, identity)
+    return None if value in (None, "") else f"{key}:{value}"
+
+
+def _address(request: Any, identity: Identity) -> str | None:
+    """The client's address, by the settings of django-ratelimit if one of them is set."""
+    meta, *masks = (django_setting(name) for name in _ADDRESS_SETTINGS)
+    if meta is None and masks == [None, None]:
+        return identity.ip
+    if isinstance(meta, str) and "." in meta:
+        meta = import_string(meta)
+    address = str(meta(request) if callable(meta) else request.META.get(meta or "REMOTE_ADDR", ""))
+    mask = (masks[1] or 64) if ":" in address else (masks[0] or 32)
+    try:
+        return str(ip_network(f"{address}/{mask}", strict=False))
+    except ValueError:
+        return None

@@ -1,0 +1,126 @@
+"""Circuit breaker: when a server is not asked any more, and when it is asked again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+from weakref import WeakValueDictionary
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: So many failures in a row, and a server is not asked any more.
+MOST_FAILURES: Final = 3
+#: Seconds until it is probed, at most; each further probe waits twice as long.
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+_recovered: list[Callable[[], None]] = []
+_switched: list[Callable[[], None]] = []
+
+#: Every breaker of this process that is not retired, by its id.
+_breakers: Final[WeakValueDictionary[int, Breaker]] = WeakValueDictionary()
+
+
+def when_recovered(told: Callable[[], None]) -> None:
+    """Call this whenever a server may be asked again, from whatever thread finds out; once per function."""
+    if told not in _recovered:
+        _recovered.append(told)
+
+
+def when_switched(told: Callable[[], None]) -> None:
+    """Call this whenever a breaker has opened or closed, or one that is open is retired; once per function."""
+    if told not in _switched:
+        _switched.append(told)
+
+
+def open_breakers() -> int:
+    """How many servers this process does not ask at present; one that event loops ask as well may count for each."""
+    return sum(breaker is not None and breaker.is_open for breaker in [known() for known in _breakers.valuerefs()])
+
+
+class Breaker:
+    """Whether a server is to be asked: not after MOST_FAILURES failures in a row, until a probe has succeeded.
+
+    Probes are made in the background, so that no request waits for a server that is away. clock: monotonic seconds.
+    chance: a number from 0 to 1, so that processes do not all probe at once.
+    is_open: the server is not to be asked. failures: in a row, so far.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
+        self.is_open = False
+        self.failures = 0
+        self._clock, self._chance = clock, chance
+        self._lock = Lock()
+        self._probes = 0
+        self._due_at = self._closed_at = float("-inf")
+        self._cause: Exception | None = None
+        _breakers[id(self)] = self
+
+    def fail(self, error: Exception) -> bool:
+        """Note that a call has failed. Whether that was one too many, so that probing has to begin."""
+        with self._lock:
+            self.failures += 1
+            self._cause = error
+            if self.is_open or self.failures < MOST_FAILURES:
+                return False
+            self.is_open = True
+            if self._clock() - self._closed_at > LONGEST_WAIT:
+                self._probes = 0  # else it comes and goes: the waits go on growing
+            self._put_off()
+        logger.warning("Redis is not asked any more until it answers again: %s", error)
+        _tell_of_switch()
+        return True
+
+    def succeed(self) -> None:
+        """Note that a call has been answered."""
+        self.failures = 0
+
+    def fail_probe(self, error: Exception) -> None:
+        """Note that a probe has failed."""
+        with self._lock:
+            self._cause = error
+            if self.is_open:
+                self._put_off()
+
+    def next_probe_in(self) -> float:
+        """Seconds until the next probe is due; 0 = it is."""
+        return max(self._due_at - self._clock(), 0.0)
+
+    def close(self) -> None:
+        """Note that a probe has succeeded: the server is asked again."""
+        with self._lock:
+            if not self.is_open:
+                return
+            self._closed_at, self.failures = self._clock(), 0
+        for told in _recovered:  # before anybody asks
+            told()
+        self.is_open = False
+        logger.warning("Redis is asked again.")
+        _tell_of_switch()
+
+    def retire(self) -> None:
+        """Note that nobody will want to ask the server any more."""
+        if _breakers.pop(id(self), None) is not None and self.is_open:
+            _tell_of_switch()
+
+    def why(self) -> str:
+        """Why it is open, for an error's text."""
+        return f"Redis is not asked at present: {self._cause}"
+
+    def _put_off(self) -> None:
+        wait = min(FIRST_WAIT * 2**self._probes, LONGEST_WAIT)
+        self._probes = min(self._probes + 1, 10)
+        self._due_at = self._clock() + wait * (1 + self._chance()) / 2
+
+
+def _tell_of_switch() -> None:
+    for told in _switched:
+        try:
+            told()
+        except Exception:  # whatever is wrong there must not keep us from probing
+            logger.exception("A breaker's change could not be told of.")

@@ -1,0 +1,73 @@
+"""Decisions while the engine is out of reach: the same limits in this process's memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from .base import Charge, Verdict
+from .limits import Limit
+from .memory import MemoryEngine
+
+logger = logging.getLogger("django_ratelimiter")
+
+LOG_INTERVAL_SECONDS: Final = 10.0
+
+#: What a process remembers during an outage; a flood of addresses pushes out the oldest counters.
+MOST_COUNTERS: Final = 100_000
+
+
+class LocalEngine:
+    """Decides for this process alone; nothing of it reaches Redis later.
+
+    clock: as for MemoryEngine.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._memory = MemoryEngine(clock, most=MOST_COUNTERS)
+        self._logged_at = float("-inf")
+
+    def clear(self) -> None:
+        """Drop all counters."""
+        self._memory.clear()
+
+    def check(self, charges: Sequence[Charge], share: float) -> list[Verdict]:
+        """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
+        scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
+        return self._memory.check(scaled)
+
+    def spend(self, charges: Sequence[Charge]) -> list[Verdict]:
+        """Spend more of what was decided here, as these charges stand: their limits are those of its verdicts."""
+        return self._memory.check(charges)
+
+    def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent; leases end."""
+        self._memory.refund(verdicts)
+
+    def log_outage(self, error: Exception, server: Callable[[], str] | None) -> bool:
+        """Log that requests are decided without the engine, and why, once in LOG_INTERVAL_SECONDS.
+
+        server: returns what was asked, in words; `None` = no server is at fault. Return whether it was logged.
+        """
+        now = time.monotonic()
+        if now - self._logged_at < LOG_INTERVAL_SECONDS:
+            return False
+        self._logged_at = now
+        logger.error(
+            "Deciding without the engine, by each rule's failure policy: %s%s",
+            _ended(str(error)),
+            f" Server: {server()}. `manage.py check --deploy` checks it." if server else "",
+        )
+        return True
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith(".") else f"{sentence}."
+
+
+@lru_cache(maxsize=10_000)
+def _scaled(limit: Limit, share: float, cost: int) -> Limit:
+    return limit.scaled(share, least=min(cost, limit.capacity))

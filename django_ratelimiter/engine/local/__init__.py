@@ -1,0 +1,1 @@
+"""Decisions from what this process counted itself: approximate mode and denial memory."""

@@ -1,0 +1,214 @@
+"""What a process may spend of counters without asking: budgets between two calls.
+
+Times are monotonic seconds of this process. Nothing here waits, and nothing is locked: see `engine`.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from ..base import Charge, Verdict
+from ..limits import Algorithm
+
+#: Windows after which what was spent in one can be of no account.
+_OUTLIVED: Final = {Algorithm.SLIDING_WINDOW_COUNTER: 2}
+
+
+#: What is told to wait, in seconds, while another thread is asking the engine: its answer is about to come.
+SOON: Final = 0.001
+
+
+class LocalVerdict(Verdict):
+    """A verdict of this process, and the budget that it was given from.
+
+    sent: how often the budget had been carried to the engine by then.
+    """
+
+    __slots__ = ("budget", "sent")
+
+    budget: Budget
+    sent: int
+
+
+class Budget:
+    """What one counter has left, as far as this process knows.
+
+    charge: of those that spent what is unsent, one with the widest limit, which is of so many units: widest.
+    used: units spent, by the engine's latest word and since then here. unsent: those of them that the engine has not
+    been told of. due_at: when the engine is to be asked again.
+    asked_by: the call that is asking it; `None` = none. at_most: the quota up to which `used` is exact.
+    pending: what other threads are asking the engine to spend past this budget; beside: what it has, with its time.
+    refused_until, refused_cost, refused_quota: what the engine has refused, and until when it will. passes_at: when the
+    window ends, if nothing passes before.
+    """
+
+    __slots__ = (
+        "asked_by",
+        "at_most",
+        "beside",
+        "charge",
+        "due_at",
+        "ends_early",
+        "ends_late",
+        "passes_at",
+        "pending",
+        "refused_cost",
+        "refused_quota",
+        "refused_until",
+        "reset_at",
+        "sent",
+        "spent_at",
+        "synced_at",
+        "synced_us",
+        "unsent",
+        "used",
+        "widest",
+    )
+
+    def __init__(self, charge: Charge) -> None:
+        self.charge, self.widest = charge, charge.limit.quota
+        self.used = self.unsent = self.sent = self.synced_us = self.at_most = self.pending = 0
+        self.refused_cost = self.refused_quota = 0
+        self.due_at = self.spent_at = self.refused_until = self.passes_at = self.ends_early = self.ends_late = -inf
+        self.synced_at = self.reset_at = 0.0
+        self.asked_by: object = None
+        self.beside: list[tuple[int, int]] = []
+
+    def left(self, charge: Charge) -> int:
+        """Units that this charge's limit has left."""
+        return charge.limit.quota - self.used
+
+    def knows(self, charge: Charge, now: float) -> bool:
+        """Whether this charge can be decided here."""
+        return now < self.due_at and charge.limit.quota <= self.at_most
+
+    def spend(self, charge: Charge, now: float) -> None:
+        """Spend the charge's cost here."""
+        if not charge.cost:
+            return
+        self.used += charge.cost
+        self.unsent += charge.cost
+        self.spent_at = now
+        self.widen(charge)
+        if self.reset_at <= now:
+            self.reset_at = now + charge.limit.window_us / 1_000_000
+
+    def widen(self, charge: Charge) -> None:
+        """What is unsent was spent by this charge as well."""
+        if charge.limit.quota > self.widest:
+            self.charge, self.widest = charge, charge.limit.quota
+
+    def pass_by(self, cost: int) -> None:
+        """Another thread asks the engine to spend this without telling of the budget."""
+        self.pending += cost
+        self.used += cost
+
+    def passed(self, cost: int, spent: int, at_us: int) -> None:
+        """What became of that: it spent so much, at the engine's time."""
+        self.pending -= cost
+        self.used = max(self.used - cost, 0)
+        if spent and at_us >= self.synced_us:
+            self.used += spent
+            self.beside.append((at_us, spent))
+
+    def give_back(self, units: int) -> None:
+        """Take back what was spent here."""
+        self.used = max(self.used - units, 0)
+        self.unsent = max(self.unsent - units, 0)
+        if units:
+            self.refused_until = -inf
+
+    def gave_back(self) -> None:
+        """The engine is told to take back something, so that nobody knows until when it refuses."""
+        self.refused_until = self.passes_at = -inf
+
+    def punish(self, charge: Charge, now: float) -> None:
+        """Spend up to the quota: a refusal that counts."""
+        fill = min(charge.cost, max(charge.limit.quota - self.used, 0))
+        self.widen(charge)
+        self.used, self.unsent = self.used + fill, self.unsent + fill
+        self.spent_at = now
+
+    def carried(self, now: float) -> int:
+        """Units to tell the engine of. Those whose window is over, for it and for us, count no more."""
+        algorithm = self.charge.limit.algorithm
+        over = now - self.spent_at > _OUTLIVED.get(Algorithm(algorithm), 1) * self.charge.limit.window_us / 1_000_000
+        if over or self.spent_at < self.ends_early <= self.ends_late <= now:
+            self.unsent = 0
+        return self.unsent
+
+    def told(self, carried: int) -> bool:
+        """The engine was told of so much, and nothing else; whether that was all."""
+        self.unsent = max(self.unsent - carried, 0)
+        self.sent += 1
+        self.asked_by = None
+        return not self.unsent
+
+    def learn(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
+        """Take the engine's word, given to a call that began then, has carried so much, and has returned now.
+
+        interval: seconds from its beginning for which that word is enough.
+        """
+        charge = verdict.charge
+        quota = charge.limit.quota
+        self.unsent = max(self.unsent - carried, 0)
+        if not self.unsent or quota > self.widest:
+            self.charge, self.widest = charge, quota
+        self.sent += 1
+        self.beside = [(at_us, spent) for at_us, spent in self.beside if at_us >= verdict.at_us]
+        self.used = quota - verdict.remaining + self.unsent + self.pending + sum(spent for _, spent in self.beside)
+        self.at_most = quota if not verdict.remaining else 1 << 62
+        self.due_at = began + interval
+        self.synced_at, self.synced_us, self.asked_by = now, verdict.at_us, None
+        self.reset_at = now + verdict.reset_after
+        if charge.limit.algorithm == Algorithm.FIXED_WINDOW and verdict.reset_after:
+            self.ends_early, self.ends_late = began + verdict.reset_after, now + verdict.reset_after
+        self.passes_at = self.ends_late
+        if not verdict.allowed and verdict.retry_after is not None:
+            self.refuse(charge, now + verdict.retry_after)
+        elif verdict.remaining >= self.refused_cost:
+            self.refused_until = -inf
+
+    def refuse(self, charge: Charge, until: float) -> None:
+        """Such a charge is refused until then."""
+        self.refused_until, self.refused_cost, self.refused_quota = until, charge.cost, charge.limit.quota
+
+    def still_refuses(self, charge: Charge, now: float) -> bool:
+        """Whether it is known until when exactly this is refused, and nothing has been spent since."""
+        exactly = (charge.cost, charge.limit.quota) == (self.refused_cost, self.refused_quota)
+        return exactly and now < self.refused_until and not self.unsent
+
+    def time_at(self, moment: float) -> int:
+        """The engine's time at this moment, in microseconds."""
+        return self.synced_us + int((moment - self.synced_at) * 1_000_000)
+
+    def wait(self, charge: Charge, now: float) -> float | None:
+        """Seconds until a refused cost may pass: when the engine is asked again, or later if that is known."""
+        if charge.cost > charge.limit.quota:
+            return None
+        until = max(self.due_at, self.passes_at)
+        if charge.cost >= self.refused_cost > 0 and charge.limit.quota <= self.refused_quota:
+            until = max(until, self.refused_until)
+        return max(until - now, SOON)
+
+    def verdict(self, charge: Charge, now: float, *, allowed: bool, spent: int, denied: bool) -> LocalVerdict:
+        """The verdict of this process, once its cost was spent."""
+        limit = charge.limit
+        left = limit.quota - self.used
+        at_us = self.time_at(now)
+        verdict = LocalVerdict(
+            allowed,
+            left if left > 0 else 0,
+            0.0 if allowed else self.wait(charge, now),
+            self.reset_at - now if self.reset_at > now else 0.0,
+            0.0,
+            allowed and not denied and left < limit.terms.soft_floor,
+            at_us,
+            charge,
+            spent,
+            at_us,
+        )
+        verdict.budget = self
+        verdict.sent = self.sent
+        return verdict

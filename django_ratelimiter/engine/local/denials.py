@@ -1,0 +1,125 @@
+"""Denial memory: refusals that are repeated for as long as they hold, and for a number of seconds at most.
+
+Times are monotonic seconds of this process. Nothing here is locked: see `counters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ..base import Charge, Verdict, Version
+from ..limits import Algorithm
+
+#: What remains of a wait that is over, where a shadow's refusal is repeated.
+_SOON: Final = 0.001
+
+#: Seconds between two searches for what can be forgotten.
+SWEEP_SECONDS: Final = 1.0
+
+
+class RepeatedVerdict(Verdict):
+    """A verdict from memory: the engine was not asked."""
+
+    __slots__ = ()
+
+
+class Refusal:
+    """A verdict of a call that was refused, to be repeated until it can have changed.
+
+    refuses: it is one that refused the call; else it only stood beside one.
+    """
+
+    __slots__ = ("at", "refuses", "until", "verdict", "version")
+
+    def __init__(self, verdict: Verdict, version: int | Version | None, now: float, most: float) -> None:
+        self.verdict, self.version, self.at = verdict, version, now
+        self.refuses = refuses(verdict)
+        self.until = now + (min(most, verdict.retry_after or 0.0) if self.refuses else most)
+
+    def knows(self, charge: Charge, version: int | Version | None, now: float) -> bool:
+        """Whether it speaks for this charge: for the same limit, and a cost no lower than the one that was refused."""
+        known = self.verdict.charge
+        if now >= self.until or self.version != version or known.gating is not charge.gating:
+            return False
+        if known.limit is not charge.limit and known.limit != charge.limit:
+            return False
+        if self.refuses:
+            return known.cost <= charge.cost <= charge.limit.capacity and known.max_delay == charge.max_delay
+        return known.cost == charge.cost and known.max_delay == charge.max_delay
+
+    def says_more(self, charge: Charge, version: int | Version | None, now: float) -> bool:
+        """Whether it speaks for this charge and, refusing a smaller cost, for others."""
+        return self.refuses and self.knows(charge, version, now) and self.verdict.charge.cost < charge.cost
+
+    def repeated(self, charge: Charge, now: float) -> RepeatedVerdict:
+        """The verdict as it is now."""
+        known, elapsed = self.verdict, now - self.at
+        at_us = known.at_us + int(elapsed * 1_000_000)
+        wait = known.retry_after
+        return RepeatedVerdict(
+            known.allowed,
+            known.remaining,
+            max(wait - elapsed, _SOON) if wait else wait,
+            max(known.reset_after - elapsed, 0.0),
+            known.delay,
+            False,
+            at_us,
+            charge,
+            0,
+            at_us,
+        )
+
+
+def refuses(verdict: Verdict) -> bool:
+    """Whether it refuses its call, and will until a moment that is known."""
+    charge = verdict.charge
+    return (
+        not verdict.allowed
+        and charge.gating
+        and bool(verdict.retry_after)
+        and charge.limit.algorithm != Algorithm.CONCURRENCY
+    )
+
+
+class Refusals:
+    """What refused calls were told, by counter.
+
+    seconds: for which a refusal is repeated at most; 0 = none is. most: counters to keep.
+    """
+
+    def __init__(self, seconds: float, most: int) -> None:
+        self.seconds = seconds
+        self._most = most
+        self._kept: dict[str, Refusal] = {}
+        self._sweep_at = float("-inf")
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, charge: Charge, version: int | Version | None, now: float) -> Refusal | None:
+        """What speaks for this charge; `None` = nothing."""
+        refusal = self._kept.get(charge.key + charge.limit.tag)
+        return refusal if refusal is not None and refusal.knows(charge, version, now) else None
+
+    def keep(self, verdicts: Sequence[Verdict], version: int | Version | None, now: float) -> None:
+        """Keep what a refused call was told. A refusal that counts has to be told of each time, so it is not kept."""
+        if not self.seconds or any(verdict.charge.count_refusals for verdict in verdicts):
+            return
+        if len(self._kept) + len(verdicts) > self._most and now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._kept = {name: kept for name, kept in self._kept.items() if now < kept.until}
+        for verdict in verdicts:
+            name = verdict.charge.key + verdict.charge.limit.tag
+            before = self._kept.get(name)
+            if before is None and len(self._kept) >= self._most:
+                continue
+            if before is None or not before.says_more(verdict.charge, version, now):
+                self._kept[name] = Refusal(verdict, version, now, self.seconds)
+
+    def forget(self, charge: Charge) -> None:
+        """Keep nothing of this counter."""
+        self._kept.pop(charge.key + charge.limit.tag, None)

@@ -1,0 +1,194 @@
+"""RedisEngine for event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+
+from ...exceptions import EngineUnavailable, StaleRules
+from .. import usage
+from ..base import Charge, Verdict, Version, leases
+from ..shielding import finish
+from .cluster.nodes import AsyncNodes, async_nodes_of
+from .cluster.sharding import SHARDS, Call, Calls, Spread, names_by_shard
+from .connections.async_transport import AsyncLinks
+from .connections.faults import NOT_A_REPLY
+from .connections.greeting import Greeting
+from .protocol import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
+
+T = TypeVar("T")
+
+
+class AsyncRedisEngine(Planner):
+    """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
+
+    client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
+    them. most_connections: calls at work at once on one event loop, with one server; more wait for their turn.
+    deadline, clock: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
+    """
+
+    def __init__(
+        self,
+        client: AsyncRedis | AsyncRedisCluster | RedisCluster,
+        namespace: str = "rl",
+        *,
+        shards: int = SHARDS,
+        deadline: float | None = None,
+        most_connections: int = 64,
+        clock: str = "server",
+    ) -> None:
+        super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards, clock)
+        self._deadline = deadline
+        self._nodes: AsyncNodes | None = None
+        if isinstance(client, AsyncRedis):
+            self._links = AsyncLinks(client, Greeting(self), most_connections, deadline)
+        else:
+            self._nodes = async_nodes_of(client, self, most_connections, deadline)
+            self._spread = Spread(self, self._nodes.is_down)
+
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+        refused: bool = False,
+        counts: usage.Held | None = None,
+    ) -> list[Verdict]:
+        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+
+        refused: the call is refused already: it is dealt with as if one more charge had refused it.
+        counts: usage that this process has held; it is added once, however often it comes under the same id.
+        """
+        charges = charges if type(charges) is tuple else list(charges)
+        receipts = receipts_of(refund_if_denied)
+        if self._nodes:
+            calls = self._spread.checking(charges, receipts, version, now_us, refused, counts)
+            return await self._go(calls, together=True)
+        mode = Mode.REFUSED if refused else Mode.CHECK
+        verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
+        settle(receipts, verdicts, refused=refused)
+        return verdicts
+
+    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give now; spends and counts nothing."""
+        charges = list(charges)
+        if self._nodes:
+            return await self._go(self._spread.peeking(charges, now_us), together=True)
+        return await self._call(Mode.PEEK, charges, (), None, now_us)
+
+    async def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        receipts = receipts_of(verdicts)
+        if self._nodes:
+            await self._go(self._spread.refunding(receipts))
+        elif receipts:
+            await self._call(Mode.REFUND, (), receipts, None, None)
+            mark_refunded(receipts)
+
+    async def release(self, verdicts: Iterable[Verdict]) -> None:
+        """End the leases of these verdicts; those of other algorithms are left alone."""
+        await self.refund(leases(verdicts))
+
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """Forget these keys: their next request finds the full quota."""
+        for shard, names in names_by_shard(self, charges).items():
+            await self._ask(shard, deletion(names), kind=int)  # the client's own connections know one event loop only
+
+    async def publish(self, version: int | Version) -> None:
+        """Put a version in force, unless a later one is."""
+        if self._nodes:
+            return await self._nodes.publish(self, version)
+        with suppress(StaleRules):  # a later version is in force already
+            await self._call(Mode.PUBLISH, (), (), version, None)
+
+    async def aclose(self) -> None:
+        """Close this event loop's idle connections; the client is its owner's to close."""
+        await (self._nodes or self._links).close()
+
+    async def _call(
+        self,
+        mode: Mode,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        counts: usage.Held | None = None,
+        shard: int = 0,
+        until: float | None = None,
+    ) -> list[Verdict]:
+        """One call of check.lua for these charges and receipts, which lie in one shard."""
+        if now_us is None:
+            now_us = self._time_to_send()
+        times: Sequence[int] = (self._guessed(now_us),)
+        began = monotonic()
+        notes = self._notes.of(charges, times[0]) if mode in COUNTING else ()
+        for _ in range(ATTEMPTS):
+            call = self._packed(
+                mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
+            )
+            reply: list[int] = await self._ask(shard, call, until)
+            try:
+                if reply[0] >= 0:
+                    verdicts = read(reply, charges, spending=mode is not Mode.PEEK, refused=mode is Mode.REFUSED)
+                    if notes:
+                        self._notes.done(notes, reply[0])
+                    return verdicts
+                times = self._times(reply, now_us)
+            except NOT_A_REPLY as error:
+                self._distrust(shard)
+                raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
+            until = until or (self._deadline and began + self._deadline)
+        raise EngineUnavailable(OUT_OF_TIME)
+
+    def _distrust(self, shard: int) -> None:
+        if self._nodes:
+            self._nodes.distrust(shard)
+        else:
+            self._links.distrust()
+
+    async def _go(
+        self,
+        calls: Calls[T],
+        *,
+        together: bool = False,
+        until: float | None = None,
+        cancelled: asyncio.CancelledError | None = None,
+    ) -> T:
+        """Make these calls. together: within one deadline. cancelled: what the one that was being made has met with.
+
+        If our task is cancelled, what then is to be taken back is so before that goes on.
+        """
+        if together and self._deadline is not None:
+            until = monotonic() + self._deadline
+        turn: Any = calls.throw if cancelled else calls.send
+        given: Any = cancelled
+        while True:
+            try:
+                call = turn(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                turn, given = calls.send, await self._make(call, until)
+            except asyncio.CancelledError as error:
+                with suppress(Exception):  # whatever comes of that, it is cancelled
+                    await finish(self._go(calls, until=until, cancelled=error))
+                raise
+            except Exception as error:
+                turn, given = calls.throw, error
+
+    async def _make(self, call: Call, until: float | None) -> Any:
+        if call.packed is None:
+            return await self._call(*call[1:7], call.shard, call.until(until))
+        return await self._ask(call.shard, call.packed, call.until(until))
+
+    async def _ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
+        return await (self._nodes.ask(shard, call, until, kind) if self._nodes else self._links.ask(call, until, kind))

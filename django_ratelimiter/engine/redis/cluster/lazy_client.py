@@ -1,0 +1,70 @@
+"""A RedisCluster that can be made while the cluster is out of reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any
+
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisClusterException
+
+from ..connections.clients import Access, Address, access
+
+
+class ClusterOnDemand(RedisCluster):
+    """Connects when it is first used, where RedisCluster does when it is made, and raises if it cannot.
+
+    url: of one node, with the scheme, user and password for all. addresses: further nodes to begin with.
+    options: for RedisCluster. ValueError for a URL that names a database other than 0, or a socket file.
+    """
+
+    def __init__(self, url: str, addresses: Sequence[Address] = (), **options: Any) -> None:
+        given = parse_url(url)
+        if given.pop("db", 0):
+            raise ValueError("A cluster has database 0 only.")
+        if "path" in given:
+            raise ValueError("The nodes of a cluster are reached by host and port.")
+        encrypted = given.pop("connection_class", None) is not None
+        first = (given.pop("host", "localhost"), given.pop("port", 6379))
+        self._options: dict[str, Any] = {"ssl": True} if encrypted else {}
+        self._options |= given | options
+        self._addresses = tuple(dict.fromkeys([first, *((str(host), int(port)) for host, port in addresses)]))
+        self._is_connected = False
+        self._connecting = RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Called only for what is not there: before the first use that is nearly everything."""
+        if not name.startswith("__") and "_connecting" in self.__dict__:
+            with self._connecting:
+                if not self._is_connected:
+                    self._connect()
+        return object.__getattribute__(self, name)
+
+    def _connect(self) -> None:
+        self._is_connected = True  # from here on, what is not there is missing
+        try:
+            super().__init__(startup_nodes=[ClusterNode(*address) for address in self._addresses], **self._options)
+        except RedisClusterException as error:  # which is no RedisError
+            self._is_connected = False
+            raise RedisConnectionError(str(error)) from error
+        except BaseException:
+            self._is_connected = False
+            raise
+
+    def access(self) -> Access:
+        """How it reaches its nodes; asks none of them."""
+        options = {name: value for name, value in self._options.items() if name != "address_remap"}
+        return Access(self._addresses, options, bool(options.get("ssl")), self._options.get("address_remap"))
+
+    def close(self) -> None:
+        """Close what was opened, if anything was."""
+        if self.__dict__.get("_is_connected"):
+            super().close()
+
+
+def access_of(client: Any) -> Access:
+    """How a cluster's client of any kind reaches its nodes."""
+    return client.access() if isinstance(client, ClusterOnDemand) else access(client)

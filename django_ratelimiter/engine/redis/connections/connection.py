@@ -1,0 +1,232 @@
+"""One connection: made by redis-py, with all that belongs to that, and from then on spoken to directly.
+
+redis-py's way to send and to read costs more than the server does, and knows no deadline for a whole call.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from hiredis import Reader
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import InvalidResponse, RedisError
+from redis.retry import Retry
+
+from ..scripts import CHECK
+from .faults import Noted
+from .tls import share
+
+#: Options of a pool that its own connections need, and ours must not have: what servers announce to clients that
+#: asked for it would lengthen our timeouts, and stand where a reply is expected.
+_NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_check_interval", "protocol")
+
+#: Seconds for the rest of a reply that has begun to arrive when time is up.
+LAST_LOOK: Final = 0.001
+
+_MORE: Final = object()
+
+
+def packed(*words: str | bytes) -> bytes:
+    """A command as it is sent."""
+    encoded = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
+
+
+class Burst(NamedTuple):
+    """Calls that are sent at once. replies: how many will come."""
+
+    packed: bytes
+    replies: int
+
+
+#: A version that a server without the script holds is dropped at most once in so many seconds.
+FORGETTING_SECONDS: Final = 1.0
+
+_NOTHING: Final = Burst(b"", 0)
+
+
+class Forgetting:
+    """Drops the version that a server without the script holds, but not the one that was published in answer to that.
+
+    A proxy that sends each call to another server, for one, asks for the script each time. If the version were dropped
+    each time, no call would ever find one.
+
+    calls: what drops it. clock: seconds.
+    """
+
+    __slots__ = ("_calls", "_until", "clock")
+
+    def __init__(self, calls: Burst, clock: Callable[[], float] = monotonic) -> None:
+        self._calls, self.clock = calls, clock
+        self._until = -inf
+
+    def due(self) -> Burst:
+        """What is to be sent before the script is loaded."""
+        return _NOTHING if self.clock() < self._until else self._calls
+
+    def answered(self, sent: Burst) -> None:
+        """Note that the server has replied to it: only then has it dropped the version."""
+        if sent is self._calls:
+            self._until = self.clock() + FORGETTING_SECONDS
+
+
+LOAD: Final = packed("SCRIPT", "LOAD", CHECK)
+PING: Final = packed("PING")
+
+
+def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
+    """The arguments of one connection like those of this pool.
+
+    seconds: for each step of connecting; `None` = what the pool says.
+    """
+    given = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_NOT_OURS)}
+    given["protocol"] = 2  # a reply is all that ever arrives
+    if seconds is not None:
+        given["socket_timeout"] = seconds
+        if "path" not in given:
+            given["socket_connect_timeout"] = seconds
+    return given
+
+
+def reader_for(link: Any) -> Reader:
+    """Reads replies as redis-py's own parser of this connection does; errors come as its exceptions, not raised."""
+    parse: Callable[[str], Exception] = link._parser.parse_error
+
+    def error_of(text: str) -> Exception:
+        try:
+            return parse(text)
+        except Exception as error:  # an address that is none
+            return InvalidResponse(f"An error that no Redis sends, {text!r}: {error}")
+
+    return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=_MORE)
+
+
+def is_incomplete(reply: object) -> bool:
+    """Whether a reader still waits for the rest of a reply."""
+    return reply is _MORE
+
+
+class Wire:
+    """A connection for one thread at a time.
+
+    link: redis-py's connection, which is connected. timeout: seconds that a call may wait for its reply; `None` = as
+    redis-py has set it up.
+    What it raises (OSError, RedisError) leaves it useless: hang up.
+    """
+
+    __slots__ = ("_buffer", "_has_more", "_link", "_reader", "_receive", "_send", "_sock", "_timeout", "_unread")
+
+    def __init__(self, link: Any, timeout: float | None) -> None:
+        self._link = link
+        self._sock: socket.socket = link._sock
+        if timeout is not None:
+            self._sock.settimeout(timeout)
+        self._timeout = self._sock.gettimeout()
+        self._reader = reader_for(link)
+        self._has_more: Callable[[], bool] = self._reader.has_data
+        self._buffer = bytearray(4_096)
+        self._send, self._receive = self._sock.sendall, self._sock.recv_into
+        self._unread = _looking_at(link)
+
+    def is_sound(self) -> bool:
+        """Whether a call may be sent: the server has not hung up, and nothing unread has arrived."""
+        return not self._unread(0) and not self._has_more()
+
+    def ask(self, call: bytes, until: float | None, *, whole: bool) -> Any:
+        """Send one call and give its reply, which may be an exception.
+
+        until: monotonic seconds; `None` = the timeout holds for each part of the reply. whole: all of the timeout is
+        left.
+        """
+        self._send(call)
+        if whole:
+            try:
+                size = self._receive(self._buffer)
+            except TimeoutError as error:
+                size = self._look_once_more(error)
+            self._take_in(size)
+            reply = self._reader.gets()
+            if reply is not _MORE:
+                return reply
+        return self._reply(until)
+
+    def ask_loading(self, call: bytes, until: float | None, forgetting: Forgetting) -> Any:
+        """The same to a server that has lost the script, in one round trip."""
+        before = forgetting.due()
+        self._send(before.packed + LOAD + call)
+        loaded, reply = self.replies(before.replies + 2, until)[-2:]
+        forgetting.answered(before)
+        return loaded if isinstance(loaded, Exception) else reply
+
+    def send(self, calls: bytes) -> None:
+        """Send several calls at once. All their replies are to be read before anything else is asked."""
+        self._send(calls)
+
+    def replies(self, number: int, until: float | None) -> list[Any]:
+        """So many replies to what was sent, which may be exceptions."""
+        return [self._reply(until) for _ in range(number)]
+
+    def hang_up(self) -> None:
+        """Close it; where it is a parent process's, only our hold on it."""
+        self._link.disconnect()
+
+    def _reply(self, until: float | None) -> Any:
+        while (reply := self._reader.gets()) is _MORE:
+            if until is not None:
+                self._sock.settimeout(max(until - monotonic(), LAST_LOOK))
+            try:
+                size = self._receive(self._buffer)
+            except TimeoutError as error:
+                size = self._look_once_more(error)
+            self._take_in(size)
+        self._sock.settimeout(self._timeout)
+        return reply
+
+    def _look_once_more(self, error: TimeoutError) -> int:
+        """Time is up; but a thread that waits for its turn to run has not been waiting for Redis."""
+        if not self._unread(0):
+            raise error
+        self._sock.settimeout(LAST_LOOK)
+        size: int = self._receive(self._buffer)
+        self._sock.settimeout(self._timeout)
+        return size
+
+    def _take_in(self, size: int) -> None:
+        if not size:
+            raise LostError("Connection closed by server.")
+        self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
+
+
+def _looking_at(link: Any) -> Callable[[int], object]:
+    """A function that tells whether something has arrived, be it the end; without waiting if it is given 0."""
+    if not hasattr(select, "poll"):  # Windows, and what green threads take away
+        can_read: Callable[[int], object] = link.can_read
+        return can_read
+    poll = select.poll()
+    poll.register(link._sock, select.POLLIN)
+    return poll.poll
+
+
+def connect(pool: ConnectionPool, seconds: float | None, timeout: float | None) -> Wire:
+    """A new connection like those of this pool. The other arguments: see `options_of` and `Wire`."""
+    link: Any = pool.connection_class(**options_of(pool, seconds))
+    link.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
+    share(pool, link)
+    noted = Noted(link)
+    try:
+        link.connect()
+    except RedisError as error:
+        link.disconnect()
+        raise noted.ended() or error from error
+    except BaseException:
+        link.disconnect()
+        raise
+    noted.ended()
+    return Wire(link, timeout)

@@ -1,0 +1,93 @@
+"""The bytes of a call: its words, the records of charges and receipts, and the keys that only some calls have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from random import getrandbits
+from struct import pack
+from typing import Final
+
+from .. import usage
+from ..base import Charge, Verdict, check_units
+from ..limits import EXACT, MOST_UNITS
+from ..partition_stats import IS_SAMPLED, Note, keys_of
+
+_FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
+
+#: What tells the usage keys apart that calls of one time begin; a double holds it exactly.
+_MARK_BITS: Final = 52
+
+#: The bytes of a call's first doubles, and of those that each charge or receipt has.
+_OPENING, _RECORD = 5 * 8, 9 * 8
+
+
+def word(text: bytes) -> bytes:
+    """A word of a command as it is sent."""
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+#: A word without a letter.
+NOTHING: Final = word(b"")
+
+
+@lru_cache(maxsize=1_000)
+def field_word(*lines: str) -> bytes:
+    """The word of the field that charges of these labels are counted under, were all of them admitted."""
+    labels = usage.labels_of(lines)
+    return word(f"{labels}\n{'a' * len(lines)}".encode()) if labels else NOTHING
+
+
+def opening_of(now_us: int, mode: int, charges: int, receipts: int) -> bytes:
+    """What the last argument begins with; its size is that of all the records that are to follow."""
+    size = _OPENING + _RECORD * (charges + receipts)
+    return b"$%d\r\n" % size + pack(
+        "<ddddd", now_us, charges, receipts, mode, 0 if now_us < 0 else getrandbits(_MARK_BITS)
+    )
+
+
+opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))
+
+
+def cost_of(charge: Charge) -> bytes:
+    """The end of a charge's record: its cost and flags. ValueError where its units are no whole numbers."""
+    check_units(charge)
+    flags = _FLAGS[charge.gating, charge.count_refusals] + 4 * min(charge.carried, MOST_UNITS)
+    return pack("<dd", min(charge.cost, EXACT), flags)
+
+
+def receipt_of(verdict: Verdict, units: int) -> bytes:
+    """The record of what a verdict has spent. units: to give back."""
+    limit, at = verdict.charge.limit, verdict.spent_at_us
+    return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
+
+
+def more_of(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
+    """What stands behind the three arguments of every call."""
+    words = [b"%d" % len(notes)]
+    for what, label, partition, _ in notes:
+        words += bytes(what), label.encode(), partition.encode()
+    if counts:
+        words.append(counts.id.encode())
+        for minute, field, calls in counts.entries:
+            words += b"%d" % minute, field.encode(), b"%d" % calls
+    return words
+
+
+def keys_of_more(prefix: str, minute: int, notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
+    """The packed names of the keys that stand behind the counters."""
+    keys: list[bytes] = []
+    for (flags, weight, *_), label, _, _ in notes:
+        first = minute if flags & IS_SAMPLED else minute // 60 * 60  # of the hour, and so the same for longer
+        keys += _keys_of_note(prefix, flags, weight > 0, label, first)
+    if counts:
+        if counts.id:
+            keys.append(word(f"{prefix}held:{counts.id}".encode()))
+        keys += [word(f"{prefix}usage:{entry[0]}".encode()) for entry in counts.entries]
+    return keys
+
+
+@lru_cache(maxsize=10_000)
+def _keys_of_note(prefix: str, flags: int, weighs: bool, label: str, minute: int) -> list[bytes]:
+    return [word(f"{prefix}{name}".encode()) for name in keys_of(flags, weighs, label, minute)]

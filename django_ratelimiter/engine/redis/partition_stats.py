@@ -1,0 +1,151 @@
+"""What Redis knows of partitions, over all shards: a partition lies in one shard only, so numbers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import methodcaller
+from typing import Any, Final
+
+from redis import Redis
+
+from ..partition_stats import Hour, heaviest_of
+from .protocol import Planner
+
+#: Commands that are sent at once.
+MOST_COMMANDS: Final = 1_000
+
+Run = Callable[[int, Callable[[Redis], Any]], Any]
+
+
+class RedisPartitions:
+    """Asks each shard. run: has a command run in a shard; what cannot be reached raises EngineUnavailable."""
+
+    def __init__(self, planner: Planner, run: Run) -> None:
+        self._planner = planner
+        self._run = run
+
+    def now_us(self) -> int:
+        """The time in microseconds by the clock of Redis; where there are several, by the one that is behind most.
+
+        By this process's clock where calls bring the time.
+        """
+        sent = self._planner._time_to_send()
+        if sent is not None:
+            return sent
+        times: list[tuple[int, int]] = [self._run(shard, methodcaller("time")) for shard in self._shards()]
+        return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
+
+    def hours(self) -> set[Hour]:
+        """The hours and labels that something is known of."""
+        found = (self._run(shard, self._members(shard, "hours")) for shard in self._shards())
+        return {(int(hour), label) for hour, _, label in (name.partition(":") for name in set(chain(*found)))}
+
+    def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
+        """How many different partitions were met under a label in some hours, for each of these; to about 1 %."""
+        sums = [0] * len(groups)
+        for shard in self._shards():
+            commands = [
+                ("PFCOUNT", *(f"{self._prefix(shard)}unique:{hour}:{label}" for hour in hours))
+                for label, hours in groups
+            ]
+            for place, count in enumerate(self._all(shard, commands)):
+                sums[place] += count
+        return sums
+
+    def weighed(self, asked: Sequence[Hour]) -> list[int]:
+        """How many weights `heaviest` would read for each of these."""
+        sums = [0] * len(asked)
+        for shard in self._shards():
+            keys = [(place, key) for place, each in enumerate(asked) for _, key in self._sets(shard, each)]
+            counts = self._all(shard, [("ZCARD", key) for _, key in keys])
+            for (place, _), count in zip(keys, counts, strict=True):
+                sums[place] += count
+        return sums
+
+    def heaviest(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
+        """The heaviest partitions of these hours and rules, with the requests admitted and denied, about."""
+        weights: list[dict[str, list[int]]] = [{} for _ in asked]
+        for shard in self._shards():
+            keys = [(place, side, key) for place, each in enumerate(asked) for side, key in self._sets(shard, each)]
+            commands = [("ZRANGE", key, 0, -1, "WITHSCORES") for _, _, key in keys]
+            for (place, side, _), found in zip(keys, self._all(shard, commands), strict=True):
+                for partition, weight in _pairs(found):
+                    weights[place].setdefault(_text(partition), [0, 0])[side] += int(weight)
+        return [heaviest_of({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
+
+    def drop_heaviest(self, asked: Sequence[Hour]) -> None:
+        """Forget the heaviest partitions of these hours and rules."""
+        for shard in self._shards():
+            self._all(shard, [("DEL", *(key for _, key in self._sets(shard, each))) for each in asked])
+
+    def drop_hours(self, hours: Iterable[Hour]) -> None:
+        """Forget which partitions were met in these hours under these labels."""
+        names = [f"{hour}:{label}" for hour, label in hours]
+        for shard in self._shards():
+            prefix = self._prefix(shard)
+            gone = [("DEL", f"{prefix}unique:{name}") for name in names]
+            self._all(shard, [*gone, *(("SREM", f"{prefix}hours", name) for name in names)])
+
+    def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
+        """Requests by rule and partition, for each minute before this one; for so many minutes at most, the oldest.
+
+        A minute whose samples have expired has none.
+        """
+        listed = [set(map(int, self._run(shard, self._members(shard, "sampled")))) for shard in self._shards()]
+        minutes = sorted(minute for minute in set(chain(*listed)) if minute < before)[:most]
+        samples: dict[int, dict[tuple[str, str], int]] = {minute: {} for minute in minutes}
+        for shard, known in zip(self._shards(), listed, strict=True):
+            here = [minute for minute in minutes if minute in known]
+            commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in here]
+            for minute, found in zip(here, self._all(shard, commands), strict=True):
+                for field, count in found.items():
+                    rule, _, partition = _text(field).partition("\n")
+                    samples[minute][rule, partition] = int(count)
+        return samples
+
+    def drop_samples(self, minutes: Iterable[int]) -> None:
+        """Forget the samples of these minutes."""
+        minutes = list(minutes)
+        for shard in self._shards():
+            prefix = self._prefix(shard)
+            gone = [("DEL", f"{prefix}sample:{minute}") for minute in minutes]
+            self._all(shard, [*gone, *(("SREM", f"{prefix}sampled", minute) for minute in minutes)])
+
+    def _shards(self) -> range:
+        return range(self._planner.shards)
+
+    def _prefix(self, shard: int) -> str:
+        return self._planner._prefix(shard)
+
+    def _sets(self, shard: int, each: Hour) -> list[tuple[int, str]]:
+        """The two sorted sets of an hour and rule: what was admitted, and what was denied."""
+        hour, rule = each
+        return [(side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "denied"))]
+
+    def _members(self, shard: int, name: str) -> Callable[[Redis], list[str]]:
+        return lambda client: [_text(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]
+
+    def _all(self, shard: int, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The replies to these commands; they may be repeated without harm."""
+        replies: list[Any] = []
+        for place in range(0, len(commands), MOST_COMMANDS):
+            some = commands[place : place + MOST_COMMANDS]
+
+            def run(client: Redis, some: Sequence[tuple[Any, ...]] = some) -> list[Any]:
+                with client.pipeline(transaction=False) as pipeline:
+                    for command in some:
+                        pipeline.execute_command(*command)
+                    return pipeline.execute()
+
+            replies += self._run(shard, run)
+        return replies
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:
+    """Members with their scores, which come by turns where the client speaks the older protocol."""
+    return found if found and isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)

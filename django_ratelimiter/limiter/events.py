@@ -1,0 +1,155 @@
+"""What operators and receivers are told of decisions: log records and signals.
+
+No record bears what tells callers apart, such as an address or a key: the partition is the digest in the names of keys.
+Nor does it bear the path, for a rule may be split by a part of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from threading import Lock
+from typing import Any, Final
+
+from django.dispatch import Signal
+from django.http import HttpRequest
+
+from ..backend import server_in_words
+from ..decision import Decision, Result
+from ..engine.base import Verdict
+from ..engine.fallback import LocalEngine
+from ..engine.limits import Algorithm
+from ..exceptions import EngineUnavailable
+from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: Of how many partitions a process remembers what was told of them; beyond that the oldest is forgotten.
+MOST_TOLD: Final = 10_000
+
+
+class Telling:
+    """A step of a path: send a signal. What a receiver raises is logged by Django and goes no further."""
+
+    __slots__ = ("_named", "_sender", "_signal")
+
+    def __init__(self, signal: Signal, sender: type, **named: Any) -> None:
+        self._signal, self._sender, self._named = signal, sender, named
+
+    def take(self) -> None:
+        self._signal.send_robust(self._sender, **self._named)
+
+    async def atake(self) -> None:
+        """Synchronous receivers are called in a thread."""
+        await self._signal.asend_robust(self._sender, **self._named)
+
+
+class Told:
+    """Which quotas have been told of, until when, in microseconds of the engine's time."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, int] = {}
+        self._lock = Lock()
+
+    def is_news(self, verdict: Verdict, what: str = "") -> bool:
+        """Whether this is the first time in this window; from now on it is not. what: which of several things."""
+        limit, at_us = verdict.charge.limit, verdict.at_us
+        lasts = round(verdict.reset_after * 1_000_000) if limit.algorithm == Algorithm.FIXED_WINDOW else limit.window_us
+        name = verdict.charge.key + limit.tag + what
+        with self._lock:
+            if self._until.get(name, at_us) > at_us:
+                return False
+            self._until.pop(name, None)
+            if len(self._until) >= MOST_TOLD:
+                del self._until[next(iter(self._until))]
+            self._until[name] = at_us + lasts
+        return True
+
+
+_told = Told()
+_reached = Told()
+
+
+def are_due(latest: Decision) -> bool:
+    """Whether there is anything to tell of what one call decided."""
+    if not latest.allowed or soft_exceeded(latest):
+        return True
+    return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
+
+
+def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Generator[Telling, Any, None]:
+    """Tell of what one call decided about a request, and of all that was decided about it."""
+    if not latest.allowed:
+        if logger.isEnabledFor(logging.WARNING):
+            _log_refusal(decision)
+        if limit_exceeded.receivers:
+            yield Telling(limit_exceeded, Decision, request=request, decision=decision)
+    for result in soft_exceeded(latest):
+        if result.verdict and _told.is_news(result.verdict):
+            logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
+            yield Telling(soft_limit_exceeded, Result, request=request, result=result)
+    if quota_reached.receivers:
+        for result in latest.results:
+            percent = percent_reached(result)
+            if percent and _is_news(result, percent):
+                yield Telling(quota_reached, Result, request=request, result=result, percent=percent)
+
+
+def degraded(local: LocalEngine, error: Exception) -> Generator[Telling, Any, None]:
+    """Tell, once in a while, that requests are decided without the engine."""
+    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
+        yield Telling(engine_degraded, type(error), error=error)
+
+
+def soft_exceeded(decision: Decision) -> list[Result]:
+    """The enforced limits whose soft quota an admitted request has exceeded."""
+    exceeded = []
+    for result in decision.results:
+        verdict = result.verdict
+        if verdict is not None and verdict.soft_exceeded and result.mode == "enforce":
+            exceeded.append(result)
+    return exceeded
+
+
+def percent_reached(result: Result) -> int:
+    """How much of an enforced limit is spent: 80 percent, 100, or 0 for less, and where that is only guessed."""
+    verdict = result.verdict
+    if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
+        return 0
+    return 80 if verdict.remaining else 100
+
+
+def _is_news(result: Result, percent: int) -> bool:
+    """Whether so much was not reached before in this window. Whoever is told of 100 percent needs no 80 any more."""
+    assert result.verdict is not None
+    if percent == 100:
+        _reached.is_news(result.verdict, "80")
+    return _reached.is_news(result.verdict, str(percent))
+
+
+def _log_refusal(decision: Decision) -> None:
+    names = list(dict.fromkeys(str(result.rule) for result in decision.refused_by))
+    logger.warning(
+        "A request was refused by %s.%s", ", ".join(names), _why(decision), extra=_extra(decision, decision.binding)
+    )
+
+
+def _why(decision: Decision) -> str:
+    """Return a sentence about a refusal that was decided without the engine; empty for all others."""
+    if decision.unavailable:
+        return " Redis is out of reach, and its failure policy is “closed”."
+    if any(result.local for result in decision.refused_by):
+        return " Redis is out of reach: this process counts by itself, with smaller quotas."
+    return ""
+
+
+def _extra(decision: Decision, result: Result | None) -> dict[str, Any]:
+    """The attributes of a record; `None` = not known, as where nothing was counted."""
+    verdict = result and result.verdict
+    key = verdict.charge.key if verdict else ""
+    return {
+        "rule": result and result.rule.slug,
+        "tier": result and result.tier and result.tier.slug,
+        "partition": key.removeprefix(f"{result.rule.slug}:").partition(":")[0] if result and key else None,
+        "version": decision.version.number,
+    }

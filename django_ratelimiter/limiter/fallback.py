@@ -1,0 +1,62 @@
+"""Decisions while the engine is out of reach: each rule by its own failure policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from ..backend import unsent
+from ..conf import settings
+from ..decision import Decision, Result, decide
+from ..engine.base import Charge, Verdict
+from ..engine.fallback import LocalEngine
+from ..engine.usage import field_of
+from ..rules import cache
+from . import events
+from .charges import Planning, Question
+from .io import Lookup, Path
+
+_local = LocalEngine()
+
+
+def deciding(question: Question, error: Exception) -> Path[Decision | None]:
+    """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
+    rules = yield Lookup(cache.renewed_by_age, together=True)
+    planned = yield Planning(rules, question)
+    if not planned:
+        return None
+    yield from events.degraded(_local, error)
+    results: list[Result] = [each.result(None) for each in planned]
+    local = [index for index, each in enumerate(planned) if each.rule.failure_policy == "local"]
+    if not any(result.refuses for result in results):
+        verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
+        for index, verdict in zip(local, verdicts, strict=True):
+            results[index] = planned[index].result(verdict)._replace(local=True)
+    _count(results, [each.charge for each in planned])
+    return decide(results, rules.version, degraded=True)
+
+
+def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
+    """Count what was decided here; a later call takes it along."""
+    verdicts = [
+        Verdict(_admits(result), 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), 0, charge)
+        for result, charge in zip(results, charges, strict=True)
+    ]
+    field = field_of(verdicts, degraded=True)
+    if field:
+        unsent.add(int(time.time()) // 60, field)
+
+
+def _admits(result: Result) -> bool:
+    """Whether a rule would admit the request, were it alone and enforced."""
+    return result.rule.failure_policy != "closed" if result.verdict is None else result.verdict.allowed
+
+
+def spend(charges: Sequence[Charge]) -> list[Verdict]:
+    """Spend more of what was charged here, as these charges stand."""
+    return _local.spend(charges)
+
+
+def refund(verdicts: Iterable[Verdict]) -> None:
+    """Give back what these verdicts spent here, leases included."""
+    _local.refund(verdicts)

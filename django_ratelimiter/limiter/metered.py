@@ -1,0 +1,106 @@
+"""Costs that are known only when the work is done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from ..decision import NOTHING_TO_DECIDE, Decision, Result
+from ..engine.base import Charge as EngineCharge
+from ..engine.limits import Algorithm
+from ..engine.shielding import finish
+from ..exceptions import LimitExceeded
+from . import fallback
+from .charges import MaxDelay
+from .io import Asking, Path, ago, go
+from .refunds import refunding
+from .slots import ahold, hold
+
+logger = logging.getLogger("django_ratelimiter")
+
+
+class Charge:
+    """What a request is charged for a block of code: for use in `with` and `async with`, once.
+
+    cost: units, 0 or more; another value is refused where it is set. What it is when the block begins must pass, else
+    LimitExceeded is raised. What it is when the block ends is what is spent in the end, up to the limits' capacities,
+    and refuses nobody: the work is done. An error in the block changes nothing about that. decision: what was decided
+    when the block began. Giving back, as by `charge_when`, gives back what the block began with.
+    """
+
+    decision: Decision = NOTHING_TO_DECIDE
+
+    def __init__(self, request: Any, asks: Callable[[int, MaxDelay], Path[Decision]], cost: int) -> None:
+        self.cost = cost
+        self._request = request
+        self._asks = asks
+        self._charged = self.cost
+        self._results: list[Result] = []
+
+    @property
+    def cost(self) -> int:
+        """Units. TypeError or ValueError is raised for what is no number of them, and the last one stays."""
+        return self._cost
+
+    @cost.setter
+    def cost(self, cost: int) -> None:
+        if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # numbers of other libraries have it, too
+            raise TypeError(f"cost: must be a whole number, not {cost!r}.")
+        if cost < 0:
+            raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
+        self._cost = index(cost)
+
+    def __enter__(self) -> Charge:
+        go(self._entering("rule"))
+        hold(self.decision)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        go(self._leaving())
+
+    async def __aenter__(self) -> Charge:
+        await ago(self._entering(None))
+        await ahold(self.decision)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await finish(ago(self._leaving()))
+
+    def _entering(self, max_delay: MaxDelay) -> Path[None]:
+        http = getattr(self._request, "_request", self._request)
+        known = len(getattr(http, "ratelimit", NOTHING_TO_DECIDE).results)
+        self._charged = self.cost
+        self.decision = yield from self._asks(self.cost, max_delay)
+        if not self.decision.allowed:
+            raise LimitExceeded(self.decision)
+        self._results = [  # leases are for the request, whatever it costs
+            result for result in self.decision.results[known:] if result.limit.algorithm != Algorithm.CONCURRENCY
+        ]
+
+    def _leaving(self) -> Path[None]:
+        """Spend what is missing; if it was too much, give it back and spend what is right."""
+        missing = self.cost - self._charged
+        if missing < 0:
+            yield from refunding(self._results)
+            missing = self.cost
+        if missing > 0:
+            yield from self._spending(missing)
+
+    def _spending(self, cost: int) -> Path[None]:
+        for local in (True, False):
+            verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
+            charges = [_more(verdict.charge, cost) for verdict in verdicts]
+            try:
+                spent = fallback.spend(charges) if local else (yield Asking("check", charges)) if charges else []
+            except Exception as error:
+                logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
+                continue
+            for verdict, latest in zip(verdicts, spent, strict=True):  # for the response's fields
+                verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
+
+
+def _more(charge: EngineCharge, cost: int) -> EngineCharge:
+    """So much more of what was charged. It passes, up to the capacity, and is counted as no request of its own."""
+    return charge._replace(cost=cost, gating=False, usage=None, count_refusals=True, max_delay=None)

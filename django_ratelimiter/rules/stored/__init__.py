@@ -1,0 +1,1 @@
+"""Rules in the database: compiled, versioned, read."""

@@ -1,0 +1,60 @@
+"""The access entries in force, kept by each process for TIER_CACHE_SECONDS."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from django.db import router
+from django.db.models import Q
+from django.utils import timezone
+
+from ...values.access import NOBODY, AccessList, AccessRecord
+from ..ttl_cache import Whole
+from . import tables
+from .tables import models
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: As many entries as one process holds; the latest are.
+MOST_HELD: Final = 50_000
+
+
+def access_list() -> AccessList:
+    """Who is allowed past all rules and who is denied. No query when warm."""
+    return _entries.get()
+
+
+def forget() -> None:
+    """Drop what is remembered: the next request reads the entries again."""
+    global _latest
+    _latest = (), NOBODY
+    _entries.forget()
+
+
+def _find() -> AccessList:
+    """The entries that have not expired. If they are those of the last time, so is the list that was built of them."""
+    global _latest
+    if not tables.exists("AccessEntry", router.db_for_read):
+        return NOBODY
+    rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
+    found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason")[: MOST_HELD + 1])
+    if len(found) > MOST_HELD:
+        logger.error("There are more than %s access entries; the oldest are not obeyed.", MOST_HELD)
+        found = found[:MOST_HELD]
+    if found != _latest[0]:
+        _latest = found, _list_of(found)
+    return _latest[1]
+
+
+def _list_of(rows: tuple[Any, ...]) -> AccessList:
+    entries = AccessList(
+        AccessRecord(action, kind, value, end and end.timestamp(), reason) for action, kind, value, end, reason in rows
+    )
+    for record, why in entries.left_out:
+        logger.error("The access entry of %s %s is not in force: %s", record.kind, record.value[:8], why)
+    return entries
+
+
+_latest: tuple[tuple[Any, ...], AccessList] = (), NOBODY
+_entries = Whole(_find, NOBODY, "Access entries")

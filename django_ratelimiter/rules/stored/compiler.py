@@ -1,0 +1,145 @@
+"""Rows to snapshot. A row that cannot be enforced costs its own rule, with the reason, and no other."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
+from decimal import Decimal
+from typing import Any
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import router
+from django.db.models import CharField, Model, QuerySet
+from django.db.models.functions import Cast
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from ..ruleset import rule_from
+from .tables import models
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: What a rule can be enforced without: a fault in these is for the form alone.
+_TEXTS = {"name", "message", "description"}
+
+
+def snapshot_of_rows(rows_as: Callable[[QuerySet[Any]], QuerySet[Any]] = lambda rows: rows) -> dict[str, Any]:
+    """All tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
+
+    `left_out` is a list of {"rule": slug, "reason": text}. Reads the database that rules are written to.
+    rows_as: how the rows of each table are to be read.
+    """
+    db = router.db_for_write(models.Rule)
+    tiers, faulty_tiers = _split(rows_as(models.Tier.objects.using(db)))
+    limits = defaultdict(list)
+    for limit in _limits(rows_as(models.RuleLimit.objects.using(db))):
+        limits[limit.rule_id].append(limit)
+    rules, left_out = [], []
+    for rule in rows_as(models.Rule.objects.using(db)):
+        data, reasons = _compile(rule, limits[rule.pk], faulty_tiers)
+        if reasons:
+            left_out.append({"rule": rule.slug, "reason": " ".join(reasons)})
+        else:
+            rules.append(data)
+    return {"tiers": _tiers_data(tiers), "rules": rules, "left_out": left_out}
+
+
+def reasons_against(rule: models.Rule) -> list[str]:
+    """Why this saved rule, with its saved limits and tiers, cannot be enforced; empty = it can."""
+    db = router.db_for_write(models.Rule)
+    limits = list(_limits(models.RuleLimit.objects.using(db).filter(rule=rule.pk)))
+    faulty_tiers = _split({limit.tier for limit in limits if limit.tier})[1]
+    return _compile(copy(rule), limits, faulty_tiers)[1]
+
+
+def _limits(limits: QuerySet[models.RuleLimit]) -> Iterable[models.RuleLimit]:
+    """Yield limits, the oldest first: clients know the oldest of a rule by the rule's name alone."""
+    # As text, for SQLite would hold any text in a decimal column, and reading it as a decimal would fail for all.
+    rows = limits.select_related("tier").order_by("pk").defer("window_seconds")
+    found: Any = rows.annotate(window_text=Cast("window_seconds", CharField()))
+    for limit in found:
+        limit.window_seconds = limit.window_text
+        yield limit
+
+
+def _split(tiers: Iterable[models.Tier]) -> tuple[list[models.Tier], dict[int, list[str]]]:
+    """The tiers that can be used, and the faults of the others by primary key."""
+    faults = {tier: _faults(tier, exclude={"name"}) for tier in tiers}
+    usable = [tier for tier, found in faults.items() if not found]
+    return usable, {tier.pk: found for tier, found in faults.items() if found}
+
+
+def _compile(
+    rule: models.Rule, limits: Collection[models.RuleLimit], faulty_tiers: dict[int, list[str]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The rule as it stands in a snapshot, and what speaks against it."""
+    reasons = _faults(rule, exclude=_TEXTS)
+    for limit in limits:
+        limit.rule = rule
+        faults = _faults(limit, exclude={"rule", "tier"}) + faulty_tiers.get(limit.tier_id or 0, [])
+        if limit.tier_id is not None and not limit.tier:  # else it would count as a limit for every other tier
+            faults.append(_("Its tier is gone."))
+        reasons += [f"{capfirst(limit._meta.verbose_name)} “{limit.in_short}”: {fault}" for fault in faults]
+    if reasons:
+        return {}, reasons
+    data = _rule_data(rule, limits)
+    try:
+        rule_from(data)
+    except ValueError as error:
+        return {}, [str(error)]
+    return data, []
+
+
+def _faults(row: Model, exclude: set[str]) -> list[str]:
+    """What the form would say against this row."""
+    try:
+        row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        return [_sentence(row, *fault) for fault in error.message_dict.items()]
+    except ArithmeticError as error:  # SQLite holds an infinite number in any column
+        return [_("A number cannot be read: %s.") % error]
+    return []
+
+
+def _sentence(row: Model, field: str, messages: list[str]) -> str:
+    text = " ".join(messages)
+    if field == NON_FIELD_ERRORS:
+        return text
+    return f"{capfirst(getattr(row._meta.get_field(field), 'verbose_name', field))}: {text}"
+
+
+def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
+    """The tiers, by rank; of several defaults for the same callers, which MySQL can hold, the last one is left."""
+    found = [_tier_data(tier) for tier in tiers]
+    for kind in (models.Tier.DefaultFor.ANONYMOUS, models.Tier.DefaultFor.AUTHENTICATED):
+        defaults = [data for data in found if data["default_for"] == kind]
+        if len(defaults) > 1:
+            slugs = ", ".join(data["slug"] for data in defaults)
+            told = "Tiers %s are all the default for %s callers; only %s, of the highest rank, is used."
+            logger.error(told, slugs, kind.value, defaults[-1]["slug"])
+        for data in defaults[:-1]:
+            data["default_for"] = models.Tier.DefaultFor.NONE.value
+    return found
+
+
+def _tier_data(tier: models.Tier) -> dict[str, Any]:
+    return {name: getattr(tier, name) for name in ("slug", "name", "rank", "default_for")}
+
+
+def _rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
+    names = [field.name for field in rule._meta.concrete_fields if field.name not in ("id", "description")]
+    return {name: getattr(rule, name) for name in names} | {"limits": [_limit_data(limit) for limit in limits]}
+
+
+def _limit_data(limit: models.RuleLimit) -> dict[str, Any]:
+    from ...models.options import NOT_GIVEN  # with the models, not before them; see `tables`
+
+    window: Decimal | None = limit.window_seconds
+    columns = ("algorithm", *NOT_GIVEN, "unlimited", "generation")
+    return {
+        "tier": limit.tier.slug if limit.tier else None,
+        **{column: getattr(limit, column) for column in columns},
+        "window_seconds": None if window is None else f"{window:.6f}",
+    }

@@ -1,0 +1,127 @@
+"""The rule set in the primary database: its number, its snapshots, and its rows where there is no snapshot yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from django.db import Error, connections, router
+from django.db.models import OuterRef, Subquery
+
+from ...databases import as_committed, read_beside, read_committed
+from ...engine.base import Version
+from ..ruleset import NO_VERSION, RuleSet
+from . import tables, uncommitted
+from .compiler import snapshot_of_rows
+from .tables import models
+
+logger = logging.getLogger("django_ratelimiter")
+
+Found = TypeVar("Found")
+
+#: How often rows are read whose number changes meanwhile.
+READINGS: Final = 5
+
+#: The rules where the app is not installed, or its tables have not been made. No process has edited them, so a call to
+#: the engine does not carry their version: another database may have put a later one in force there.
+NO_TABLES: Final = RuleSet(NO_VERSION, is_versioned=False)
+
+
+def enforcement_enabled() -> bool:
+    """Whether rules are enforced, as the primary database says; a query of one row."""
+    if not tables.exists("RuleSetState", router.db_for_write):
+        return True
+    return state().values_list("enforcement_enabled", flat=True).first() is not False
+
+
+def committed_version() -> Version:
+    """The latest version in the primary database; within a transaction that edits rules, its own."""
+
+    def read() -> Any:
+        return state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
+
+    found = _whatever_was_read_before(read)
+    return Version(*found) if found and found[0] else NO_VERSION
+
+
+def load() -> RuleSet:
+    """The latest rule set of the primary database: its snapshot, in one SELECT, or where it has none yet, the rows.
+
+    The last snapshot that there is where the rows cannot be read as rules, which is logged, or change all the time.
+    NO_TABLES where the primary database has no tables for rules yet.
+    """
+    if not tables.exists("RuleSetVersion", router.db_for_write):
+        return NO_TABLES
+    return _whatever_was_read_before(_load)
+
+
+def load_beside() -> RuleSet | None:
+    """The same, not as the open transaction sees it but as it is committed; `None` = no transaction, or no answer.
+
+    A transaction may see what was there when it first read: in SQLite's WAL mode, and wherever the server was told to
+    isolate transactions so.
+    """
+    using = primary()
+    if not connections[using].in_atomic_block:
+        return None
+    try:
+        return read_beside(using, _load)
+    except Error:  # such as of a database in memory, which only this connection has
+        return None
+
+
+def _load() -> RuleSet:
+    for _ in range(READINGS):
+        latest = snapshots().filter(number=OuterRef("number"), epoch=OuterRef("epoch"))
+        rows = state().annotate(snapshot=Subquery(latest.values("snapshot")))
+        found = rows.values_list("number", "epoch", "snapshot").first()
+        if found is None:  # a database whose rows were flushed
+            break
+        version, snapshot = Version(*found[:2]), found[2]
+        if not version.number:
+            return RuleSet(NO_VERSION)
+        try:
+            snapshot = snapshot or snapshot_of(version)
+        except Error:
+            raise
+        except Exception:
+            logger.exception("The rules cannot be compiled; the last version that could be is used.")
+            break
+        if snapshot:
+            return RuleSet.from_snapshot(snapshot, version)
+    found = snapshots().values_list("snapshot", "number", "epoch").first()
+    return RuleSet.from_snapshot(found[0], Version(*found[1:])) if found else RuleSet(NO_VERSION)
+
+
+def snapshot_of(version: Version) -> dict[str, Any] | None:
+    """The rows as they are under this number; `None` if they had another one by the time that they were read.
+
+    Edits change number and rows in one transaction. So where the number was this one before and after, nobody has
+    committed in between. It needs no lock.
+    """
+    snapshot = snapshot_of_rows(as_committed)
+    number, epoch, enforced = state().values_list("number", "epoch", "enforcement_enabled").get()
+    return snapshot | {"enforcement": enforced} if (number, epoch) == version else None
+
+
+def _whatever_was_read_before(read: Callable[[], Found]) -> Found:
+    """What `read` finds now, also where this transaction goes on seeing what it saw first; its own edits included."""
+    using = primary()
+    return read() if uncommitted.edits_of(connections[using]) else read_committed(using, read)
+
+
+def primary() -> str:
+    """The alias of the database that rules are written to; a replica may be behind."""
+    return router.db_for_write(models.RuleSetVersion)
+
+
+def state() -> Any:
+    """The one row that says which version is the latest, as a query set."""
+    return models.RuleSetState.objects.using(primary()).filter(pk=1)
+
+
+def snapshots(version: Version | None = None) -> Any:
+    """The stored versions, the latest first, or this one alone, as a query set."""
+    rows = models.RuleSetVersion.objects.using(primary()).order_by("-epoch", "-number")
+    return rows if version is None else rows.filter(number=version.number, epoch=version.epoch)

@@ -1,0 +1,279 @@
+"""The rule set's versions: each transaction that edits rules is numbered under a row lock, and published.
+
+The lock makes numbers commit in order. A version's snapshot is a copy of the rows as they are under its number, so that
+none holds half of two edits. `editing` stores it in the transaction itself. A transaction that edits rules after that,
+or without `editing`, gets it right after its commit; until then, whoever loads the rules reads the rows.
+Publishing follows: a process that still has an older version is then told so by the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from django.db import Error, connections, transaction
+from django.db.models import F
+from django.utils.asyncio import async_unsafe
+
+from ...backend import get_engine
+from ...conf import settings
+from ...databases import lock_at_once, waiting_at_most
+from ...engine.base import Version
+from ...exceptions import EngineUnavailable
+from ...signals import rules_committed
+from ..ruleset import RuleSet
+from . import storage, uncommitted
+from .tables import models
+from .uncommitted import Edits
+
+logger = logging.getLogger("django_ratelimiter")
+
+PUBLISH_ATTEMPTS: Final = 3
+#: Seconds between them: a connection may take longer to make than a decision may wait, and is ready then.
+PUBLISH_PAUSES: Final = (0.1, 0.4)
+
+_published = threading.local()
+
+
+@contextmanager
+def editing(author: Any = None, summary: str = "") -> Iterator[None]:
+    """Number all edits of rules, limits and tiers within as one new version, which is published on commit.
+
+    The lock is taken first, so that two editors queue up here and never deadlock later. Within another `editing`
+    it adds nothing. author: a user, or `None` for a command or a script.
+    """
+    using = storage.primary()
+    connection = connections[using]
+    edits = uncommitted.edits_of(connection)
+    if edits is not None and edits.is_named:
+        yield
+        edits.add(connection)
+        return
+    with transaction.atomic(using=using):
+        edits = _numbered(using, anew=True)
+        edits.name(lambda: summary, author)
+        edits.is_named = True
+        try:
+            yield
+        finally:
+            edits.is_named = False
+        edits.add(connection)
+        _store(using, edits.version, edits.author, edits.summary)
+        edits.note_stored()
+
+
+def number_first() -> None:
+    """Take the number, and the lock, before a row is written: so nobody waits for a row while holding the lock.
+
+    Where there is no transaction to hold it, it is taken afterwards, by `number`.
+    """
+    using = storage.primary()
+    if connections[using].in_atomic_block:
+        _numbered(using)
+
+
+def number(summary: Callable[[], str]) -> None:
+    """Number a row that has just been written: one version for all that the open transaction saves and deletes."""
+    using = storage.primary()
+    if not connections[using].in_atomic_block:
+        invalidate(summary=summary())
+        return
+    edits = _numbered(using)
+    if not edits.is_named:
+        edits.name(summary)
+
+
+def number_anew() -> None:
+    """Number later than ever before, because a fixture has overwritten the row that says the latest number."""
+    using = storage.primary()
+    with transaction.atomic(using=using):
+        edits = _numbered(using)
+        epochs = [edits.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
+        storage.state().update(number=F("number") + 1, epoch=max(_now_ms(), *(epoch + 1 for epoch in epochs)))
+        edits.begin_version(connections[using], storage.committed_version())
+
+
+def invalidate(author: Any = None, summary: str = "") -> int:
+    """Take a new snapshot and return its number. Needed after `update()` or `bulk_create`, which send no signals."""
+    with editing(author, summary):
+        pass
+    return storage.committed_version().number
+
+
+def switch_enforcement(enabled: bool, author: Any = None) -> bool:
+    """Stop or resume all enforcement, as a version; False if it was so already.
+
+    Then the version in force is published once more, for whoever asks again may have seen no effect.
+    """
+    if storage.enforcement_enabled() == enabled:
+        transaction.on_commit(republish, using=storage.primary())  # what is not committed yet must not be published
+        return False
+    with editing(author, "enforcement resumed" if enabled else "enforcement stopped"):
+        storage.state().update(enforcement_enabled=enabled)
+    return True
+
+
+def begin_epoch(behind: Version) -> None:
+    """Start a new count of versions, because the engine holds a later one than this database ever committed.
+
+    That is a restored backup, or another database that publishes under the same namespace. Waits for no edit under
+    way: raises OperationalError then. In a transaction of the caller's it happens, and is logged, with the commit.
+    """
+    using = storage.primary()
+    with waiting_at_most(settings.DEADLINE_MS / 1_000, using), transaction.atomic(using=using):
+        lock_at_once(storage.state())
+        version = _next_number(using)
+        if version.order > behind.order:  # so was the number before it, or it was just that
+            transaction.set_rollback(True, using=using)
+            return
+        begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
+        storage.state().update(epoch=begun.epoch)
+        edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
+        # The same rules under a later number: two databases in dispute shall not fill a table.
+        if storage.snapshots(version._replace(number=version.number - 1)).update(
+            number=begun.number, epoch=begun.epoch
+        ):
+            edits.note_stored()
+        transaction.on_commit(partial(_log_new_epoch, behind), using=using)
+
+
+def _log_new_epoch(behind: Version) -> None:
+    logger.error(
+        "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
+        "with one NAMESPACE. The database's rules are in force again.",
+        behind,
+    )
+
+
+def publish(version: Version) -> bool:
+    """Put a committed version in force; False if the engine could not be told, which is logged.
+
+    Within a transaction that edits rules it does nothing: what is read there may never be committed.
+    """
+    if uncommitted.edits_of(connections[storage.primary()]):
+        return True
+    for attempt in range(1, PUBLISH_ATTEMPTS + 1):
+        try:
+            get_engine().publish(version)
+        except EngineUnavailable as error:
+            problem = error
+            if attempt < PUBLISH_ATTEMPTS:  # the first of a process waits for its connection, and that is no fault
+                logger.info("Publishing version %d again, after attempt %d: %s", version.number, attempt, error)
+                time.sleep(PUBLISH_PAUSES[attempt - 1])
+        else:
+            _published.failed = False
+            return True
+    _published.failed = True
+    told = "Version %d of the rules could not be published, in %d attempts: %s"
+    logger.warning(told, version.number, PUBLISH_ATTEMPTS, problem)
+    return False
+
+
+def republish() -> bool:
+    """Publish the latest committed version once more; repairs what a failed publishing left, or a killed process."""
+    using = storage.primary()
+    if uncommitted.edits_of(connections[using]):
+        return True
+    version = storage.committed_version()
+    if version.number and not storage.snapshots(version).exists():
+        _store(using, version, None, "")
+    return publish(version)
+
+
+def last_publish_failed() -> bool:
+    """Whether the latest publishing of this thread failed: saved, but not yet in force everywhere."""
+    return getattr(_published, "failed", False)
+
+
+def uncommitted_rules() -> RuleSet | None:
+    """The rules as edited in this thread's open transaction; `None` if it has edited none."""
+    return _rules_of_this_transaction() if uncommitted.are_there_any() else None
+
+
+@async_unsafe("Rules are being edited; whether in the transaction of this task, a thread can tell.")
+def _rules_of_this_transaction() -> RuleSet | None:
+    uncommitted.forget_ended()
+    edits = uncommitted.edits_of(connections[storage.primary()])
+    return None if edits is None else edits.rules(storage.load)
+
+
+def _numbered(using: str, *, anew: bool = False) -> Edits:
+    """What this transaction edits, to which one edit is added.
+
+    It takes a number if it is the first one, if the snapshot of the last number is stored already, or anew.
+    """
+    connection = connections[using]
+    edits = uncommitted.edits_of(connection)
+    if edits is None:
+        return uncommitted.begin(connection, _next_number(using), partial(_on_commit, using))
+    if anew or edits.is_stored:
+        edits.begin_version(connection, _next_number(using))
+    else:
+        edits.add(connection)
+    return edits
+
+
+def _next_number(using: str) -> Version:
+    """Raise the number by an UPDATE, which takes the lock on SQLite and PostgreSQL alike."""
+    state = models.RuleSetState.objects.using(using).filter(pk=1)
+    if not state.update(number=F("number") + 1):  # a database whose rows were flushed
+        models.RuleSetState.objects.using(using).get_or_create(pk=1, defaults={"epoch": _now_ms()})
+        state.update(number=F("number") + 1)
+    return Version(*state.values_list("number", "epoch").get())
+
+
+def _store(using: str, version: Version, author: Any, summary: str) -> None:
+    """Store the snapshot of the latest version, unless another process has. One that is not the latest has none."""
+    snapshot = storage.snapshot_of(version)
+    if snapshot is not None:
+        row = models.RuleSetVersion(
+            number=version.number,
+            epoch=version.epoch,
+            author=author,
+            summary=summary[: models.RuleSetVersion.summary.field.max_length],
+            snapshot=snapshot,
+        )
+        models.RuleSetVersion.objects.using(using).bulk_create([row], ignore_conflicts=True)
+
+
+def _on_commit(using: str, edits: Edits) -> None:
+    """Put a version in force that has just been committed."""
+    connection = connections[using]
+    if connection.in_atomic_block:  # a test only plays a commit, and will roll back
+        return
+    uncommitted.forget(connection, edits)
+    version = edits.first_version  # the others may have been undone
+    try:
+        version = _settled(using, edits)
+    except Error:  # whoever loads it reads the rows
+        logger.exception("The snapshot of %s could not be stored.", version)
+    except Exception:  # processes go on by the version that they have
+        logger.exception("The rules cannot be compiled, so %s is not in force.", version)
+        _published.failed = True
+        return
+    rules_committed.send(sender=models.RuleSetVersion, version=version)
+    publish(version)
+
+
+def _settled(using: str, edits: Edits) -> Version:
+    """The latest version that is committed, whose snapshot is stored by now if it is of these edits."""
+    version = storage.committed_version()
+    if version.order < edits.first_version.order:
+        # A savepoint was rolled back that was made without `atomic`. Django does not say so, and the number is gone.
+        with editing(edits.author, edits.summary):
+            pass
+        return storage.committed_version()
+    is_of_these = version.order <= edits.version.order  # else it is somebody else's, later
+    if is_of_these and not storage.snapshots(version).exists():
+        is_last = version == edits.version  # else that one was undone, with its savepoint
+        _store(using, version, edits.author if is_last else None, edits.summary if is_last else "")
+    return version
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

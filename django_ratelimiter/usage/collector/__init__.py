@@ -1,0 +1,1 @@
+"""Collecting: counts from Redis into the database."""

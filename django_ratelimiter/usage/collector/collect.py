@@ -1,0 +1,129 @@
+"""Moves usage from the engine to SQL, so that every count arrives exactly once.
+
+A closed minute is a batch with a name of its own. In one transaction the name is stored, under a unique constraint,
+and the counts are added; only then is the batch dropped. Killed before the commit, a collector has done nothing;
+killed after it, the next one finds the name and only drops the batch. Collectors that run at once wait for each
+other at that name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from django.db import IntegrityError, InterfaceError, OperationalError, router, transaction
+from django.utils import timezone
+
+from ...backend import get_engine
+from ...databases import limit_wait
+from ...engine.base import UsageCount
+from ...exceptions import EngineUnavailable
+from ...models import UsageBatch, UsageBucket
+from ...rules import cache
+from .partitions import collect_partitions
+from .rollup import starts_of
+from .upsert import FIELDS, Key, add, slug
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: How long the name of a collected batch is kept: longer than the 8 days that the engine keeps the batch itself.
+NAMES_KEPT: Final = timedelta(days=9)
+
+#: Told how many batches are done, and how many there are.
+Progress = Callable[[int, int], None]
+
+
+class Collected(NamedTuple):
+    """What one collection did.
+
+    batches: how many were added. requests: what they held; a request counts once for each rule that it met.
+    failed: batches that could not be added; they wait, the reason is logged.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    failed: int = 0
+
+
+def collect(progress: Progress = lambda done, waiting: None) -> Collected:
+    """Add the counts of all closed minutes to the usage buckets, and publish the rules' version again.
+
+    What the engine knows of partitions is stored, too. progress: called before each batch, of which one at a time is
+    read, however many wait; and while partitions are stored.
+    Safe to be killed, repeated, and run by several at once. Raises EngineUnavailable, or OperationalError, with
+    whatever is not yet added left for the next time; RuntimeError inside a transaction of the caller's, whose
+    rollback would lose what has been dropped from the engine.
+    """
+    database = router.db_for_write(UsageBucket)
+    with transaction.atomic(using=database, durable=True):  # raises where it could not be done later on
+        pass
+    _republish()
+    engine = get_engine()
+    batches = requests = failed = 0
+    waiting = list(engine.take_usage())
+    postponed = set()
+    for done, batch in enumerate(waiting):
+        progress(done, len(waiting))
+        try:
+            counts = engine.read_usage(batch)
+            if any(min(count[2:]) < 0 for count in counts) and (failed or batch not in postponed):
+                if batch not in postponed:
+                    postponed.add(batch)
+                    waiting.append(batch)  # what takes counts back comes after them
+                continue  # where one of these could not be added, another time
+            added = _add_once(database, batch, counts)
+            engine.drop_usage(batch)
+        except (EngineUnavailable, OperationalError, InterfaceError):
+            raise
+        except Exception:  # whatever is wrong with this batch must not hold up the others
+            logger.exception("Usage batch %s could not be added. It waits; the others go on.", batch)
+            failed += 1
+        else:
+            batches += added
+            requests += added * sum(count.allowed + count.denied + count.shadow_denied for count in counts)
+    try:
+        collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
+    except (OperationalError, InterfaceError):
+        raise
+    except EngineUnavailable as error:  # some shards could be asked, or it would have been raised before
+        logger.warning("What the engine knows of partitions cannot be collected now: %s", error)
+    except Exception:  # the counts have come in; these figures are estimates, and wait
+        logger.exception("What the engine knows of partitions could not be collected. It waits.")
+    # Last, when no batch waits whose name would be needed: a clock may be wrong by days.
+    UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - NAMES_KEPT).delete()
+    return Collected(batches, requests, failed)
+
+
+def _republish() -> None:
+    try:
+        cache.republish()
+    except Exception:
+        logger.warning("The version of the rules could not be published again.", exc_info=True)
+
+
+def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
+    """Add the counts and the batch's name in one transaction; False if the batch is in the buckets already."""
+    try:
+        with transaction.atomic(using=database, durable=True):
+            limit_wait(database)
+            UsageBatch.objects.using(database).create(batch_id=batch)
+            add(database, _totals(counts))
+    except IntegrityError:
+        if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
+            return False
+        raise
+    return True
+
+
+def _totals(counts: Iterable[UsageCount]) -> dict[Key, list[int]]:
+    """Sums by row: labels that differ only in what cannot be stored share one."""
+    totals: dict[Key, list[int]] = {}
+    for count in counts:
+        rule, _, tier = count.label.partition("|")
+        for granularity, start in starts_of(count.minute).items():
+            sums = totals.setdefault(Key(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
+            for place, field in enumerate(FIELDS):
+                sums[place] += getattr(count, field)
+    return totals

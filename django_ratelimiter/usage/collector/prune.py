@@ -1,0 +1,72 @@
+"""Deletes what is older than RETENTION says, a little at a time, so that nobody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import router
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from ...conf import settings
+from ...databases import together, unlocked
+from ...models import RuleSetVersion, TopPartition, UsageBucket, UsageSample
+from ..times import floor, now, stored
+from .rollup import STEPS
+
+#: Rows that one transaction deletes.
+BATCH: Final = 2_000
+
+#: So many of the latest versions of the rule set are kept, whatever their age; the first of them is in force.
+FEWEST_VERSIONS: Final = 50
+#: No more than these are kept, unless all are: each holds the whole rule set.
+MOST_VERSIONS: Final = 1_000
+
+
+def prune() -> int:
+    """Delete old usage, and old versions of the rule set; returns how many rows. Safe to be killed, and at once."""
+    return sum(_delete(rows) for old in (_old_usage(), _old_versions()) for rows in old)
+
+
+def _old_usage() -> Iterator[QuerySet[Any]]:
+    database = router.db_for_write(UsageBucket)
+    moment = now()
+    for granularity in UsageBucket.Granularity:
+        days = settings.RETENTION[granularity]
+        if days is None:
+            continue
+        # What still runs stays: a day may have 25 hours.
+        running = floor(moment, STEPS[granularity], timezone.get_default_timezone())
+        before = stored(min(moment - timedelta(days=days), running))
+        for model in (UsageBucket, TopPartition):
+            yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
+        if granularity == UsageBucket.Granularity.MINUTE:
+            yield UsageSample.objects.using(database).filter(minute__lt=before)
+
+
+def _old_versions() -> Iterator[QuerySet[Any]]:
+    days = settings.RETENTION["version"]
+    if days is None:
+        return
+    versions = RuleSetVersion.objects.using(router.db_for_write(RuleSetVersion))
+    before = timezone.now() - timedelta(days=days)
+    for kept, aged in ((FEWEST_VERSIONS, Q(created_at__lt=before)), (MOST_VERSIONS, Q())):
+        last = versions.order_by("-epoch", "-number").values_list("epoch", "number")[kept - 1 : kept].first()
+        if last is not None:
+            epoch, number = last
+            yield versions.filter(aged, Q(epoch__lt=epoch) | Q(epoch=epoch, number__lt=number))
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    deleted = BATCH
+    total = 0
+    while deleted == BATCH:
+        with together(rows.db):
+            # What another one is deleting is left to it.
+            some = list(unlocked(rows).order_by().values_list("pk", flat=True)[:BATCH])
+            deleted = len(some)
+            rows.model._default_manager.using(rows.db).filter(pk__in=some).delete()
+        total += deleted
+    return total

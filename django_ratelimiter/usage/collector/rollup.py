@@ -1,0 +1,37 @@
+"""The buckets that a minute's counts are added to: its own, its hour's and its day's.
+
+All three are added to in one transaction, so that they agree at every moment, whoever collects, and however late a
+count comes; and hours and days stay when the minutes are pruned.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from django.utils import timezone
+
+from ...models import UsageBucket
+from ..times import Step, floor, start_of, stored
+
+STEPS: Final = {
+    UsageBucket.Granularity.MINUTE: Step.MINUTE,
+    UsageBucket.Granularity.HOUR: Step.HOUR,
+    UsageBucket.Granularity.DAY: Step.DAY,
+}
+
+
+def starts_of(minute: int) -> dict[str, datetime]:
+    """When the buckets of this minute begin, by granularity, as they are stored. minute: from the Unix epoch.
+
+    Hours and days are those of the project's time zone: a day has 23 to 25 hours where clocks change, and an hour that
+    comes twice is two.
+    """
+    return _starts(minute, timezone.get_default_timezone_name())
+
+
+@lru_cache(maxsize=256)
+def _starts(minute: int, _zone: str) -> dict[str, datetime]:
+    zone = timezone.get_default_timezone()
+    return {str(granularity): stored(floor(start_of(minute), step, zone)) for granularity, step in STEPS.items()}

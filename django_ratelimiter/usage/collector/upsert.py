@@ -1,0 +1,90 @@
+"""Adds to usage buckets that may or may not be there yet, in one statement where the database can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.db import OperationalError, connections
+from django.db.models import Case, F, When
+
+from ...databases import adding_suffix
+from ...models import UsageBucket
+
+#: What is counted, and so added up.
+FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+
+SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
+
+#: Rows of one statement: few enough for the parameters that any database takes.
+MOST_ROWS: Final = 80
+
+
+class Key(NamedTuple):
+    """What the row of a count is found by. Rows are always touched in this order, so that no two deadlock."""
+
+    granularity: str
+    rule_slug: str
+    tier_slug: str
+    start: datetime
+
+
+#: Amounts in the order of FIELDS.
+Totals = Mapping[Key, Sequence[int]]
+
+
+def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
+    """What a label says, as far as a column can hold it: the engine takes labels of any kind."""
+    return text.replace("\x00", "")[:length]
+
+
+def add(database: str, totals: Totals) -> None:
+    """Add these amounts, inside a transaction of the caller's. Raises OperationalError if that cannot be done now."""
+    keys = sorted(totals)
+    # A row that is to be added to is checked as if it were new, and a new one must not be below 0.
+    takes_back = any(min(amounts) < 0 for amounts in totals.values())
+    if takes_back or not connections[database].features.supports_update_conflicts:
+        _add_one_by_one(database, keys, totals)
+    else:
+        for place in range(0, len(keys), MOST_ROWS):
+            _add_at_once(database, keys[place : place + MOST_ROWS], totals)
+
+
+def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
+    connection = connections[database]
+    names = (*Key._fields, *FIELDS)
+    fields: list[Any] = [UsageBucket._meta.get_field(name) for name in names]
+    quoted = dict(zip(names, (connection.ops.quote_name(field.column) for field in fields), strict=True))
+    table = connection.ops.quote_name(UsageBucket._meta.db_table)
+    row = f"({', '.join(['%s'] * len(names))})"
+    suffix = adding_suffix(connection, table, [quoted[name] for name in Key._fields], [quoted[name] for name in FIELDS])
+    values = [
+        field.get_db_prep_save(value, connection)
+        for key in keys
+        for field, value in zip(fields, (*key, *totals[key]), strict=True)
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} ({', '.join(quoted.values())}) VALUES {', '.join([row] * len(keys))} {suffix}",
+            values,
+        )
+
+
+def _add_one_by_one(database: str, keys: Sequence[Key], totals: Totals) -> None:
+    """Row after row in key order. Nothing falls below 0: what is taken back may have been lost before it came here."""
+    rows = UsageBucket.objects.using(database)
+    for key in keys:
+        row = rows.filter(**key._asdict())
+        added = {field: _sum(field, amount) for field, amount in zip(FIELDS, totals[key], strict=True) if amount}
+        if added and not row.update(**added):
+            rows.bulk_create([UsageBucket(**key._asdict())], ignore_conflicts=True)
+            if row.update(**added) != 1:
+                raise OperationalError(f"The usage bucket of {key} was deleted while it was added to.")
+
+
+def _sum(field: str, amount: int) -> Any:
+    if amount > 0:
+        return F(field) + amount
+    # Not the greatest of the difference and 0: MySQL and MariaDB refuse to reckon below 0 at all.
+    return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

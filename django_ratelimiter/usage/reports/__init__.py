@@ -1,0 +1,1 @@
+"""Reporting: counts from the database to people."""

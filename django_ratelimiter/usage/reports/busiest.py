@@ -1,0 +1,62 @@
+"""When most requests come: by the hour of the day, and the busiest hours of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from django.utils import timezone
+
+from ..times import Step
+from . import coverage, totals
+from .coverage import DAY, HOUR, Kept, Period
+from .totals import Figures, Point
+
+#: How much of a period is looked at, from its end: whole weeks, so that each weekday counts alike.
+LONGEST: Final = 28 * DAY
+
+#: How many of the busiest hours are told.
+MOST: Final = 10
+
+
+class HourOfDay(NamedTuple):
+    """What came in one hour of the day, by the clock of the current time zone.
+
+    time: how long this hour lasted in all.
+    """
+
+    hour: int
+    figures: Figures
+    time: timedelta
+
+    @property
+    def requests(self) -> float:
+        """On average, in one such hour; 0 if there was none."""
+        return self.figures.requests * (HOUR / self.time) if self.time else 0.0
+
+
+def by_hour(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Point]:
+    """The hours of the period's last four weeks, as far as hours are left; empty for less than two days."""
+    kept = kept or coverage.kept()
+    start = max(period.start, period.end - LONGEST)
+    if kept.finest(start) is Step.DAY:
+        start = kept.whole[Step.HOUR]
+    if period.end - start < 2 * DAY:
+        return []
+    return totals.series(Period(start, period.end), rule, tier, kept, Step.HOUR)
+
+
+def of_day(hours: Iterable[Point]) -> list[HourOfDay]:
+    """The hours of the day from 0 to 23."""
+    sums = [HourOfDay(hour, Figures(), timedelta()) for hour in range(24)]
+    for point in hours:
+        hour = timezone.localtime(point.start).hour
+        sums[hour] = HourOfDay(hour, sums[hour].figures + point.figures, sums[hour].time + (point.end - point.start))
+    return sums
+
+
+def busiest(hours: Iterable[Point]) -> list[Point]:
+    """The hours with the most requests, the busiest first; none without requests."""
+    busy = [point for point in hours if point.figures.requests]
+    return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MOST]

@@ -1,0 +1,185 @@
+"""A series as the places of bars in an SVG. Places are texts in per cent, so that no locale writes a decimal comma."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import ceil
+from typing import Final, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from .busiest import HourOfDay
+from .coverage import Period
+from .partitions import Moment
+from .totals import Point
+
+#: Minutes between two marks on the time axis; the first that gives no more marks than MARKS is taken.
+SPACINGS: Final = (5, 10, 15, 30, 60, 180, 360, 720, 1_440, 2_880, 10_080, 20_160, 43_200, 86_400)
+MARKS: Final = 8
+LINES: Final = 4
+
+
+class Segment(NamedTuple):
+    """One part of a bar. kind: "allowed", "denied", "shadow" or "plain"."""
+
+    kind: str
+    y: str
+    height: str
+
+
+class Bar(NamedTuple):
+    """One bucket. slot: what answers to the pointer, the gap included. told: its figures in words."""
+
+    slot_x: str
+    slot_width: str
+    x: str
+    width: str
+    segments: list[Segment]
+    told: str
+
+
+class Mark(NamedTuple):
+    """A label on an axis. minor: it is left out where there is little room."""
+
+    at: str
+    label: str
+    minor: bool = False
+
+
+class Chart(NamedTuple):
+    """What the template draws: y runs from the top, as it does in SVG. busiest: the highest bar in words."""
+
+    bars: list[Bar]
+    busiest: str
+    lines: list[Mark]
+    marks: list[Mark]
+
+
+def draw(points: Sequence[Point]) -> Chart:
+    """Place one bar for each point: admitted below, refused on it, and what would be refused on top."""
+    top = _top(max((point.figures.requests for point in points), default=0))
+    slot = 100 / max(len(points), 1)
+    gap = slot * 0.2 if len(points) <= 100 else 0
+    bars = [
+        Bar(_percent(i * slot), _percent(slot), _percent(i * slot + gap / 2), _percent(slot - gap), *_parts(point, top))
+        for i, point in enumerate(points)
+    ]
+    busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
+    marks = _marks([point.start for point in points], slot)
+    return Chart(bars, busiest[1].told if busiest else "", _lines(top), marks)
+
+
+def clients(moments: Sequence[Moment]) -> Chart:
+    """Place one bar for each hour or day: how many different clients it met."""
+    told = [
+        f"{span(moment.period)}: {_('not known') if moment.partitions is None else number(moment.partitions)}"
+        for moment in moments
+    ]
+    slot = 100 / max(len(moments), 1)
+    marks = _marks([moment.period.start for moment in moments], slot)
+    return _plain([moment.partitions or 0 for moment in moments], told, marks)
+
+
+def hours(day: Sequence[HourOfDay]) -> Chart:
+    """Place one bar for each hour of the day: the requests of an average day."""
+    told = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
+    slot = 100 / max(len(day), 1)
+    marks = [Mark(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
+    return _plain([each.requests for each in day], told, marks)
+
+
+def hour_of_day(each: HourOfDay) -> str:
+    """An hour of the day in words."""
+    return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
+
+
+def _plain(values: Sequence[float], told: Sequence[str], marks: list[Mark]) -> Chart:
+    """Bars of one kind."""
+    top = _top(ceil(max(values, default=0)))
+    slot = 100 / max(len(values), 1)
+    gap = slot * 0.2 if len(values) <= 100 else 0
+    bars = []
+    for i, (value, words) in enumerate(zip(values, told, strict=True)):
+        height = 100 * value / top
+        segments = [Segment("plain", _percent(100 - height), _percent(height))] if value else []
+        x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
+        bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, words))
+    highest = max(zip(values, told, strict=True), default=(0, ""))
+    return Chart(bars, highest[1], _lines(top), marks)
+
+
+def _lines(top: int) -> list[Mark]:
+    return [Mark(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+
+
+def number(value: int) -> str:
+    """A number as the reader's language groups its digits."""
+    return number_format(value, use_l10n=True, force_grouping=True)
+
+
+def span(point: Point | Period) -> str:
+    """The time of a point or a period in words, by the clock of the current time zone."""
+    start, end = timezone.localtime(point.start), timezone.localtime(point.end)
+    day = date_format(start, _day_format())
+    if start.date() != end.date() and _is_midnight(start) and _is_midnight(end):
+        return day
+    return f"{day}, {date_format(start, 'H:i')}\u2013{date_format(end, 'H:i')}"
+
+
+def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
+    figures = point.figures
+    segments, base = [], 100.0
+    for kind, amount in (("allowed", figures.allowed), ("denied", figures.denied), ("shadow", figures.shadow_denied)):
+        if amount:
+            height = 100 * amount / top
+            base -= height
+            segments.append(Segment(kind, _percent(base), _percent(height)))
+    told = [_("%s admitted") % number(figures.allowed), _("%s refused") % number(figures.denied)]
+    if figures.shadow_denied:
+        told.append(_("%s would be refused") % number(figures.shadow_denied))
+    return segments, f"{span(point)}: {', '.join(told)}"
+
+
+def _top(highest: int) -> int:
+    """The end of the value axis: the next 4, 8, 12 or 20 times a power of ten, so that its quarters are round."""
+    power = 1
+    while True:
+        for quarter in (1, 2, 3, 5):
+            if LINES * quarter * power >= highest:
+                return LINES * quarter * power
+        power *= 10
+
+
+def _marks(moments: Sequence[datetime], slot: float) -> list[Mark]:
+    starts = [(i * slot, timezone.localtime(moment)) for i, moment in enumerate(moments)]
+    places: list[tuple[float, datetime]] = []
+    for spacing in SPACINGS:
+        places = [(place, local) for place, local in starts if _minutes(local) % spacing == 0]
+        if len(places) <= MARKS:
+            break
+    days = all(_is_midnight(local) for _place, local in places)
+    return [
+        Mark(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
+        for i, (place, local) in enumerate(places)
+    ]
+
+
+def _minutes(local: datetime) -> int:
+    """Minutes of the clock since some midnight."""
+    return local.toordinal() * 1_440 + local.hour * 60 + local.minute
+
+
+def _is_midnight(local: datetime) -> bool:
+    return local.hour == local.minute == 0
+
+
+def _day_format() -> str:
+    return pgettext("date format of a chart's axis: the day and the month's short name", "j M")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.4f}%"

@@ -1,0 +1,155 @@
+"""What people read about usage: totals, and how they ran over time. A fixed number of queries, whatever the size."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import Final, NamedTuple
+
+from django.db.models import Max, Q, QuerySet, Sum
+from django.utils import timezone
+
+from ...models import UsageBatch, UsageBucket
+from ..times import Step, aware, buckets, floor, now
+from . import coverage
+from .coverage import DAY, HOUR, STEPS, Kept, Period, Piece
+
+__all__ = ["DAY", "HOUR", "Period"]
+
+_FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+_SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
+
+
+def last(length: timedelta) -> Period:
+    """The period of this length up to the start of the running minute, which is not yet collected."""
+    end = floor(now(), Step.MINUTE, timezone.get_current_timezone())
+    return Period(end - length, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counts in requests. Of several rules together, a request counts once for each rule that it met.
+
+    shadow_denied: would have been refused, were the rule enforced. soft_exceeded is a part of allowed.
+    degraded: a part of all, decided by a process without Redis.
+    """
+
+    allowed: int = 0
+    denied: int = 0
+    shadow_denied: int = 0
+    soft_exceeded: int = 0
+    degraded: int = 0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.allowed + other.allowed,
+            self.denied + other.denied,
+            self.shadow_denied + other.shadow_denied,
+            self.soft_exceeded + other.soft_exceeded,
+            self.degraded + other.degraded,
+        )
+
+    @property
+    def requests(self) -> int:
+        """All that met the rule."""
+        return self.allowed + self.denied + self.shadow_denied
+
+    @property
+    def refusal_rate(self) -> float | None:
+        """The share that was refused, from 0 to 1; `None` without requests."""
+        return self.denied / self.requests if self.requests else None
+
+
+class Total(NamedTuple):
+    """The figures of one rule and tier. tier_slug "" = callers without a tier."""
+
+    rule_slug: str
+    tier_slug: str
+    figures: Figures
+
+
+class Point(NamedTuple):
+    """The figures of one bucket of a series, from `start` up to `end` in UTC; the outer ones may be cut short."""
+
+    start: datetime
+    end: datetime
+    figures: Figures
+
+
+class Freshness(NamedTuple):
+    """How recent the figures are; `None` = none at all.
+
+    collected_at: when counts last came in, if within the last days. latest: the last minute with usage.
+    """
+
+    collected_at: datetime | None
+    latest: datetime | None
+
+
+def totals(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Total]:
+    """The sums of each rule and tier with usage in the period, by their slugs.
+
+    rule, tier: only this one; `None` = any. kept: what `spans.kept()` said, if it was asked already. Where only hours
+    or days are left, the period is widened to whole ones.
+    """
+    kept = kept or coverage.kept()
+    rows = _rows(kept.pieces(kept.widened(period)), rule, tier)
+    sums = rows.values_list("rule_slug", "tier_slug").annotate(**_SUMS).order_by("rule_slug", "tier_slug")
+    return [Total(slug, of_tier, Figures(*figures)) for slug, of_tier, *figures in sums]
+
+
+def series(
+    period: Period,
+    rule: str | None = None,
+    tier: str | None = None,
+    kept: Kept | None = None,
+    step: Step | None = None,
+) -> list[Point]:
+    """The sums in each step of the period, by the clock of the current time zone; the other arguments as of `totals`.
+
+    step: `None` = the one that suits the period. Where nothing so fine is left, the steps are wider, never empty in its
+    stead: `kept.step(period, step)` tells which they are, and each point when it ends. By the project's clock where no
+    buckets are left that fit the current one: hours and days are kept by the project's.
+    """
+    kept = kept or coverage.kept()
+    period = kept.widened(period)
+    starts, widest = _steps(period, kept, kept.step(period, step))
+    # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
+    # back into Python for every row, not for every start.
+    rows = _rows(kept.pieces(period, widest), rule, tier)
+    sums = [Figures()] * len(starts)
+    for start, *figures in rows.values_list("start").annotate(**_SUMS).order_by("start").iterator():
+        sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
+    ends = [*starts[1:], period.end]
+    return [
+        Point(max(start, period.start), min(end, period.end), each)
+        for start, end, each in zip(starts, ends, sums, strict=True)
+    ]
+
+
+def freshness() -> Freshness:
+    """When usage was last collected, and until when there is any. Two queries."""
+    collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
+    latest = UsageBucket.objects.filter(granularity=UsageBucket.Granularity.MINUTE).aggregate(at=Max("start"))["at"]
+    return Freshness(collected_at and aware(collected_at), latest and aware(latest))
+
+
+def _steps(period: Period, kept: Kept, step: Step) -> tuple[list[datetime], Step]:
+    """Where the steps of a series begin, and the widest buckets that lie within one step each."""
+    project = timezone.get_default_timezone()
+    starts = list(buckets(*period, step, timezone.get_current_timezone()))
+    fitting = [each for each in STEPS if all(floor(start, each, project) == start for start in starts)]
+    widest = min(fitting[-1], step, key=STEPS.index)
+    if STEPS.index(widest) < STEPS.index(kept.finest(period.start)):
+        return list(buckets(*period, step, project)), step
+    return starts, widest
+
+
+def _rows(pieces: Iterable[Piece], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
+    wanted = {"rule_slug": rule, "tier_slug": tier}
+    rows = UsageBucket.objects.filter(**{name: slug for name, slug in wanted.items() if slug is not None})
+    return rows.filter(reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[])))

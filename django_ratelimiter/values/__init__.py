@@ -1,0 +1,1 @@
+"""Pure values that settings, models and rules share."""

@@ -1,0 +1,139 @@
+"""The checks of how callers are told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_ratelimiter import checks
+
+from .test_checks import ids, make_rule
+
+
+def ratelimiter(**entries: Any) -> Any:
+    return override_settings(RATELIMITER=entries)
+
+
+@pytest.mark.parametrize(
+    "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
+)
+@pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
+def test_callables_that_do_not_exist(entry: str, path: str) -> None:
+    with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
+        messages = checks.check_callables()
+        assert ids(messages) == ["E006"]
+        assert entry in messages[0].msg
+        assert path in messages[0].msg
+
+
+def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
+    own = "tests.identity.test_values.tenant_of"
+    with ratelimiter(API_KEY_RESOLVER=own, TIER_RESOLVER=own, RESPONSE="pages/429.html", IDENTITIES={"tenant": own}):
+        assert checks.check_callables() == []
+    with ratelimiter(API_KEY_RESOLVER=1, TIER_RESOLVER="x", RESPONSE=1, IDENTITIES=1):
+        assert checks.check_callables() == []
+
+
+@pytest.mark.parametrize(
+    ("template", "says"), [("pages/429.html", "TemplateDoesNotExist"), ("broken.html", "TemplateSyntaxError")]
+)
+def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
+    loaders = [("django.template.loaders.locmem.Loader", {"broken.html": "{% nonsense %}", "fine.html": "fine"})]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    with ratelimiter(RESPONSE=template), override_settings(TEMPLATES=[engine]):
+        [message] = checks.check_template()
+        assert (message.id, says in message.msg) == ("django_ratelimiter.E007", True)
+    for fine in ("fine.html", "tests.headers.test_responses.teapot", None, 1):
+        with ratelimiter(RESPONSE=fine), override_settings(TEMPLATES=[engine]):
+            assert checks.check_template() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "exempt", "fires"),
+    [
+        ({"path_kind": "exact", "path": "/admin/login/"}, None, True),
+        ({"path_kind": "prefix", "path": "/static/"}, None, True),
+        ({"path_kind": "route", "path": "admin/login/"}, None, True),
+        ({"path_kind": "exact", "path": "/admin/login/", "scope": "mail"}, None, False),
+        ({"path_kind": "exact", "path": "/admin/login/"}, ["/static/"], False),
+        ({"path_kind": "prefix", "path": "/hello/"}, ["/hello/"], True),
+        ({"path_kind": "prefix", "path": "/administrators/"}, None, False),
+        ({"path_kind": "prefix", "path": "/"}, None, False),
+        ({"path_kind": "route", "path": ""}, None, False),
+        ({}, None, False),
+    ],
+)
+def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exempt: Any, fires: bool) -> None:
+    make_rule("left-alone", **fields)
+    with ratelimiter(EXEMPT_PATHS=exempt):
+        messages = checks.check_exempt()
+    assert ids(messages) == ["W012"] * fires
+    assert not fires or "left-alone" in messages[0].msg
+
+
+CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-Device"], ["ip", "field:email"]]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("names", CHOSEN)
+def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None:
+    make_rule("chosen", partition_by=names, path_kind="prefix", path="/api/")
+    make_rule("users", partition_by=["user"])
+    messages = checks.check_client_choices()
+    assert ids(messages) == ["W007"]
+    assert "chosen" in messages[0].msg
+    assert "users" not in messages[0].msg
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "fires"),
+    [
+        ({}, False),
+        ({"path_kind": "prefix", "path": "/"}, False),
+        ({"path_kind": "prefix", "path": "/api/"}, False),
+        ({"methods": ["POST", "GET"]}, False),
+        ({"path_kind": "prefix", "path": "/api/other/"}, True),
+        ({"path_kind": "exact", "path": "/api/"}, True),
+        ({"methods": ["GET"]}, True),
+        ({"scope": "mail"}, True),
+        ({"view_name": "api:list"}, True),
+        ({"mode": "off"}, True),
+        ({"mode": "shadow"}, True),
+        ({"partition_by": ["ip", "user"]}, True),
+        ({"partition_by": ["ip", "header:X-Device"]}, True),
+    ],
+)
+def test_the_rule_by_address_must_be_met_by_the_same_requests(fields: dict[str, Any], fires: bool) -> None:
+    make_rule("chosen", partition_by=["header:X-Device"], path_kind="prefix", path="/api/", methods=["POST"])
+    make_rule("addresses", **{"partition_by": ["ip"]} | fields)
+    told = "".join(message.msg for message in checks.check_client_choices())
+    assert ("chosen" in told) == fires
+
+
+@pytest.mark.django_db
+def test_an_identity_that_nobody_made() -> None:
+    make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
+    assert ids(checks.check_identities()) == ["W008"]
+    with ratelimiter(IDENTITIES={"tenant": "tests.identity.test_values.tenant_of"}):
+        assert checks.check_identities() == []
+    with ratelimiter(IDENTITIES="tenant"):
+        assert checks.check_identities() == []
+
+
+@pytest.mark.parametrize(
+    "networks",
+    [["0.0.0.0/1", "128.0.0.0/1"], ["64.0.0.0/6"], ["::/1", "8000::/1"], ["2000::/3"], ["10.0.0.0/8", "8.0.0.0/7"]],
+)
+def test_proxies_that_may_be_anybody(networks: list[str]) -> None:
+    with ratelimiter(TRUSTED_PROXIES=networks):
+        assert ids(checks.check_trust()) == ["W009"]
+
+
+@pytest.mark.parametrize("trusted", [(), 3, ["unix"], ["10.0.0.0/8", "fd00::/8", "fc00::/7", "2001:db8::/32"], "wrong"])
+def test_proxies_that_are_somebodys(trusted: Any) -> None:
+    with ratelimiter(TRUSTED_PROXIES=trusted):
+        assert checks.check_trust() == []

@@ -1,0 +1,277 @@
+"""The system checks: each one is bound, fires for its fault, has a hint, and is silent without the fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import checks as django_checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+from django_ratelimiter import checks
+from django_ratelimiter.middleware import RateLimitMiddleware
+from django_ratelimiter.models import Rule, RuleLimit
+
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
+SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
+
+
+def ids(messages: list[Any]) -> list[str]:
+    """The ids that fired, without the common prefix. Each must have a hint."""
+    assert all(message.hint for message in messages)
+    return [message.id.removeprefix("django_ratelimiter.") for message in messages]
+
+
+def test_every_check_is_bound_and_the_tests_project_passes() -> None:
+    bound = django_checks.registry.registry.get_checks()
+    assert [check for check in checks.CHECKS if check not in bound] == []
+    assert django_checks.run_checks(tags=[checks.TAG]) == []
+
+
+def test_every_id_is_told_in_a_docstring_and_is_seen_to_fire() -> None:
+    source = "".join(module.read_text() for module in Path(checks.__file__).parent.glob("*.py"))
+    tests = "".join(module.read_text() for module in Path(__file__).parent.glob("test_*.py"))
+    told = " ".join(check.__doc__ or "" for check in checks.CHECKS).replace("E002 to E004", "E002 E003 E004")
+    for number in [f"E00{n}" for n in range(1, 7)] + [f"W00{n}" for n in range(1, 10)]:
+        assert f"{{TAG}}.{number}" in source
+        assert number in told
+        assert f'["{number}"]' in tests
+
+
+def test_wrong_settings() -> None:
+    with override_settings(RATELIMITER={"NAMSPACE": "x", "IPV4_PREFIX": 99, "HEADERS": ()}):
+        unknown, wrong = checks.check_settings()
+    assert ids([unknown]) == ids([wrong]) == ["E001"]
+    assert "NAMSPACE is no entry" in unknown.msg
+    assert "NAMESPACE" in unknown.hint
+    assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
+    assert wrong.hint == "It must be a whole number from 1 to 32."
+
+
+def test_right_settings() -> None:
+    with override_settings(RATELIMITER={"IPV4_PREFIX": 24}):
+        assert checks.check_settings() == []
+
+
+@pytest.mark.parametrize("wrong", [["rl"], {"CACHE_ALIAS": 5}, {"ENGINE": 5}, {"TRUSTED_PROXIES": "10.0.0.0/8"}])
+def test_a_wrong_entry_is_told_once_and_breaks_no_other_check(wrong: Any) -> None:
+    with override_settings(RATELIMITER=wrong, USE_X_FORWARDED_HOST=True, DEBUG=True):
+        assert ids(django_checks.run_checks(tags=[checks.TAG])) == ["E001"]
+
+
+def test_the_memory_engine_with_debug_off() -> None:
+    with override_settings(RATELIMITER={}, DEBUG=False):
+        assert ids(checks.check_engine()) == ["W002"]
+
+
+def test_the_memory_engine_with_debug_on() -> None:
+    with override_settings(RATELIMITER={}, DEBUG=True):
+        assert checks.check_engine() == []
+
+
+def cache(**fields: Any) -> Any:
+    """Settings whose only cache is `counters`, on django-redis but for `fields`."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0", **fields}
+    return override_settings(CACHES={"counters": entry}, RATELIMITER={"CACHE_ALIAS": "counters"})
+
+
+def test_an_unknown_alias() -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "elsewhere"}):
+        messages = checks.check_engine()
+    assert ids(messages) == ["E002"]
+    assert messages[0].hint == "Name one of: default, ratelimit."
+
+
+@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "no.such.Cache", ""])
+def test_an_alias_that_is_not_django_redis(backend: str) -> None:
+    with cache(BACKEND=backend):
+        assert ids(checks.check_engine()) == ["E003"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"OPTIONS": {}},
+        {"OPTIONS": {"SOCKET_TIMEOUT": 1}},
+        {"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1}},
+        {"OPTIONS": {"SOCKET_TIMEOUT": None, "SOCKET_CONNECT_TIMEOUT": 0}},
+        {"LOCATION": "redis://a/0?socket_timeout=1&socket_connect_timeout=1,redis://b/0"},
+    ],
+)
+def test_an_alias_without_timeouts(fields: dict[str, Any]) -> None:
+    with cache(**fields):
+        assert ids(checks.check_engine()) == ["W003"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"OPTIONS": {"SOCKET_TIMEOUT": 1, "SOCKET_CONNECT_TIMEOUT": 0.5}},
+        {"OPTIONS": {"CONNECTION_POOL_KWARGS": {"socket_timeout": 1, "socket_connect_timeout": 1}}},
+        {"LOCATION": ["redis://a/0?socket_timeout=1&socket_connect_timeout=1"]},
+        {"BACKEND": "tests.checks.test_checks.OwnCache", "OPTIONS": {"SOCKET_TIMEOUT": 1, "SOCKET_CONNECT_TIMEOUT": 1}},
+    ],
+)
+def test_an_alias_with_timeouts(fields: dict[str, Any]) -> None:
+    with cache(**fields):
+        assert checks.check_engine() == []
+
+
+def _own_cache() -> type:
+    from django_redis.cache import RedisCache
+
+    return type("OwnCache", (RedisCache,), {})
+
+
+OwnCache = _own_cache()
+
+
+@pytest.mark.parametrize(
+    "engine", ["tests.checks.test_checks.nothing", "no.such.engine", "tests.checks.test_checks.SESSIONS"]
+)
+def test_an_engine_that_cannot_be_built(engine: str) -> None:
+    with override_settings(RATELIMITER={"ENGINE": engine}):
+        assert ids(checks.check_engine()) == ["E004"]
+
+
+def test_an_engine_of_ones_own_needs_no_alias() -> None:
+    with override_settings(RATELIMITER={"ENGINE": "tests.test_conf.own_engine", "CACHE_ALIAS": "elsewhere"}):
+        assert checks.check_engine() == []
+
+
+class OwnMiddleware(RateLimitMiddleware):
+    """A project's own subclass."""
+
+
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        [SESSIONS, AUTHENTICATION, MIDDLEWARE],
+        [SESSIONS, AUTHENTICATION, "tests.checks.test_checks.OwnMiddleware"],
+        [MIDDLEWARE],
+        [AUTHENTICATION, "no.such.Middleware", MIDDLEWARE],
+    ],
+)
+def test_the_middleware_in_its_place(middleware: list[str]) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        assert checks.check_middleware() == []
+
+
+def test_a_missing_middleware() -> None:
+    with override_settings(MIDDLEWARE=[SESSIONS, AUTHENTICATION]):
+        [message] = checks.check_middleware()
+    assert ids([message]) == ["W001"]
+    assert "only views with @ratelimit or a throttle class of this package" in message.msg
+
+
+@pytest.mark.parametrize("own", [MIDDLEWARE, "tests.checks.test_checks.OwnMiddleware"])
+def test_a_middleware_before_authentication(own: str) -> None:
+    with override_settings(MIDDLEWARE=[SESSIONS, own, AUTHENTICATION]):
+        assert ids(checks.check_middleware()) == ["E005"]
+    with override_settings(MIDDLEWARE=[own, SESSIONS, AUTHENTICATION]):
+        assert ids(checks.check_middleware()) == ["E005"]
+
+
+def make_rule(slug: str, **fields: Any) -> Rule:
+    """A rule in force, with one limit."""
+    rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
+    RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60)
+    return rule
+
+
+PROXIED = [{"USE_X_FORWARDED_HOST": True}, {"SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https")}]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("signs", PROXIED)
+@pytest.mark.parametrize("fields", [{"partition_by": ["ip"]}, {"partition_by": ["user"], "missing_partition": "ip"}])
+def test_an_address_asked_for_behind_an_untrusted_proxy(signs: dict[str, Any], fields: dict[str, Any]) -> None:
+    make_rule("addresses", **fields)
+    with override_settings(**signs):
+        messages = checks.check_proxies()
+    assert ids(messages) == ["W005"]
+    assert "addresses" in messages[0].msg
+    assert next(iter(signs)) in messages[0].msg
+
+
+@pytest.mark.django_db
+def test_no_address_asked_for_behind_a_proxy() -> None:
+    make_rule("users", partition_by=["user"])
+    make_rule("everybody", missing_partition="ip")
+    make_rule("sleeping", partition_by=["ip"], mode="off")
+    with override_settings(USE_X_FORWARDED_HOST=True):
+        assert checks.check_proxies() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("trusted", [1, ["10.0.0.0/8"], ["unix"]])
+def test_a_trusted_proxy(trusted: Any) -> None:
+    make_rule("addresses", partition_by=["ip"])
+    assert checks.check_proxies() == []
+    with override_settings(USE_X_FORWARDED_HOST=True, RATELIMITER={"TRUSTED_PROXIES": trusted}):
+        assert checks.check_proxies() == []
+
+
+@pytest.mark.django_db
+def test_bad_rows_are_told_with_their_reasons() -> None:
+    make_rule("good")
+    assert checks.check_rules() == []
+    bad = make_rule("bad")
+    RuleLimit.objects.filter(rule=bad).update(algorithm="magic")
+    messages = checks.check_rules()
+    assert ids(messages) == ["W006"]
+    assert messages[0].msg.startswith("Rule bad is not in force: ")
+    assert "magic" in messages[0].msg
+
+
+def test_without_a_database_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (OperationalError("no such host"), ImproperlyConfigured("no ENGINE"), RuntimeError("not allowed")):
+
+        def fail(*args: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(connection.introspection, "table_names", fail)
+        with override_settings(USE_X_FORWARDED_HOST=True):
+            assert (checks.check_views(), checks.check_proxies(), checks.check_rules()) == ([], [], [])
+
+
+@pytest.mark.django_db
+def test_before_the_migration_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule("addresses", partition_by=["ip"])
+    RuleLimit.objects.update(algorithm="magic")
+    monkeypatch.setattr(connection.introspection, "table_names", lambda *args: ["auth_user"])
+    with override_settings(USE_X_FORWARDED_HOST=True):
+        assert (checks.check_proxies(), checks.check_rules()) == ([], [])
+
+
+@pytest.mark.django_db
+def test_plain_manage_py_check_tells_of_bad_rows() -> None:
+    columns = "slug, name, mode, methods, path, path_kind, view_name, scope, partition_by, missing_partition"
+    with connection.cursor() as sql:
+        sql.execute(
+            f"INSERT INTO django_ratelimiter_rule ({columns}, failure_policy, cost, priority, message, description)"
+            " VALUES ('odd', 'Odd', 'enforce', '[]', '(', 'riddle', '', '', '[]', 'skip', 'local', 1, 100, '', '')"
+        )
+    told = StringIO()
+    call_command("check", stdout=told, stderr=told)
+    assert "(django_ratelimiter.W006) Rule odd is not in force: " in told.getvalue()
+    assert "riddle" in told.getvalue()
+
+
+def test_plain_manage_py_check_passes_before_the_first_migration(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "django", "check", "--settings=tests.settings", "--pythonpath=."]
+    environment = {**os.environ, "TEST_DATABASE_URL": f"sqlite://{tmp_path}/new.sqlite3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "(django_ratelimiter.W016)" in done.stderr
+    assert "1 issue (0 silenced)" in done.stderr

@@ -1,0 +1,119 @@
+"""The checks of the paths that rules and settings name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.conf.urls.i18n import i18n_patterns
+from django.test import override_settings
+from django.urls import include, path
+from django.utils.translation import gettext_lazy
+from rest_framework.decorators import action
+from rest_framework.routers import SimpleRouter
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_ratelimiter import checks
+
+from ..urls import say_hello
+from .test_checks import ids, make_rule
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("prefix", "fields", "fires"),
+    [
+        ("/shop", {"path_kind": "prefix", "path": "/shop/api/"}, True),
+        ("/shop/", {"path_kind": "exact", "path": "/shop"}, True),
+        ("/shop", {"path_kind": "prefix", "path": "/shopping/"}, False),
+        ("/shop", {"path_kind": "prefix", "path": "/api/"}, False),
+        ("/shop", {"path_kind": "route", "path": "shop/api/"}, False),
+        ("/shop", {"path_kind": "exact", "path": "/shop/", "mode": "off"}, False),
+        ("/", {"path_kind": "prefix", "path": "/shop/"}, False),
+        (None, {"path_kind": "prefix", "path": "/shop/"}, False),
+    ],
+)
+def test_rules_that_name_the_prefix_of_the_site(prefix: str | None, fields: dict[str, Any], fires: bool) -> None:
+    make_rule("prefixed", **fields)
+    with override_settings(FORCE_SCRIPT_NAME=prefix, RATELIMITER={}):
+        messages = checks.check_prefix()
+    assert ids(messages) == ["W017"] * fires
+    assert not fires or ("rule prefixed" in messages[0].msg and "/shop" in messages[0].msg)
+
+
+def test_exempt_paths_that_name_the_prefix_of_the_site() -> None:
+    exempt = ["/shop/static/", "/health/", "/shop"]
+    with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": exempt}):
+        [message] = checks.check_prefix()
+    assert message.id == "django_ratelimiter.W017"
+    assert "RATELIMITER['EXEMPT_PATHS']: /shop/static/, /shop." in message.msg
+    with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": 1}):
+        assert checks.check_prefix() == []
+
+
+class Scoped(APIView):
+    throttle_scope = "uploads"
+
+
+class ScopedByAction(ViewSet):
+    throttle_scope = None
+
+    @action(detail=False, throttle_scope="exports")
+    def export(self, request: Any) -> None: ...
+
+
+router = SimpleRouter()
+router.register("files", ScopedByAction, basename="file")
+
+urlpatterns = [
+    path("items/<int:pk>/", say_hello, name="item"),
+    path("shop/", include(([path("basket/<slug:name>/", say_hello, name="basket")], "shop"))),
+    path("uploads/", Scoped.as_view()),
+    *i18n_patterns(path(gettext_lazy("about/"), say_hello, name="about")),
+    *router.urls,
+]
+
+HERE = pytest.mark.urls(__name__)
+
+
+@HERE
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"view_name": "item"}, None),
+        ({"view_name": "shop:basket"}, None),
+        ({"view_name": "tests.checks.test_paths.Scoped"}, None),
+        ({"view_name": "about"}, None),
+        ({"view_name": "basket"}, "no view named 'basket'. Did you mean 'shop:basket'?"),
+        ({"view_name": "items"}, "no view named 'items'. Did you mean 'item'?"),
+        ({"view_name": "nothing-alike"}, "no view named 'nothing-alike'."),
+        ({"path_kind": "route", "path": "items/<int:pk>/"}, None),
+        ({"path_kind": "route", "path": "shop/basket/<slug:name>/"}, None),
+        ({"path_kind": "route", "path": "de/about/"}, None),
+        ({"path_kind": "route", "path": "en/about/"}, None),
+        ({"path_kind": "route", "path": "items/<int:id>/"}, "'items/<int:id>/'. Did you mean 'items/<int:pk>/'?"),
+        ({"path_kind": "route", "path": "basket/<slug:name>/"}, "Did you mean 'shop/basket/<slug:name>/'?"),
+        ({"path_kind": "exact", "path": "/nothing/here/"}, None),  # its 404 is limited
+        ({"scope": "uploads"}, None),
+        ({"scope": "exports"}, None),
+        ({"scope": "mail"}, None),  # any code may ask for it
+        ({"scope": "upload"}, "the scope 'upload'. Did you mean 'uploads'?"),
+        ({"view_name": "items", "mode": "off"}, None),
+    ],
+)
+def test_rules_for_what_the_urls_lack(fields: dict[str, Any], says: str | None) -> None:
+    make_rule("lost", **fields)
+    messages = checks.check_targets()
+    assert ids(messages) == (["W019"] if says else [])
+    assert says is None or ("Rule lost " in messages[0].msg and says in messages[0].msg)
+
+
+@pytest.mark.django_db
+def test_without_urls_nothing_is_said_of_them() -> None:
+    make_rule("lost", view_name="items")
+    with override_settings():
+        del settings.ROOT_URLCONF
+        assert checks.check_targets() == []

@@ -1,0 +1,234 @@
+"""The checks of the way to Redis, and what another alias of the same address can and cannot do to a decision."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.core import checks as django_checks
+from django.core.cache import caches
+from django.test import override_settings
+from django_redis.pool import ConnectionFactory
+
+from django_ratelimiter import checks
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.exceptions import EngineUnavailable as Unavailable
+from example_project.redis_server import RedisServer, free_port
+
+from .test_checks import ids
+
+ADDRESS = "redis://localhost/0"
+TIMEOUTS = {"SOCKET_TIMEOUT": 0.5, "SOCKET_CONNECT_TIMEOUT": 0.5}
+SENTINEL = {
+    "CLIENT_CLASS": "django_redis.client.SentinelClient",
+    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+    "SENTINELS": [("localhost", 26379)],
+}
+CLUSTER = {"CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory"}
+
+Servers = Callable[..., RedisServer]
+
+
+def entry(address: Any = ADDRESS, /, **options: Any) -> dict[str, Any]:
+    """An entry of CACHES on django-redis."""
+    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address, "OPTIONS": options}
+
+
+def two(own: dict[str, Any], other: dict[str, Any], **limiter: Any) -> Any:
+    """Settings with the limiter's alias and another."""
+    return override_settings(
+        CACHES={"default": other, "ratelimit": own}, RATELIMITER={"CACHE_ALIAS": "ratelimit", **limiter}
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "names"),
+    [
+        (entry(**TIMEOUTS), entry(), "CONNECT_TIMEOUT, SOCKET_TIMEOUT"),
+        (entry(**TIMEOUTS), entry(**TIMEOUTS, PASSWORD="secret"), "password"),
+        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_KWARGS={"max_connections": 2}), "max_connections"),
+        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_CLASS="redis.BlockingConnectionPool"), "POOL_CLASS"),
+        (entry(f"{ADDRESS},redis://b/0", USERNAME="a"), entry(["redis://c/0", ADDRESS], USERNAME="b"), "username"),
+        (entry(**SENTINEL), entry(**SENTINEL, PASSWORD="secret"), "password"),
+        (entry(**SENTINEL), entry(), "CONNECTION_FACTORY, SENTINELS"),
+    ],
+)
+def test_another_alias_that_decides_about_our_pool(own: Any, other: Any, names: str) -> None:
+    with two(own, other):
+        (message,) = checks.check_pools()
+    assert ids([message]) == ["W014"]
+    assert "CACHES['ratelimit'] and CACHES['default']" in message.msg
+    assert "secret" not in message.msg
+    assert all(name in message.msg.lower() for name in names.lower().split(", "))
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (entry(**TIMEOUTS), entry("redis://localhost/1")),
+        (entry("redis://localhost?db=0", **TIMEOUTS), entry()),
+        (entry(**TIMEOUTS), entry(CONNECTION_POOL_KWARGS={"socket_timeout": 0.5, "socket_connect_timeout": 0.5})),
+        (entry(**TIMEOUTS), entry(**TIMEOUTS, SERIALIZER="django_redis.serializers.json.JSONSerializer", PASSWORD="")),
+        (entry(f"redis://b/0,{ADDRESS}", **TIMEOUTS), entry()),
+        (entry(**TIMEOUTS), {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ADDRESS}),
+        (entry(**CLUSTER, **TIMEOUTS), entry(**CLUSTER)),
+        (entry(**SENTINEL), entry(**SENTINEL, CONNECTION_POOL_CLASS="redis.sentinel.SentinelConnectionPool")),
+    ],
+)
+def test_no_other_alias_decides_about_our_pool(own: Any, other: Any) -> None:
+    with two(own, other):
+        assert checks.check_pools() == []
+
+
+def test_pools_matter_only_to_the_engine_on_redis() -> None:
+    with two(entry(), entry(**TIMEOUTS), ENGINE="tests.checks.test_checks.nothing"):
+        assert checks.check_pools() == []
+    with two(entry(), entry(**TIMEOUTS), CACHE_ALIAS=None):
+        assert checks.check_pools() == []
+
+
+def test_our_deadline_holds_whatever_another_alias_has_made_the_pool_with(
+    redis_server: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As W014 says the pool is the other's; our own connections take no timeout and no retry from it."""
+    monkeypatch.setattr(ConnectionFactory, "_pools", {})
+    server, charge = redis_server(), Charge("key", Limit(5, 86_400, "token_bucket"))
+    patient = {"SOCKET_TIMEOUT": 30, "SOCKET_CONNECT_TIMEOUT": 30}
+    with two(entry(server.url, **TIMEOUTS), entry(server.url, **patient), DEADLINE_MS=200):
+        caches["default"].set("a", 1)
+        (pool,) = ConnectionFactory._pools.values()
+        assert pool.connection_kwargs["socket_timeout"] == 30
+        engine = get_engine()
+        until_asked(lambda: engine.peek([charge]))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for _ in range(5):
+                began = time.monotonic()
+                with pytest.raises(EngineUnavailable):
+                    engine.check([charge])
+                assert time.monotonic() - began < 10, "neither 30 seconds nor a second try of as many"
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        until_asked(lambda: engine.peek([charge]))
+
+
+def until_asked(ask: Callable[[], object]) -> None:
+    for _ in range(400):
+        try:
+            ask()
+        except Unavailable:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail("Redis was not asked.")
+
+
+@pytest.fixture
+def server(redis_server: Servers) -> RedisServer:
+    return redis_server()
+
+
+def eviction(server: RedisServer, address: str | None = None) -> list[Any]:
+    """What the check finds, as `check --deploy` runs it; the others are of no interest here."""
+    with two(entry(address or server.url, **TIMEOUTS), entry("redis://localhost/9")):
+        found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    return [message for message in found if message.id.endswith(("W015", "W018", "I001"))]
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-random"])
+def test_a_server_that_drops_keys_when_it_is_full(server: RedisServer, policy: str) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", policy)
+        assert eviction(server) == [], "it has no bound"
+        client.config_set("maxmemory", "100mb")
+    messages = eviction(server)
+    assert ids(messages) == ["W015"]
+    assert f"(maxmemory-policy {policy})" in messages[0].msg
+
+
+def test_a_server_that_refuses_when_it_is_full(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "noeviction")
+    assert eviction(server) == []
+
+
+def test_a_server_that_cannot_be_asked(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all", "-info")
+    messages = eviction(server, server.url.replace("redis://", "redis://limiter:secret@"))
+    assert ids(messages) == ["I001"]
+    assert "info" in messages[0].msg
+    assert ids(eviction(server, f"redis://localhost:{free_port()}")) == ["W018"]
+
+
+def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ratelimiter.checks.servers.evicting", lambda _engine: pytest.fail("asked"))
+    assert django_checks.run_checks(tags=[checks.TAG]) == []
+
+
+@pytest.mark.parametrize("limiter", [{"CACHE_ALIAS": None}, {"CACHE_ALIAS": "missing"}, {"SHARDS": -1}])
+def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
+    with two(entry(), entry(), **limiter):
+        assert checks.check_eviction() == []
+
+
+# Whether the server runs our scripts, and by whose clock
+
+
+def scripts(server: Any, **limiter: Any) -> list[Any]:
+    """What `check --deploy` finds of these."""
+    with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9"), **limiter):
+        found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    return [message for message in found if message.id.endswith(("E008", "W020"))]
+
+
+@pytest.fixture
+def strict() -> Any:
+    """What stands for servers that are stricter than Redis."""
+    pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
+    return importlib.import_module("tests.engine.strict")
+
+
+def test_a_server_that_refuses_what_the_scripts_need(strict: Any) -> None:
+    with strict.StrictServer(strict.Rules(time=False)) as server:
+        (message,) = scripts(server)
+        assert ids([message]) == ["E008"]
+        assert "refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
+        assert server.space.keys == {}
+        assert ids(scripts(server, CLOCK="client")) == ["W020"]
+
+
+def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", "1")
+        with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9")):
+            (message,) = checks.check_scripts()
+        client.config_set("maxmemory", "0")
+    assert message.id == "django_ratelimiter.W018"
+    assert "memory is full" in message.msg
+
+
+def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
+    with strict.StrictServer(strict.Rules("5.4")) as server:
+        assert scripts(server) == []
+
+
+def test_a_server_that_is_away_is_not_told_here(server: RedisServer) -> None:
+    away = f"redis://localhost:{free_port()}"
+    with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
+        assert checks.check_scripts() == []
+
+
+def test_whose_clock_matters_to_the_engine_on_redis_only() -> None:
+    with two(entry(), entry(), CLOCK="client", ENGINE="tests.checks.test_checks.nothing"):
+        assert checks.check_clock() == []
+    with two(entry(), entry(), CLOCK="sundial"):
+        assert checks.check_clock() == []

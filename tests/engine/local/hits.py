@@ -1,0 +1,92 @@
+"""Processes that hit one key: `python -m tests.engine.local.hits URL MODE RUNS` prints what each run admitted.
+
+MODE: "approximate" or "denials". For each run a JSON object: for each process `admitted` (when each was, in seconds of
+a clock that all share), `calls` (when each began) and `longest`, which a call took; and `served`, the scripts that the
+server has run.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import sys
+import time
+from typing import Any
+
+import redis
+
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.local.counters import Ledger
+from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.redis import RedisEngine
+
+PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001
+DAY = 86_400
+MODES = {
+    "approximate": Charge("key", Limit(QUOTA, DAY), usage="rule|", sync_interval=INTERVAL),
+    "denials": Charge("key", Limit(QUOTA, DAY, "sliding_window_log"), usage="rule|"),
+}
+together = multiprocessing.get_context("fork").Barrier(PROCESSES)
+
+
+class Watched(RedisEngine):
+    """Notes when it is asked, and for how long at most."""
+
+    calls: list[float]
+    longest: float
+
+    def check(self, *args: Any, **options: Any) -> Any:
+        began = time.monotonic()
+        self.calls.append(began)
+        try:
+            return super().check(*args, **options)
+        finally:
+            self.longest = max(self.longest, time.monotonic() - began)
+
+
+def run(url: str, mode: str, number: int) -> dict[str, Any]:
+    """One process in one run."""
+    with redis.Redis.from_url(url) as client:
+        engine = Watched(client, "hits")
+        engine.peek([MODES[mode]])  # connects
+        engine.calls, engine.longest = [], 0.0
+        ours = Approximate(engine, Ledger(INTERVAL if mode == "denials" else 0.0))
+        charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
+        admitted = []
+        together.wait(60)
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            if ours.check([charge], version=1)[0].allowed:
+                admitted.append(time.monotonic())
+            if mode == "approximate":
+                time.sleep(chance.random() * PAUSE)
+        calls = list(engine.calls)
+        ours.flush()
+        return {"admitted": admitted, "calls": calls, "longest": engine.longest}
+
+
+def main(url: str, mode: str, runs: int) -> None:
+    with redis.Redis.from_url(url) as client, multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
+        RedisEngine(client, "hits").publish(1)
+        found = []
+        for number in range(runs):
+            before = scripts(client)
+            told = pool.starmap(run, [(url, mode, number)] * PROCESSES, chunksize=1)
+            found.append({"processes": told, "served": scripts(client) - before})
+        engine = RedisEngine(client, "hits")
+        usage = [0, 0]
+        for batch in engine.take_usage(now_us=int(time.time() + 60) * 1_000_000):
+            for count in engine.read_usage(batch):
+                usage = [usage[0] + count.allowed, usage[1] + count.denied]
+            engine.drop_usage(batch)
+        print(json.dumps({"runs": found, "usage": usage}))
+
+
+def scripts(client: redis.Redis) -> int:
+    """How many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

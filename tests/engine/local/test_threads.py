@@ -1,0 +1,95 @@
+"""One process: its threads and event loops share one budget, and a fork begins with none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.local.engine import Approximate
+
+QUOTA, THREADS, EACH = 3_000, 8, 800
+NEAR = Charge("key", Limit(QUOTA, 86_400), usage="near|", sync_interval=0.005)
+
+
+class Slow(MemoryEngine):
+    """Takes a moment, so that other threads come meanwhile."""
+
+    calls = 0
+
+    def check(self, *args: object, **options: object) -> list:  # type: ignore[override,type-arg]
+        self.calls += 1
+        time.sleep(0.001)
+        return super().check(*args, **options)  # type: ignore[arg-type]
+
+
+def usage(engine: MemoryEngine) -> tuple[int, int]:
+    found = [
+        (count.allowed, count.denied)
+        for batch in engine.take_usage(now_us=time.time_ns() // 1_000 + 120_000_000)
+        for count in engine.read_usage(batch)
+    ]
+    return sum(allowed for allowed, _ in found), sum(denied for _, denied in found)
+
+
+def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
+    engine = Slow()
+    ours, together = Approximate(engine), threading.Barrier(THREADS)
+
+    def hit(_: int) -> int:
+        together.wait(60)
+        return sum(ours.check([NEAR])[0].allowed for _ in range(EACH))
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(THREADS) as threads:
+        admitted = sum(threads.map(hit, range(THREADS)))
+    took = time.monotonic() - began
+    assert engine.calls <= took / 0.005 + 8 * THREADS  # all threads ask until the first answer has come
+    time.sleep(0.005)
+    while ours.check([NEAR])[0].allowed:
+        admitted += 1
+        time.sleep(0.005)
+    ours.flush()
+    assert admitted == QUOTA
+    allowed, denied = usage(engine)
+    assert (allowed, allowed + denied >= THREADS * EACH) == (QUOTA, True)
+
+
+def test_threads_and_an_event_loop_share_one_budget() -> None:
+    engine = MemoryEngine()
+    ours = Approximate(engine)
+    asked = NEAR._replace(limit=Limit(10, 86_400), sync_interval=60.0)
+
+    async def hit() -> int:
+        twin = ours.for_event_loops()
+        found = await asyncio.gather(*(twin.check([asked]) for _ in range(8)))
+        return sum(verdict.allowed for [verdict] in found)
+
+    assert [asyncio.run(hit()), sum(ours.check([asked])[0].allowed for _ in range(8))] == [8, 2]
+    ours.flush()
+    assert engine.peek([asked])[0].remaining == 0
+
+
+def test_a_fork_owes_nothing_and_has_no_budget() -> None:
+    engine = MemoryEngine()
+    ours = Approximate(engine, denial_memory=60.0)
+    tight, local = Charge("tight", Limit(1, 86_400)), Charge("local", Limit(5, 86_400), sync_interval=-1.0)
+    for _ in range(3):
+        ours.check([NEAR._replace(sync_interval=60.0)])
+        ours.check([tight])
+        ours.check([local])
+    held = ours.ledger.memory._lock  # by another thread, which the child does not have
+    held.acquire()
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        ledger = ours.ledger
+        os._exit(bool(ledger.budgets or ledger.refusals or ledger.owes or ours.peek([local])[0].remaining < 5))
+    held.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (len(ours.ledger.budgets), len(ours.ledger.refusals), ours.ledger.owes) == (2, 1, True)
+    assert ours.peek([local])[0].remaining == 2

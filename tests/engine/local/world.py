@@ -1,0 +1,115 @@
+"""Processes on a virtual clock that ask one engine, which notes what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine.adapters import OnTheSpot
+from django_ratelimiter.engine.local.counters import Ledger
+from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.usage import Unsent
+
+INTERVAL = 1.0
+START_US = 1_700_000_000_000_000
+WINDOW = 3_600
+
+#: Makes another process on the one engine: `process(denial_memory=…, ask_interval=…, most=…)`.
+Process = Callable[..., Any]
+
+
+class Clock:
+    """Time that passes only when told to, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return 5_000.0 + self.now
+
+    def us(self) -> int:
+        return START_US + round(self.now * 1_000_000)
+
+
+class Counted:
+    """An engine that notes what it is asked. down: it is out of reach; lost: it decides, and its reply is lost."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.memory = MemoryEngine(clock.us)
+        self.calls: list[list[Charge]] = []
+        self.down = self.lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
+
+    def for_event_loops(self) -> OnTheSpot:
+        return OnTheSpot(self)
+
+    def check(self, charges: list[Charge], **options: Any) -> list[Verdict]:
+        if self.down:
+            raise EngineUnavailable("made to fail")
+        self.calls.append(charges)
+        verdicts = self.memory.check(charges, **options)
+        if self.lost:
+            self.lost = False
+            raise EngineUnavailable("made to lose the reply")
+        return verdicts
+
+
+class OnALoop:
+    """The twin of a process, each of its calls run to its end: none of them ever waits."""
+
+    def __init__(self, process: Approximate) -> None:
+        self._process, self._twin = process, process.for_event_loops()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ledger", "flush"):
+            return getattr(self._process, name)
+        return lambda *args, **options: _result(getattr(self._twin, name)(*args, **options))
+
+
+def _result(call: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("It waits.")
+
+
+def over(engine: Any, clock: Clock, **options: Any) -> Approximate:
+    """Another process on this engine."""
+    ledger = Ledger(clock=clock, memory=MemoryEngine(clock.us), unsent=Unsent(clock=clock), **options)
+    return Approximate(engine, ledger)
+
+
+def charge(quota: int = 10, key: str = "key", **fields: Any) -> Charge:
+    limit = fields.pop("limit", None) or Limit(
+        quota, fields.pop("window", WINDOW), fields.pop("algorithm", "fixed_window")
+    )
+    return Charge(key, limit, **{"sync_interval": INTERVAL, **fields})
+
+
+def admitted(engine: Approximate, asked: Charge, times: int, **options: Any) -> int:
+    return sum(engine.check([asked], **options)[0].allowed for _ in range(times))
+
+
+def held(engine: Counted, asked: Charge) -> int:
+    """What the engine holds as spent."""
+    return asked.limit.quota - engine.memory.peek([asked._replace(cost=0)])[0].remaining
+
+
+def counts(engine: Counted) -> dict[str, tuple[int, int, int, int]]:
+    """Usage that the engine was told of: allowed, denied, shadow_denied, soft_exceeded."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    for batch in engine.memory.take_usage(now_us=START_US + 10**12):
+        for each in engine.memory.read_usage(batch):
+            before = found.get(each.label, (0, 0, 0, 0))
+            found[each.label] = tuple(map(sum, zip(before, each[2:6], strict=True)))  # type: ignore[assignment]
+        engine.memory.drop_usage(batch)
+    return found
+
+
+def most_within(moments: list[float], span: float) -> int:
+    """The most of these moments that lie in one stretch of this length."""
+    return max((sum(begin <= each <= begin + span for each in moments) for begin in moments), default=0)

@@ -1,0 +1,102 @@
+"""Keys among shards, and calls that are taken back because another shard had the last word."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+import redis
+
+from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.protocol import Mode, Planner
+from django_ratelimiter.engine.usage import in_order, shard_of
+from tests.engine.hits import CASES, limit_of
+from tests.engine.redis.test_usage_counts import FIRST, LATER, collected
+from tests.engine.trio import HOUR
+
+FIVE = Limit(5, 60, "fixed_window")
+
+
+@pytest.fixture
+def engine(redis_client: redis.Redis) -> RedisEngine:
+    return RedisEngine(redis_client, namespace="test")
+
+
+# Shards
+
+
+def test_a_charge_lies_in_the_shard_of_its_partition() -> None:
+    planner = Planner("ns", shards=64)
+    for text in ("", "a", "user:42", "ключ"):
+        assert planner.shard_of(Charge("key", FIVE, partition=text)) == crc32(text.encode()) % 64
+        assert planner.shard_of(Charge(text, FIVE)) == crc32(text.encode()) % 64
+    shards = {planner.shard_of(Charge(f"key{number}", FIVE)) for number in range(1_000)}
+    assert shards == set(range(64))
+    assert Planner("ns").shard_of(Charge("a", FIVE)) == 0
+
+
+def test_all_keys_of_a_call_stand_under_the_tag_of_its_shard() -> None:
+    planner, charge = Planner("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
+    shard = planner.shard_of(charge)
+    packed = planner._packed(Mode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
+    assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "minutes", "key"])
+    assert b"{ns:%d}:version\r\n" % shard in packed
+    assert b"{ns:%d}:key:f60\r\n" % shard in packed
+
+
+def test_a_batch_names_its_shard_unless_it_is_the_first() -> None:
+    batches = ["9:beef:63", "10:cafe", "9:cafe:7"]
+    assert [shard_of(batch) for batch in batches] == [63, 0, 7]
+    assert in_order(batches) == ["9:beef:63", "9:cafe:7", "10:cafe"]
+
+
+# Undo
+
+
+def undo(engine: RedisEngine, verdicts: list[Verdict]) -> None:
+    engine._links.ask(engine._undoing(verdicts))
+
+
+def states(client: redis.Redis, charges: list[Charge]) -> list[int]:
+    return [verdict.remaining for verdict in RedisEngine(client, "test").peek(charges, HOUR)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_undone_was_never_spent_and_never_counted(
+    engine: RedisEngine, redis_client: redis.Redis, case: str
+) -> None:
+    charges = [Charge("a", limit_of(case, 60), 2, usage="a|"), Charge("b", FIVE, usage="b|", gating=False)]
+    engine.check(charges, now_us=HOUR)
+    before = states(redis_client, charges)
+    undo(engine, engine.check(charges, now_us=HOUR))
+    assert states(redis_client, charges) == before
+    assert [count[1:3] for count in collected(engine)] == [("a|", 1), ("b|", 1)]
+
+
+def test_what_was_carried_is_undone_too_for_it_will_come_again(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    charge = Charge("a", FIVE, carried=2)
+    for cost in (1, 4):
+        undo(engine, engine.check([charge._replace(cost=cost)], now_us=HOUR))
+        assert states(redis_client, [charge]) == [5]
+
+
+def test_a_refused_call_is_undone_in_its_counts(engine: RedisEngine) -> None:
+    charges = [Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")]
+    undo(engine, engine.check(charges, now_us=HOUR))
+    assert collected(engine) == []
+
+
+def test_a_count_that_was_collected_already_is_taken_back_by_a_batch(engine: RedisEngine) -> None:
+    verdicts = engine.check([Charge("a", FIVE, usage="a|")], now_us=HOUR)
+    before = collected(engine)
+    undo(engine, verdicts)
+    after = collected(engine)
+    assert [(count.minute, count.allowed) for count in (*before, *after)] == [(FIRST, 1), (FIRST, -1)]
+
+
+def test_a_field_that_was_taken_back_is_counted_again(engine: RedisEngine) -> None:
+    charge = Charge("a", Limit(5, 60, Algorithm.GCRA), usage="a|")
+    undo(engine, engine.check([charge], now_us=HOUR))
+    engine.check([charge], now_us=HOUR)
+    assert [count.allowed for count in collected(engine, LATER)] == [1]

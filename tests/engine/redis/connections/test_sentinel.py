@@ -1,0 +1,159 @@
+"""The engine behind Sentinel: as redis-py and as django-redis are told of it, in threads and on event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.sentinel import Sentinel
+
+from django_ratelimiter.backend import get_async_engine, get_engine
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from example_project.redis_server import HOST
+from tests.clusters import NODE_TIMEOUT_MS, ServerWith, Watched, until
+from tests.engine.hits import DAY, QUOTA
+from tests.engine.test_processes import outcome
+
+CHARGE = Charge("key", Limit(5, 86_400, "token_bucket"))
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    with Watched() as watched:
+        yield watched
+
+
+@pytest.fixture
+def master(watched: Watched) -> ServerWith:
+    master: ServerWith = until(lambda: watched.settled, "the Sentinels agree on a master")
+    watched.flush()
+    return master
+
+
+@pytest.fixture
+def patient(watched: Watched, master: ServerWith) -> Iterator[None]:
+    """Sentinels that take no busy master for one that has failed."""
+    for patience in (60_000, NODE_TIMEOUT_MS):
+        for sentinel in watched.sentinels:
+            sentinel.ask("SENTINEL", "SET", watched.name, "down-after-milliseconds", patience)
+        if patience != NODE_TIMEOUT_MS:
+            yield
+
+
+@pytest.mark.once
+def test_eight_processes_admit_exactly_the_quota(watched: Watched, patient: None) -> None:
+    host, port = watched.addresses[0]
+    url = f"sentinel+redis://{host}:{port}/{watched.name}"
+    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, 2_000, 0)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
+
+
+async def ask_both(engine: Any, server: ServerWith) -> list[int]:
+    """What remains after each of two calls, between which the connections and the script were lost."""
+    first = await engine.check([CHARGE])
+    server.ask("CLIENT", "KILL", "TYPE", "normal")
+    server.ask("SCRIPT", "FLUSH")
+    await asyncio.sleep(0.05)  # the event loop hears of the end
+    second = await engine.check([CHARGE])
+    await engine.aclose()
+    return [first[0].remaining, second[0].remaining]
+
+
+def test_the_master_is_asked_in_threads_and_on_several_event_loops(watched: Watched, master: ServerWith) -> None:
+    client = Sentinel(watched.addresses, socket_timeout=10).master_for(watched.name)
+    engine = RedisEngine(client)
+    assert engine.check([CHARGE])[0].remaining == 4
+    twin = engine.for_event_loops()
+    assert twin
+    for left in ([3, 2], [1, 0]):
+        assert asyncio.run(ask_both(twin, master)) == left
+    client.close()
+
+
+def test_a_client_for_event_loops_will_do(watched: Watched, master: ServerWith) -> None:
+    async def ask() -> list[int]:
+        sentinel = AsyncSentinel(watched.addresses, socket_timeout=10)
+        client = sentinel.master_for(watched.name)
+        try:
+            return await ask_both(AsyncRedisEngine(client), master)
+        finally:
+            await client.aclose()
+            for each in sentinel.sentinels:
+                await each.aclose()
+
+    assert asyncio.run(ask()) == [4, 3]
+
+
+@pytest.mark.parametrize("query", ["", "?is_master=0"])
+@pytest.mark.parametrize("client", ["SentinelClient", "DefaultClient"])
+def test_an_alias_of_django_redis_leads_to_the_master(
+    watched: Watched, master: ServerWith, client: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nowhere: replicas do not count."""
+    monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
+    options = {
+        "CLIENT_CLASS": f"django_redis.client.{client}",
+        "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+        "SENTINELS": watched.addresses,
+        "SOCKET_TIMEOUT": 0.5,
+        "SOCKET_CONNECT_TIMEOUT": 0.5,
+    }
+    location = f"redis://{watched.name}/0{query}"
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    limiter = {"CACHE_ALIAS": "watched", "DEADLINE_MS": 2_000}
+    with override_settings(CACHES={"watched": cache}, RATELIMITER=limiter):
+        if client == "DefaultClient" and query:
+            with pytest.raises(ImproperlyConfigured, match="asks the replicas that Sentinel names"):
+                get_engine()
+            return
+        engine = get_engine()
+        until(lambda: peeks(engine), "the master is asked")
+        assert engine.check([CHARGE])[0].remaining == 4
+        assert asyncio.run(asked_on_a_loop())[0].remaining == 3
+
+
+def peeks(engine: Any) -> bool:
+    """Whether the master is found; a Sentinel on a loaded machine may take it for silent, and names none meanwhile."""
+    try:
+        engine.peek([CHARGE])
+    except EngineUnavailable:
+        return False
+    return True
+
+
+async def asked_on_a_loop() -> Any:
+    engine = get_async_engine()
+    for _ in range(100):
+        with suppress(EngineUnavailable):
+            await engine.peek([CHARGE])
+            break
+        await asyncio.sleep(0.05)
+    return await engine.check([CHARGE])
+
+
+def test_a_failover_on_purpose_is_followed(watched: Watched, master: ServerWith) -> None:
+    """The master becomes a replica and stays up: it would have read, and it would not have counted."""
+    client = Sentinel(watched.addresses, socket_timeout=10).master_for(watched.name)
+    engine = RedisEngine(client)
+    engine.check([CHARGE])
+    replica = next(server for server in watched.servers if server is not master)
+    until(lambda: replica.ask("EXISTS", "{rl:0}:key" + CHARGE.limit.tag), "the replica has what was counted")
+    watched.sentinels[0].ask("SENTINEL", "FAILOVER", watched.name)
+    until(lambda: replica.ask("ROLE")[0] == b"master", "the replica has taken over")
+    master.ask("REPLICAOF", HOST, replica.port)  # as Sentinel does after ten seconds
+
+    def decides() -> Any:
+        try:
+            return engine.check([CHARGE])
+        except EngineUnavailable:
+            return None
+
+    assert until(decides, "the new master is asked")[0].remaining == 3
+    client.close()

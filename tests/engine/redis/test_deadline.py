@@ -1,0 +1,327 @@
+"""A decision waits for Redis until its deadline and no longer, and what has arrived by then is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.breaker import MOST_FAILURES
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from example_project.redis_server import RedisServer
+
+DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
+#: Longer than any hiccup of a busy machine: only where the test wants it does it pass.
+LONG = 30.0
+
+
+@contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    """A server that hangs."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_others() -> None:
+    """An engine that another test has dropped may probe until it is collected."""
+    gc.collect()
+    wait_until(lambda: not threads())
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ratelimiter-redis"]
+
+
+def test_no_thread_while_all_is_well(redis_client: redis.Redis) -> None:
+    engine = RedisEngine(redis_client, "test", deadline=LONG)
+    for _ in range(3):
+        engine.check([DAY])
+    wait_until(lambda: not threads())
+    engine.check([DAY])
+    assert not threads()
+
+
+def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(server: RedisServer) -> None:
+    deadline = 0.1
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=deadline)
+        wait_until(lambda: admits(engine))
+        with stopped(server):
+            for _ in range(3):
+                began = time.monotonic()
+                with pytest.raises(EngineUnavailable):
+                    engine.check([DAY])
+                assert time.monotonic() - began > deadline * 0.9
+            assert engine._links.is_open
+            for _ in range(50):
+                with pytest.raises(EngineUnavailable) as caught:
+                    engine.check([DAY])
+                assert caught.value.__cause__ is None, "nobody is asked, or waited for"
+            assert len(threads()) == 1
+        wait_until(lambda: admits(engine))
+        wait_until(lambda: not threads())
+
+
+def test_where_no_thread_could_be_had_one_is_begun_later(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that is out of processes says so once, and the server would never be probed."""
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, "test", deadline=LONG)
+        engine.check([DAY])
+        wait_until(lambda: not threads())
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            server.stop()
+            for _ in range(MOST_FAILURES + 1):
+                with pytest.raises(EngineUnavailable):
+                    engine.check([DAY])
+        server.start()
+        wait_until(lambda: admits(engine))
+
+
+def test_threads_for_which_connections_come_too_late_see_no_outage(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = 0.3
+    engine = RedisEngine(redis_client, "test", deadline=deadline)
+    stock = engine._links._stock
+    greet = stock._greet
+
+    def slowly(wire: Any) -> None:
+        time.sleep(0.6 * deadline)  # what is left is less than a reply takes
+        greet(wire)
+        stock._round_trip = deadline
+
+    monkeypatch.setattr(stock, "_greet", slowly)
+    answers: list[object] = []
+
+    def ask() -> None:
+        try:
+            answers.append(engine.check([DAY]))
+        except EngineUnavailable as error:
+            answers.append(error)
+
+    asking = [threading.Thread(target=ask) for _ in range(2 * MOST_FAILURES)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    assert [type(answer) for answer in answers] == [EngineUnavailable] * len(asking)
+    assert not engine._links.is_open
+    assert engine.check([DAY])[0].allowed
+
+
+def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
+    deadline = 0.1
+
+    async def use(engine: AsyncRedisEngine) -> None:
+        await until_admitted(engine)
+        with stopped(server):
+            for _ in range(3):
+                began = time.monotonic()
+                with pytest.raises(EngineUnavailable):
+                    await engine.check([DAY])
+                assert time.monotonic() - began > deadline * 0.9
+            assert engine._links.is_open
+            for _ in range(50):
+                with pytest.raises(EngineUnavailable) as caught:
+                    await engine.check([DAY])
+                assert caught.value.__cause__ is None
+        await until_admitted(engine)
+        assert len(asyncio.all_tasks()) == 1, "ours"
+
+    on_a_loop(server.url, use, deadline)
+
+
+def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisServer) -> None:
+    """A firewall may have forgotten all of them; each would cost a request its deadline."""
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=LONG)
+        stock = engine._links._stock
+        wires = [stock._make(1.0) for _ in range(5)]
+        stock.idle.extend(wires)
+        for _ in range(MOST_FAILURES):
+            stock.fail(OSError("timed out"))
+        assert not any(wire._link.is_connected for wire in wires)
+        wait_until(lambda: admits(engine))
+        assert not set(stock.idle) & set(wires)
+
+    async def use(engine: AsyncRedisEngine) -> int:
+        await asyncio.gather(*(engine.check([DAY]) for _ in range(10)))
+        (kept,) = engine._links._loops.values()
+        before = list(kept._idle)
+        with stopped(server):
+            await asyncio.gather(*(engine.check([DAY]) for _ in range(MOST_FAILURES)), return_exceptions=True)
+        await until_admitted(engine)
+        assert not set(kept._idle) & set(before)
+        return len(before)
+
+    assert on_a_loop(server.url, use, 1.0) > MOST_FAILURES
+
+
+def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: RedisServer) -> None:
+    """The time is up when the loop comes to look, but Redis has answered in time."""
+
+    async def use(engine: AsyncRedisEngine) -> int:
+        await until_admitted(engine)
+        before = (await engine.peek([DAY]))[0].remaining
+        for _ in range(3):
+            asking = asyncio.ensure_future(engine.check([DAY]))
+            await asyncio.sleep(0)  # it is sent
+            time.sleep(0.3)
+            await asking
+        return before - (await engine.peek([DAY]))[0].remaining
+
+    assert on_a_loop(server.url, use, 0.2) == 3
+
+
+def test_a_reply_that_arrives_while_the_thread_waits_for_its_turn_is_taken(redis_client: redis.Redis) -> None:
+    engine = RedisEngine(redis_client, "test", deadline=0.2)
+    wait_until(lambda: admits(engine))
+    (wire,) = engine._links._stock.idle
+    receive = wire._receive
+
+    def late(buffer: bytearray) -> int:
+        wire._receive = receive
+        wait_until(lambda: wire._unread(0))
+        raise TimeoutError("timed out")
+
+    wire._receive = late
+    assert engine.check([DAY])[0].allowed
+
+
+def test_a_reply_in_pieces_does_not_make_the_deadline_begin_anew() -> None:
+    """A byte each 50 ms would never be a time-out of a socket."""
+    with trickling(0.05) as (url, sent), redis.Redis.from_url(url) as client:
+        engine = RedisEngine(client, deadline=0.2)
+        with pytest.raises(EngineUnavailable, match="timed out"):
+            engine.check([DAY])
+        assert len(sent) < 62, "the whole reply takes 3 s, and more where the machine is busy"
+
+
+def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=LONG)
+        engine.check([DAY])
+        with stopped(server):
+            began = time.monotonic()
+            with pytest.raises(EngineUnavailable):
+                engine._links.ask(b"*1\r\n$4\r\nPING\r\n", time.monotonic() + 0.05)
+            assert time.monotonic() - began < LONG / 2
+        assert engine.check([DAY])[0].allowed, "and the next one has all of it"
+
+
+def test_a_process_that_was_forked_makes_connections_of_its_own(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=LONG)
+        engine.check([DAY])
+        with stopped(server):
+            engine._links._stock.breaker.fail(OSError("1"))
+            engine._links._stock.breaker.fail(OSError("2"))
+            engine._links._stock.fail(OSError("3"))  # a thread of the parent probes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # there is a thread, and the child shall not need it
+            child = os.fork()
+        if not child:  # pragma: no cover
+            os._exit(0 if engine.check([DAY])[0].allowed else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        wait_until(lambda: admits(engine))
+
+
+def admits(engine: RedisEngine) -> bool:
+    try:
+        return engine.check([DAY])[0].allowed
+    except EngineUnavailable:
+        return False
+
+
+async def until_admitted(engine: AsyncRedisEngine) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await engine.check([DAY])
+                return
+            except EngineUnavailable:
+                await asyncio.sleep(0.005)
+
+
+def on_a_loop(url: str, use: Callable[[AsyncRedisEngine], Any], deadline: float) -> Any:
+    async def main() -> Any:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            engine = AsyncRedisEngine(client, "test", deadline=deadline)
+            try:
+                return await use(engine)
+            finally:
+                await engine.aclose()
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def trickling(pause: float) -> Iterator[tuple[str, list[int]]]:
+    """A server that answers what belongs to connecting at once, and each call of a script a byte at a time.
+
+    Its address, and the bytes that were sent so.
+    """
+    door = socket.create_server(("127.0.0.1", 0))
+    sent: list[int] = []
+
+    def serve() -> None:
+        try:
+            while True:
+                client, _ = door.accept()
+                threading.Thread(target=answer, args=(client,), daemon=True).start()
+        except OSError:
+            return
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            try:
+                while data := client.recv(65_536):
+                    if b"EVALSHA" in data:
+                        for byte in b":1".ljust(60, b"1") + b"\r\n":
+                            time.sleep(pause)
+                            client.sendall(bytes([byte]))
+                            sent.append(byte)
+                    elif b"LOAD" in data:
+                        client.sendall(b"+OK\r\n")
+                    else:
+                        client.sendall(b"+OK\r\n" * data.count(b"*"))
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"redis://127.0.0.1:{door.getsockname()[1]}/0", sent
+    finally:
+        door.shutdown(socket.SHUT_RDWR)
+        door.close()
+        thread.join()

@@ -1,0 +1,161 @@
+"""Replies that no Redis sends: no decision is made of them, and none is taken for the answer to a later call."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from hiredis import Reader
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from tests.engine.conftest import Blocking
+from tests.engine.redis.test_deadline import wait_until
+
+DAY = Charge("key", Limit(1_000, 86_400, "token_bucket"))
+NOW = 1_700_000_000_000_000
+
+
+def verdict(remaining: int) -> bytes:
+    """What check.lua says of one charge that passes."""
+    return b"*5\r\n:%d\r\n:%d\r\n:0\r\n:86400000\r\n:0\r\n" % (NOW, remaining)
+
+
+class Strange:
+    """A server that answers each call of a script with `reply`, and all else as a Redis would.
+
+    open: the connections that nobody has closed yet.
+    """
+
+    def __init__(self) -> None:
+        self.reply = verdict(7)
+        self.open: set[socket.socket] = set()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._door.getsockname()[1]}/0"
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                self.open.add(client)
+                self._threads.append(threading.Thread(target=self._answer, args=(client,)))
+                self._threads[-1].start()
+
+    def _answer(self, client: socket.socket) -> None:
+        commands = Reader()
+        with client, suppress(OSError):
+            while data := client.recv(65_536):
+                commands.feed(data)
+                while command := commands.gets():
+                    client.sendall(self.reply if command[0] == b"EVALSHA" else b"+OK\r\n")
+        self.open.discard(client)
+
+    def close(self) -> None:
+        for each in (self._door, *self.open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._door.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Strange]:
+    server = Strange()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["threads", "event loops"])
+def engine(request: pytest.FixtureRequest, server: Strange) -> Iterator[Any]:
+    """The engine of either kind, with one connection."""
+    if request.param == "threads":
+        with redis.Redis.from_url(server.url) as client:
+            engine: Any = RedisEngine(client, deadline=20.0)
+            engine.check([DAY])
+            yield engine
+        return
+    loop = asyncio.new_event_loop()
+    blocking = Blocking(AsyncRedisEngine(redis.asyncio.Redis.from_url(server.url), deadline=20.0), loop)
+    blocking.check([DAY])
+    yield blocking
+    blocking.aclose()
+    loop.close()
+
+
+STRANGE = [
+    *(b"+OK\r\n", b"$2\r\nOK\r\n", b":5\r\n", b"$-1\r\n", b"*-1\r\n", b"*0\r\n"),
+    *(b"*1\r\n$1\r\na\r\n", b"*1\r\n*0\r\n", b"*1\r\n:-2\r\n"),
+    *(b"-MOVED\r\n", b"-MOVED 1 there\r\n", b"-ASK 1 there:x\r\n", b"-\r\n", b"-ERR \xff\r\n", b"hello\r\n"),
+]
+#: Of one charge; to a call without charges the first of them is a good one.
+STRANGE_VERDICTS = [
+    *(b"*1\r\n:5\r\n", b"*4" + verdict(7)[2:-4], b"*9" + verdict(7)[2:] + b":0\r\n" * 4),
+    *(b"*5\r\n:5\r\n:5\r\n$-1\r\n:5\r\n:5\r\n", b"*5\r\n:5\r\n:5\r\n:0\r\n+a\r\n:5\r\n"),
+]
+
+
+@pytest.mark.parametrize("call", ["check", "peek", "version", "refund", "publish"])
+@pytest.mark.parametrize("reply", STRANGE)
+def test_what_no_redis_says_is_no_answer(server: Strange, engine: Any, reply: bytes, call: str) -> None:
+    (receipt,), (before,) = engine.check([DAY]), list(server.open)
+    calls = {
+        "check": lambda: engine.check([DAY]),
+        "peek": lambda: engine.peek([DAY]),
+        "version": lambda: engine.check([], version=1),
+        "refund": lambda: engine.refund([receipt]),
+        "publish": lambda: engine.publish(1),
+    }
+    server.reply = reply
+    with pytest.raises(EngineUnavailable):
+        calls[call]()
+    if not reply.startswith((b"-\r\n", b"-ERR")):  # a Redis might
+        wait_until(lambda: before not in server.open)
+    server.reply = verdict(6)
+    assert engine.check([DAY])[0].remaining == 6
+
+
+@pytest.mark.parametrize("reply", STRANGE_VERDICTS)
+def test_neither_are_verdicts_that_are_none(server: Strange, engine: Any, reply: bytes) -> None:
+    (before,) = server.open
+    server.reply = reply
+    for ask in (engine.check, engine.peek):
+        with pytest.raises(EngineUnavailable):
+            ask([DAY])
+    wait_until(lambda: before not in server.open)
+    server.reply = verdict(6)
+    assert engine.check([DAY])[0].remaining == 6
+
+
+@pytest.mark.parametrize("surplus", [b":1\r\n", b"*5\r\n:1\r\n", verdict(999), b"hello"])
+def test_a_surplus_reply_is_nobodys(server: Strange, engine: Any, surplus: bytes) -> None:
+    (before,) = server.open
+    server.reply = verdict(7) + surplus
+    assert engine.check([DAY])[0].remaining == 7
+    server.reply = verdict(6)
+    assert engine.check([DAY])[0].remaining == 6
+    wait_until(lambda: before not in server.open)
+
+
+def test_nor_is_it_that_of_who_waits_for_the_connection(server: Strange) -> None:
+    async def use() -> list[int]:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            engine = AsyncRedisEngine(client, deadline=20.0, most_connections=1)
+            server.reply = verdict(7) + verdict(999)
+            found = await asyncio.gather(*(engine.check([DAY]) for _ in range(3)))
+            await engine.aclose()
+            return [verdicts[0].remaining for verdicts in found]
+
+    assert asyncio.run(use()) == [7, 7, 7]

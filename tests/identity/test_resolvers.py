@@ -1,0 +1,171 @@
+"""API keys and tiers that the project's own code tells, and what unknown API keys cost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext, override_settings
+
+from django_ratelimiter.identity import hash_api_key, identify, partition
+from django_ratelimiter.models import Tier, TierAssignment
+from django_ratelimiter.rules import tiers, ttl_cache
+from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.rules.tiers import Standing, standing_for
+
+from ..rules.build import snapshot
+
+ACCOUNTS = {"k1": "acme", "k2": "acme", "k3": "7", "k4": ""}
+asked: list[str] = []
+
+
+def account_of(raw: str) -> str | None:
+    asked.append(raw)
+    return ACCOUNTS.get(raw)
+
+
+def fail(_: object) -> str:
+    raise ConnectionError("no answer")
+
+
+def seven(_: object) -> Any:
+    return 7
+
+
+def tier_of(request: Any) -> str | None:
+    return request.tier
+
+
+def with_key(key: str) -> Any:
+    return identify(SimpleNamespace(META={"HTTP_X_API_KEY": key, "REMOTE_ADDR": "192.0.2.7"}))  # type: ignore[arg-type]
+
+
+def looked_up(raw: str) -> str:
+    return {"known": "account"}[raw]
+
+
+def resolver(name: str) -> Any:
+    return override_settings(RATELIMITER={"API_KEY_RESOLVER": f"tests.identity.test_resolvers.{name}"})
+
+
+@pytest.fixture(autouse=True)
+def _nobody_asked() -> None:
+    asked.clear()
+
+
+class TestApiKeys:
+    def test_count_as_what_the_resolver_says_and_have_tiers_by_themselves(self) -> None:
+        with resolver("account_of"):
+            assert partition(with_key("k1"), ["api_key"]) == partition(with_key("k2"), ["api_key"]) == "api_key:acme"
+            assert with_key("k1").api_key == hash_api_key("k1")
+            assert partition(with_key("k3"), ["api_key"]) == "api_key:7"
+
+    @pytest.mark.parametrize("key", ["k4", "k5", "", " ", "k\xe91", "k" * 300])
+    def test_that_it_does_not_know_are_none(self, key: str) -> None:
+        with resolver("account_of"):
+            assert partition(with_key(key), ["api_key"]) is None
+            assert with_key(key).api_key is None
+
+    def test_are_remembered_known_or_not(self) -> None:
+        with resolver("account_of"):
+            for _ in range(3):
+                assert with_key("k1").api_key
+                assert with_key("k5").api_key is None
+        assert asked == ["k1", "k5"]
+
+    @pytest.mark.parametrize("name", ["fail", "seven", "no_such_function"])
+    def test_are_unknown_to_a_resolver_that_fails(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        with resolver(name):
+            assert with_key("k1").api_key is None
+        assert "API_KEY_RESOLVER" in caplog.text
+
+    def test_stay_known_while_it_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with override_settings(
+            RATELIMITER={"API_KEY_RESOLVER": "tests.identity.test_resolvers.account_of", "TIER_CACHE_SECONDS": 0}
+        ):
+            assert with_key("k1").api_key
+            monkeypatch.setattr("tests.identity.test_resolvers.account_of", fail)
+            assert with_key("k1").api_key
+            assert with_key("k2").api_key is None
+
+    def test_are_not_logged_when_the_resolver_fails(self, caplog: pytest.LogCaptureFixture) -> None:
+        with resolver("looked_up"):
+            assert with_key("s3cret-key").api_key is None
+        assert "KeyError at" in caplog.text
+        assert "s3cret-key" not in caplog.text
+
+    def test_that_are_invented_ask_the_resolver_only_so_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+        with resolver("account_of"):
+            assert with_key("k1").api_key
+            for number in range(1000):
+                assert with_key(f"invented-{number}").api_key is None
+            assert len(asked) == 1 + ttl_cache.MISSES_PER_SECOND
+            assert with_key("k1").api_key
+            assert with_key("k3").api_key is None  # not now
+            monkeypatch.setattr("time.monotonic", lambda: 1001.0)
+            assert with_key("k3").api_key
+
+
+@pytest.mark.django_db
+class TestAssignedKeys:
+    def test_invented_keys_cost_few_queries_and_hide_no_key_that_is_known(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+        tier = Tier.objects.create(slug="pro", name="Pro")
+        TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("late"))
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            for number in range(1000):
+                assert with_key(f"invented-{number}").api_key is None
+            assert with_key("late").api_key == hash_api_key("late")
+        assert len(queries) <= 2 * ttl_cache.MISSES_PER_SECOND + 3  # assignments and access entries are asked
+
+    def test_with_too_many_to_hold_an_unseen_one_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+        monkeypatch.setattr(tiers, "MOST_KEYS", 0)
+        tier = Tier.objects.create(slug="pro", name="Pro")
+        TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("late"))
+        for number in range(200):
+            assert with_key(f"invented-{number}").api_key is None
+        assert with_key("late").api_key is None
+        monkeypatch.setattr("time.monotonic", lambda: 1001.5)
+        assert with_key("late").api_key
+
+    def test_unknown_keys_do_not_fill_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 50)
+        for number in range(200):
+            assert with_key(f"invented-{number}").api_key is None
+        assert len(tiers._keys._unknown) <= 50
+        assert not tiers._keys._kept
+
+
+class TestTiers:
+    rules = RuleSet.from_snapshot(
+        snapshot(
+            tiers=tuple(
+                {"slug": slug, "name": slug, "rank": 1, "default_for": default}
+                for slug, default in (("free", "authenticated"), ("guest", "anonymous"), ("pro", "none"))
+            )
+        )
+    )
+
+    def tier(self, slug: Any, user: str | None, name: str = "tier_of") -> str:
+        found = identify(SimpleNamespace(META={}, tier=slug))  # type: ignore[arg-type]
+        with override_settings(RATELIMITER={"TIER_RESOLVER": f"tests.identity.test_resolvers.{name}"}):
+            standing = standing_for(self.rules, user, None, None, found.resolve_tier)
+        assert standing == Standing(standing.tier)
+        return str(standing.tier)
+
+    def test_are_what_the_resolver_says_without_a_query(self) -> None:
+        assert self.tier("pro", "7") == self.tier("pro", None) == "pro"
+
+    @pytest.mark.parametrize(
+        ("slug", "name"), [(None, "tier_of"), ("gold", "tier_of"), ("pro", "fail"), ("pro", "seven")]
+    )
+    def test_are_the_default_ones_where_it_says_nothing_that_exists(self, slug: Any, name: str) -> None:
+        assert (self.tier(slug, "7", name), self.tier(slug, None, name)) == ("free", "guest")

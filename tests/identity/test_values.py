@@ -1,0 +1,251 @@
+"""Session, header, part of the path, and identities of one's own; and how a partition is written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.sessions.backends import cache as cached
+from django.contrib.sessions.backends import db, file, signed_cookies
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import OperationalError
+from django.test import RequestFactory, override_settings
+from django.utils.functional import SimpleLazyObject
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_ratelimiter.identity import identify, partition
+from django_ratelimiter.values.partitions import IDENTITIES, LONGEST_VALUE, is_identity, names_of_partition, written
+
+STORES: Any = [db.SessionStore, cached.SessionStore, file.SessionStore, signed_cookies.SessionStore]
+
+
+def value(name: str, **parts: Any) -> str | None:
+    """What a request with these attributes has under a name."""
+    request = SimpleNamespace(**{"META": {}, "resolver_match": None} | parts)
+    return identify(request).value(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", STORES)
+class TestSession:
+    def test_one_that_is_kept_counts_by_its_key(self, store: Any) -> None:
+        kept = store()
+        kept["cart"] = [1]
+        kept.save()
+        assert value("session", session=store(kept.session_key)) == kept.session_key
+
+    @pytest.mark.parametrize("key", [None, "", "short", "a" * 32, "a:b:c", "x" * 100_000, "\x00\udcff" * 20])
+    def test_an_invented_one_is_none(self, store: Any, key: str | None) -> None:
+        assert value("session", session=store(key)) is None
+
+    def test_one_without_anything_in_it_is_none(self, store: Any) -> None:
+        assert value("session", session=store()) is None
+
+    def test_one_that_has_just_begun_has_no_key_yet(self, store: Any) -> None:
+        begun = store()
+        begun["cart"] = [1]
+        found = value("session", session=begun)
+        assert found is None or found == begun.session_key
+
+
+class Broken:
+    session_key = "k" * 32
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def keys(self) -> Any:
+        raise self.error
+
+
+def test_a_session_that_cannot_be_read_is_missing_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (OperationalError("gone"), ConnectionError("gone"), ValueError("garbage")):
+        caplog.clear()
+        assert value("session", session=Broken(error)) is None
+        assert "session" in caplog.text
+    with pytest.raises(SynchronousOnlyOperation):
+        value("session", session=Broken(SynchronousOnlyOperation()))
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), PermissionError("expired"), ValueError("NUL")])
+def test_a_user_that_cannot_be_found_is_anonymous_and_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def find() -> Any:
+        raise error
+
+    assert value("user", user=SimpleLazyObject(find)) is None
+    assert "anonymous" in caplog.text
+    caplog.clear()
+    on_a_loop = identify(SimpleNamespace(META={}, user=SimpleLazyObject(find)))  # type: ignore[arg-type]
+    async_to_sync(on_a_loop.read_user)()
+    assert on_a_loop.user_id is None
+    assert "anonymous" in caplog.text
+
+
+def test_without_sessions_there_is_none() -> None:
+    assert value("session") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "found"),
+    [
+        ("header:X-Device", "a1", "a1"),
+        ("header:x-device", "a1", "a1"),
+        ("header:X_Device", "a1", "a1"),
+        ("header:X-Device", " \ta1 ", "a1"),
+        ("header:X-Device", "", None),
+        ("header:X-Device", "  ", None),
+        ("header:X-Device", "caf\xe9", "caf\xe9"),
+        ("header:X-Other", "a1", None),
+    ],
+)
+def test_a_header(name: str, sent: str, found: str | None) -> None:
+    assert value(name, META={"HTTP_X_DEVICE": sent}) == found
+
+
+def test_the_headers_that_wsgi_names_otherwise() -> None:
+    request = RequestFactory().post("/", b"{}", content_type="text/x-own")
+    assert identify(request).value("header:Content-Type") == "text/x-own"
+    assert identify(request).value("header:content-length") == "2"
+
+
+@pytest.mark.parametrize(
+    ("captured", "found"),
+    [
+        ("acme", "acme"),
+        (7, "7"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_part_of_the_path(captured: Any, found: str | None) -> None:
+    assert value("path:org", resolver_match=SimpleNamespace(kwargs={"org": captured})) == found
+
+
+def test_a_path_without_that_part_or_without_a_view() -> None:
+    assert value("path:org", resolver_match=SimpleNamespace(kwargs={})) is None
+    assert value("path:org") is None
+
+
+def test_a_captured_object_that_is_no_text_is_missing_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert value("path:org", resolver_match=SimpleNamespace(kwargs={"org": object()})) is None
+    assert "path:org" in caplog.text
+
+
+def tenant_of(request: Any) -> Any:
+    return request.tenant
+
+
+async def tenant_some_day(request: Any) -> str:
+    return "acme"
+
+
+def own(name: str = "tenant", path: str = "tests.identity.test_values.tenant_of", **parts: Any) -> str | None:
+    with override_settings(RATELIMITER={"IDENTITIES": {"tenant": path}}):
+        return value(name, **parts)
+
+
+@pytest.mark.parametrize(("tenant", "found"), [("acme", "acme"), (7, "7"), ("", None), (None, None)])
+def test_an_identity_of_ones_own(tenant: Any, found: str | None) -> None:
+    assert own(tenant=tenant) == found
+
+
+def test_an_identity_that_nobody_made_is_missing() -> None:
+    assert own("shoe_size") is None
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("tests.identity.test_values.tenant_of", {}),
+        ("tests.identity.test_values.tenant_of", {"tenant": object()}),
+        ("tests.identity.test_values.tenant_some_day", {}),
+        ("tests.identity.test_values.nobody", {}),
+        ("no.such.module", {}),
+    ],
+)
+def test_an_identity_of_ones_own_that_fails_is_missing_and_told(
+    path: str, parts: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert own(path=path, **parts) is None
+    assert "tenant" in caplog.text
+
+
+def test_what_may_take_a_while_is_left_to_a_thread_by_event_loops() -> None:
+    asked = []
+    for name, parts in (("session", {"session": db.SessionStore("a" * 32)}), ("tenant", {"tenant": "acme"})):
+        request = SimpleNamespace(META={}, **parts)
+
+        async def on_a_loop(name: str = name, request: Any = request) -> None:
+            with pytest.raises(SynchronousOnlyOperation):
+                identify(request).value(name)
+            asked.append(name)
+
+        with override_settings(RATELIMITER={"IDENTITIES": {"tenant": "tests.identity.test_values.tenant_of"}}):
+            asyncio.run(on_a_loop())
+    assert asked == ["session", "tenant"]
+
+
+def test_a_combination_is_missing_without_one_of_its_parts() -> None:
+    found = identify(SimpleNamespace(META={"HTTP_X_A": "1", "REMOTE_ADDR": "192.0.2.7"}, resolver_match=None))  # type: ignore[arg-type]
+    assert partition(found, ["ip", "header:X-A"]) == "ip:192.0.2.7|header:X-A:1"
+    assert partition(found, ["ip", "header:X-B"]) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*IDENTITIES, "tenant", "_t", "header:X-A", "header:x_a", "path:pk", "field:a.b", "field:items[0]", "field:é"],
+)
+def test_names_that_rules_may_be_split_by(name: str) -> None:
+    assert is_identity(name)
+    assert names_of_partition(f"{name}:v:w") == (name,)
+    assert names_of_partition(f"{name}:") == names_of_partition(name) == ("",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["", "header", "path", "field", "header:", "path:", "field:", "header:A:B", "header:É", "path:a-b", "path:1"],
+        *["field:a b", "field:a|b", "field:a:b", "field:a%b", "1st", "a-b", "é", "user ", "user\n", "header:X-A\n"],
+        *["a" * 65, "header:" + "a" * 101, "field:" + "a" * 101, "cookie:a", 7, None, []],
+    ],
+)
+def test_names_that_they_may_not(name: object) -> None:
+    assert not is_identity(name)
+
+
+names = st.one_of(
+    st.sampled_from([*IDENTITIES, "tenant", "userx", "header:X", "header:X-user", "path:a", "field:a", "field:user"]),
+    st.from_regex(r"field:[^\s|%:]{1,9}", fullmatch=True),
+)
+values = st.one_of(
+    st.text(min_size=1), st.sampled_from(["|", "%", "%25", "|user:1", "a:b", ":", "%7C", "v" * LONGEST_VALUE])
+)
+parts = st.lists(st.tuples(names, values), min_size=1, max_size=3)
+
+
+@given(parts, parts)
+@example([("user", "1|ip:2")], [("user", "1"), ("ip", "2")])
+@example([("header:X", "a:b")], [("header:X", "a"), ("field:b", "x")])
+@example([("user", "v" * 201)], [("user", "%sha256-" + "0" * 64)])
+@example([("user", "v" * 201)], [("user", "v" * 202)])
+def test_only_the_same_names_and_values_are_written_alike(one: Any, other: Any) -> None:
+    assert (written(one) == written(other)) == (one == other)
+
+
+@given(parts)
+def test_a_partition_tells_what_its_parts_are_values_of(one: Any) -> None:
+    assert names_of_partition(written(one)) == tuple(name for name, _ in one)
+
+
+@given(st.text(min_size=1, max_size=5).map(lambda text: text * 5_000), names)
+def test_no_value_makes_a_partition_long(long: str, name: str) -> None:
+    assert len(written([(name, long)])) < 3 * LONGEST_VALUE + 120

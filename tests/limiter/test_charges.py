@@ -1,0 +1,158 @@
+"""What becomes a charge: keys, delays and costs, from rules made in the database."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import RequestFactory, override_settings
+
+from django_ratelimiter.decision import NOTHING_TO_DECIDE
+from django_ratelimiter.engine import Charge
+from django_ratelimiter.identity import digest
+from django_ratelimiter.limiter import templates
+from django_ratelimiter.limiter.charges import MaxDelay, Only, Question, Reach, plan, request_question, slot_question
+from django_ratelimiter.models import RuleLimit, Tier
+from django_ratelimiter.rules import cache
+
+from ..doors.conftest import MakeRule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def charges(max_delay: MaxDelay = "rule", cost: int | None = None) -> list[Charge]:
+    request = RequestFactory().get("/")
+    question = request_question(request, None, cost, max_delay, False, NOTHING_TO_DECIDE)
+    return [each.charge for each in plan(cache.current_rules(), question)]
+
+
+@pytest.mark.parametrize(("generation", "suffix"), [(0, ""), (7, ":7")])
+def test_the_generation_is_part_of_the_key(make_rule: MakeRule, generation: int, suffix: str) -> None:
+    make_rule("all", limit={"generation": generation})
+    assert [charge.key for charge in charges()] == [f"all:{digest('')}{suffix}"]
+
+
+@pytest.mark.parametrize(("asked", "told"), [("rule", 1.5), (None, None), (0.0, 0.0), (9.0, 9.0)])
+def test_the_longest_delay_is_the_rules_unless_the_door_knows_better(
+    make_rule: MakeRule, asked: MaxDelay, told: float | None
+) -> None:
+    make_rule("queue", algorithm="leaky_bucket", limit={"max_delay_ms": 1_500})
+    assert [charge.max_delay for charge in charges(asked)] == [told]
+
+
+@pytest.mark.parametrize(
+    ("names", "waits"),
+    [(["user"], True), (["tenant", "ip"], True), (["ip"], False), (["session", "header:X-A"], False), ([], False)],
+)
+def test_what_may_depend_on_the_user_waits_for_authentication(
+    make_rule: MakeRule, names: list[str], waits: bool
+) -> None:
+    make_rule("all", partition_by=names, missing_partition="deny")
+    question = request_question(RequestFactory().get("/"), None, None, None, True, NOTHING_TO_DECIDE)
+    assert (plan(cache.current_rules(), question) == []) == waits
+
+
+@pytest.mark.parametrize("count", [True, False])
+def test_refusals_count_where_the_rule_says_so(make_rule: MakeRule, count: bool) -> None:
+    make_rule("all", count_refusals=count)
+    assert [charge.count_refusals for charge in charges()] == [count]
+
+
+@pytest.mark.parametrize(("asked", "spent"), [(None, 2), (1, 1), (0, 0)])
+def test_a_stated_cost_goes_before_the_rules(make_rule: MakeRule, asked: int | None, spent: int) -> None:
+    make_rule("all", cost=2)
+    assert [charge.cost for charge in charges(cost=asked)] == [spent]
+
+
+def test_what_was_reserved_is_charged_for_leases_only(make_rule: MakeRule) -> None:
+    rule = make_rule("mixed", scope="stripe", algorithm="leaky_bucket")
+    RuleLimit.objects.create(rule=rule, algorithm="concurrency", quota=3, window_seconds=60)
+
+    def algorithms(only_leases: bool) -> set[str]:
+        question = slot_question("stripe", None, None, None, only_leases)
+        return {each.charge.limit.algorithm for each in plan(cache.current_rules(), question)}
+
+    assert algorithms(False) == {"leaky_bucket", "concurrency"}
+    assert algorithms(True) == {"concurrency"}
+
+
+MISSING = ["skip", "ip", "deny"]
+
+
+@pytest.fixture
+def all_kinds(make_rule: MakeRule) -> None:
+    """Rules that are split in every way, and by what callers lack; of two limits each, for a tier."""
+    tier = Tier.objects.create(slug="everybody", name="Everybody", rank=1, default_for="anonymous")
+    for names in ([], ["ip"], ["session"], ["header:X-A"], ["ip", "header:X-A"], ["session", "header:X-A"]):
+        for missing in MISSING:
+            slug = "-".join([*names, missing]).replace(":", "-").lower()
+            rule = make_rule(slug, tier=tier, partition_by=names, missing_partition=missing)
+            RuleLimit.objects.create(rule=rule, tier=tier, algorithm="fixed_window", quota=9, window_seconds=60)
+
+
+@pytest.mark.usefixtures("all_kinds")
+def test_what_is_remembered_is_what_would_be_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for usual in (True, True, False):
+        monkeypatch.setattr(Question, "is_usual", usual)
+        for address in ("192.0.2.1", "192.0.2.2", "no address"):
+            for headers in ({}, {"X-A": "1"}, {"X-A": "2"}):
+                request = RequestFactory().get("/", REMOTE_ADDR=address, headers=headers)
+                question = request_question(request, None, None, "rule", False, NOTHING_TO_DECIDE)
+                found.append([*plan(cache.current_rules(), question)])
+    first, again, anew = found[:9], found[9:18], found[18:]
+    assert first == again == anew
+    assert len({each.charge.key for planned in anew for each in planned}) > 30
+
+
+def test_what_one_request_wishes_is_not_remembered_for_the_next(make_rule: MakeRule) -> None:
+    make_rule("queue", algorithm="leaky_bucket", limit={"max_delay_ms": 1_500})
+    for delay, cost in (("rule", None), (2.5, 7), ("rule", None), (None, None)):
+        [charge] = charges(delay, cost)  # type: ignore[arg-type]
+        assert (charge.max_delay, charge.cost) == (1.5 if delay == "rule" else delay, cost or 1)
+
+
+def test_another_hash_key_makes_other_counters(make_rule: MakeRule) -> None:
+    make_rule("all", partition_by=["ip"])
+    keys = []
+    for key in ("one", "two", "one"):
+        with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "HASH_KEY": key}):
+            keys += [charge.key for charge in charges()]
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_an_edited_limit_is_charged_at_once(make_rule: MakeRule) -> None:
+    limit = make_rule("all", quota=5).limits.get()
+    assert [charge.limit.quota for charge in charges()] == [5]
+    limit.quota = 6
+    limit.save()
+    assert [charge.limit.quota for charge in charges()] == [6]
+
+
+def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MOST_SHEETS", 2)
+    for name in ("a", "b", "c", "d"):
+        make_rule(name, path=f"/{name}/", path_kind="exact")
+    rules = cache.current_rules()
+    for name in ("a", "b", "c", "d", "a"):
+        question = request_question(RequestFactory().get(f"/{name}/"), None, None, "rule", False, NOTHING_TO_DECIDE)
+        assert [each.rule.slug for each in plan(rules, question)] == [name]
+        assert len(templates._latest.sheets) <= 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "reach", "met"),
+    [
+        ("mail", "request", ["everywhere", "mail"]),
+        (Only("mail"), "request", ["mail"]),
+        (Only("none"), "request", []),
+        (None, "request", ["everywhere"]),
+        (None, "all", ["elsewhere", "everywhere", "mail"]),
+    ],
+)
+def test_which_rules_a_question_is_about(make_rule: MakeRule, scope: str | None, reach: Reach, met: list[str]) -> None:
+    make_rule("everywhere")
+    make_rule("elsewhere", path_kind="exact", path="/elsewhere/")
+    make_rule("mail", scope="mail")
+    make_rule("off", mode="off")
+    request = RequestFactory().get("/")
+    question = request_question(request, scope, None, "rule", False, NOTHING_TO_DECIDE, reach=reach)
+    assert [each.rule.slug for each in plan(cache.current_rules(), question)] == met

@@ -1,0 +1,107 @@
+"""What is decided without Redis is counted in the process, and marked as such."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+
+from django_ratelimiter import limiter
+from django_ratelimiter.backend import get_engine, unsent
+from django_ratelimiter.engine import EngineUnavailable
+from django_ratelimiter.engine.usage import counts_of
+from django_ratelimiter.rules import cache
+
+from ..doors.conftest import MakeRule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Broken:
+    """An engine that is out of reach."""
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        raise EngineUnavailable("out of reach")
+
+    peek = refund = release = publish = check
+
+
+@pytest.fixture
+def _outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
+
+
+def counted() -> dict[str, tuple[int, int, int, int]]:
+    """Allowed, denied, denied by a shadow rule, and degraded, by the rule's slug."""
+    held = unsent.take()
+    if held is None:
+        return {}
+    unsent.done(held)
+    minutes = {minute for minute, *_ in held.entries}
+    assert all(abs(minute - time.time() / 60) < 2 for minute in minutes)
+    totals: dict[str, tuple[int, int, int, int]] = {}
+    for minute, field, calls in held.entries:
+        for count in counts_of(minute, {field: calls}):
+            slug = count.label.partition("|")[0]
+            figures = (count.allowed, count.denied, count.shadow_denied, count.degraded)
+            totals[slug] = tuple(map(sum, zip(totals.get(slug, (0, 0, 0, 0)), figures, strict=True)))  # type: ignore[assignment]
+    return totals
+
+
+def ask(times: int) -> None:
+    cache.current_rules()
+    for _ in range(times):
+        limiter.check(RequestFactory().get("/"))
+
+
+@pytest.mark.usefixtures("_outage")
+@pytest.mark.parametrize(
+    ("policy", "mode", "counts"),
+    [
+        ("local", "enforce", (2, 3, 0, 5)),
+        ("local", "shadow", (2, 0, 3, 5)),
+        ("open", "enforce", (5, 0, 0, 5)),
+        ("closed", "enforce", (0, 5, 0, 5)),
+        ("closed", "shadow", (0, 0, 5, 5)),
+    ],
+)
+def test_by_policy(make_rule: MakeRule, policy: str, mode: str, counts: tuple[int, int, int, int]) -> None:
+    make_rule("all", quota=4, failure_policy=policy, mode=mode)
+    ask(5)
+    assert counted() == {"all": counts}
+
+
+@pytest.mark.usefixtures("_outage")
+def test_each_rule_of_a_request_is_counted(make_rule: MakeRule) -> None:
+    make_rule("narrow", quota=2, failure_policy="local")
+    make_rule("wide", quota=100, failure_policy="local")
+    make_rule("free", failure_policy="open")
+    ask(3)
+    assert counted() == {"narrow": (1, 2, 0, 3), "wide": (3, 0, 0, 3), "free": (3, 0, 0, 3)}
+
+
+def test_nothing_is_while_redis_decides(make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    ask(2)
+    assert counted() == {}
+
+
+def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
+    make_rule("all", quota=100, failure_policy="local")
+    engine: Any = get_engine()
+    ask(1)
+    breaker = engine._links._stock.breaker
+    while not breaker.is_open:
+        breaker.fail(OSError("gone"))
+    ask(2)
+    breaker.close()
+    ask(3)
+    assert counted() == {}, "sent"
+    found = [
+        (count.allowed, count.degraded)
+        for batch in engine.take_usage(now_us=time.time_ns() // 1_000 + 120_000_000)
+        for count in engine.read_usage(batch)
+    ]
+    assert [sum(figures) for figures in zip(*found, strict=True)] == [6, 2]

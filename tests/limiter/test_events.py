@@ -1,0 +1,349 @@
+"""What operators are told: signals, sent robustly, and log records that name no caller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+from django.dispatch import Signal
+from django.test import AsyncClient, Client, RequestFactory
+from rest_framework.test import APIClient
+
+from django_ratelimiter import backend, limiter, signals
+from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.engine.base import Charge, Verdict
+from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest
+from django_ratelimiter.limiter import events
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
+
+pytestmark = pytest.mark.urls("tests.doors.urls")
+
+ONCE = {"slug": "once", "limits": ["1/minute"]}
+SOFT = {"rate": "4/minute", "algorithm": "fixed_window", "soft_quota": 2}
+
+Receive = Callable[[Signal], list[dict[str, Any]]]
+
+
+@contextmanager
+def receiving(signal: Signal, receiver: Callable[..., Any]) -> Iterator[None]:
+    signal.connect(receiver, weak=False)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+@pytest.fixture
+def received() -> Iterator[Receive]:
+    """`received(signal)`: a list of what is sent from now on."""
+    with ExitStack() as stack:
+
+        def listen(signal: Signal) -> list[dict[str, Any]]:
+            sent: list[dict[str, Any]] = []
+            stack.enter_context(receiving(signal, lambda **named: sent.append(named)))
+            return sent
+
+        yield listen
+
+
+class TestRefusals:
+    def test_are_signalled(self, client: Client, ratelimit_rules: RulesInForce, received: Receive) -> None:
+        ratelimit_rules(ONCE)
+        sent = received(signals.limit_exceeded)
+        assert client.get("/plain/").status_code == 200
+        assert sent == []
+        refusal = client.get("/plain/")
+        assert [named["decision"] for named in sent] == [refusal.wsgi_request.ratelimit]
+        assert sent[0]["request"] is refusal.wsgi_request
+        assert not sent[0]["decision"].allowed
+
+    @pytest.mark.parametrize("view", ["/throttled/", "/throttled/scoped/", "/scoped/", "/no/such/"])
+    def test_are_signalled_once_whichever_doors_they_pass(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive, view: str
+    ) -> None:
+        ratelimit_rules(ONCE, {"slug": "uploads", "limits": ["1/minute"], "scope": "uploads"})
+        sent = received(signals.limit_exceeded)
+        for _ in range(3):
+            client.get(view)
+        assert len(sent) == 2
+
+    def test_a_failing_receiver_breaks_nothing(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(**named: Any) -> None:
+            raise RuntimeError("broken on purpose")
+
+        ratelimit_rules(ONCE)
+        with receiving(signals.limit_exceeded, fail):
+            sent = received(signals.limit_exceeded)
+            assert_limited(client, "/plain/", after=1)
+        assert len(sent) == 1
+        assert "broken on purpose" in caplog.text
+
+    def test_receivers_do_not_hold_up_an_event_loop(
+        self, async_client: AsyncClient, ratelimit_rules: RulesInForce
+    ) -> None:
+        called: list[str] = []
+
+        def synchronous(**named: Any) -> None:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            called.append("synchronous")
+
+        async def asynchronous(**named: Any) -> None:
+            asyncio.get_running_loop()
+            called.append("asynchronous")
+
+        ratelimit_rules(ONCE)
+        with (
+            receiving(signals.limit_exceeded, synchronous),
+            receiving(signals.limit_exceeded, asynchronous),
+        ):
+            assert [async_to_sync(async_client.get)("/native/").status_code for _ in range(2)] == [200, 429]
+        assert sorted(called) == ["asynchronous", "synchronous"]
+
+    def test_are_logged_without_naming_the_caller(
+        self, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ratelimit_rules({**ONCE, "limits": {"pro": ["1/minute"]}, "partition_by": ["ip"]})
+        ratelimit_rules.tier = "pro"
+        client = Client(REMOTE_ADDR="203.0.113.77")
+        assert_limited(client, "/items/4711/", after=1)
+        [record] = [record for record in caplog.records if record.name == "django_ratelimiter"]
+        assert record.levelno == logging.WARNING
+        assert record.getMessage() == "A request was refused by once."
+        told = {name: getattr(record, name) for name in ("rule", "tier", "partition", "version")}
+        assert told == {"rule": "once", "tier": "pro", "partition": digest("ip:203.0.113.77"), "version": 0}
+        assert "203.0.113.77" not in str(record.__dict__)
+        assert "items" not in str(record.__dict__)  # digits may be those of a time
+
+    @pytest.mark.parametrize("view", ["/plain/", "/throttled/", "/native/"])
+    def test_are_logged_once(self, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture, view: str) -> None:
+        ratelimit_rules(ONCE)
+        assert_limited(APIClient(), view, after=1)
+        assert_limited(async_to_sync(AsyncClient().get), view, after=0)
+        assert [record.name for record in caplog.records] == ["django_ratelimiter"] * 2
+
+    def test_other_responses_are_logged_as_ever(
+        self, client: Client, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ratelimit_rules({**ONCE, "limits": ["9/minute"]})
+        client.get("/no/such/")
+        assert [record.name for record in caplog.records] == ["django.request"]
+
+
+class TestSoftQuotas:
+    def test_are_told_of_once_per_window(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "django_ratelimiter")
+        ratelimit_rules({"slug": "soft", "limits": [SOFT]})
+        sent = received(signals.soft_limit_exceeded)
+        ratelimit_rules.clock.advance(30)
+        fields = [client.get("/plain/").get("X-RateLimit-Soft-Exceeded") for _ in range(4)]
+        assert fields == [None, None, '"soft"', '"soft"']
+        assert [named["result"].rule.slug for named in sent] == ["soft"]
+        assert sent[0]["request"].path == "/plain/"
+        ratelimit_rules.clock.advance(29.999999)
+        client.get("/plain/")
+        assert len(sent) == 1
+        ratelimit_rules.clock.advance(0.000001)
+        for _ in range(3):
+            client.get("/plain/")
+        assert len(sent) == 2
+        told = [record for record in caplog.records if "soft quota" in record.getMessage()]
+        assert [(record.rule, record.partition) for record in told] == [("soft", digest(""))] * 2  # type: ignore[attr-defined]
+
+    def test_are_told_of_for_each_partition_and_limit(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        limits = [SOFT, {"rate": "9/day", "algorithm": "token_bucket", "soft_quota": 2}]
+        ratelimit_rules({"slug": "soft", "limits": limits, "partition_by": ["ip"]})
+        sent = received(signals.soft_limit_exceeded)
+        for address in ("203.0.113.1", "203.0.113.2"):
+            for _ in range(4):
+                client.get("/plain/", REMOTE_ADDR=address)
+        assert len(sent) == 4
+
+    def test_of_shadow_rules_are_not_told_of(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({"slug": "soft", "limits": [SOFT], "mode": "shadow"})
+        sent = received(signals.soft_limit_exceeded)
+        for _ in range(4):
+            client.get("/plain/")
+        assert sent == []
+
+    def test_what_has_been_told_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(events, "MOST_TOLD", 3)
+        told = events.Told()
+        limit = Limit(9, 60)
+
+        def news(key: str, seconds: int = 0) -> bool:
+            return told.is_news(Verdict(True, 1, 0.0, 1.0, 0.0, True, seconds * 1_000_000, Charge(key, limit)))
+
+        assert [news(key) for key in "abab"] == [True, True, False, False]
+        assert news("a", 60)
+        assert [news(key, 60) for key in "cda"] == [True, True, False]  # d took the place of b, the oldest
+        assert news("b", 60)
+        assert news("a", 60)
+
+
+class TestQuotas:
+    def test_are_told_of_at_80_and_100_percent_once_a_window(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({"slug": "ten", "limits": [{"rate": "10/minute", "algorithm": "fixed_window"}]})
+        sent = received(signals.quota_reached)
+        told_after = []
+        for _ in range(12):  # the last two are refused
+            client.get("/plain/")
+            told_after.append([named["percent"] for named in sent])
+        assert told_after[6:] == [[], [80], [80], [80, 100], [80, 100], [80, 100]]
+        assert sent[0]["result"].rule.slug == "ten"
+        assert sent[0]["request"].path == "/plain/"
+        ratelimit_rules.clock.advance(60)
+        for _ in range(9):
+            client.get("/plain/")
+        assert [named["percent"] for named in sent] == [80, 100, 80]
+
+    def test_a_leap_past_both_marks_is_told_of_once(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({"slug": "ten", "limits": ["10/minute"], "cost": 10})
+        sent = received(signals.quota_reached)
+        decision = client.get("/plain/").wsgi_request.ratelimit
+        limiter.refund(decision)
+        ratelimit_rules({"slug": "ten", "limits": ["10/minute"], "cost": 8})
+        client.get("/plain/")
+        assert [named["percent"] for named in sent] == [100]
+
+    def test_each_partition_has_its_own(self, client: Client, ratelimit_rules: RulesInForce, received: Receive) -> None:
+        ratelimit_rules({**ONCE, "partition_by": ["ip"]})
+        sent = received(signals.quota_reached)
+        for address in ("203.0.113.1", "203.0.113.2", "203.0.113.1"):
+            client.get("/plain/", REMOTE_ADDR=address)
+        assert [named["percent"] for named in sent] == [100, 100]
+
+    def test_of_shadow_rules_are_not_told_of(
+        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
+    ) -> None:
+        ratelimit_rules({**ONCE, "mode": "shadow"})
+        sent = received(signals.quota_reached)
+        client.get("/plain/")
+        assert sent == []
+
+    def test_guesses_of_an_outage_are_not_told_of(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, received: Receive
+    ) -> None:
+        sent = received(signals.quota_reached)
+        with override_rules(ONCE):
+            monkeypatch.setattr(backend, "_engine", Unreachable())
+            assert client.get("/plain/").status_code == 200
+        assert sent == []
+
+
+class Unreachable(MemoryEngine):
+    def check(self, *given: Any, **options: Any) -> list[Verdict]:
+        raise EngineUnavailable("away")
+
+
+class TestOutages:
+    def test_are_signalled_once_in_a_while(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, received: Receive
+    ) -> None:
+        sent = received(signals.engine_degraded)
+        with override_rules(ONCE):
+            monkeypatch.setattr(backend, "_engine", Unreachable())
+            for _ in range(3):
+                client.get("/plain/")
+            async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
+            assert [str(named["error"]) for named in sent] == ["away"]
+            monkeypatch.setattr(
+                "django_ratelimiter.limiter.fallback._local", LocalEngine()
+            )  # as if its interval were over
+            async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
+        assert len(sent) == 2
+
+    def test_a_refusal_of_which_nothing_is_known_is_logged(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with override_rules({**ONCE, "failure_policy": "closed"}):
+            monkeypatch.setattr(backend, "_engine", Unreachable())
+            assert_limited(client, "/plain/", after=0)
+        outage, refusal = caplog.records
+        assert outage.levelno == logging.ERROR
+        assert (refusal.rule, refusal.partition) == ("once", None)  # type: ignore[attr-defined]
+
+    def test_a_server_that_refuses_the_script_is_named_once_in_a_while(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With what to do about it; it is no outage, and nothing else would ever tell."""
+        pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
+        from tests.engine.strict import Rules, StrictServer
+
+        monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine())
+        with (
+            StrictServer(Rules(time=False)) as server,
+            redis.Redis.from_url(server.url) as connected,
+            override_rules(ONCE),
+        ):
+            monkeypatch.setattr(backend, "_engine", RedisEngine(connected, deadline=5))
+            for _ in range(3):
+                client.get("/plain/")
+        told = [record.getMessage() for record in caplog.records if "Deciding without" in record.getMessage()]
+        assert len(told) == 1
+        assert "The server refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestVersions:
+    def test_are_signalled_when_they_are_taken_over(self, received: Receive) -> None:
+        sent = received(signals.rules_changed)
+        cache.current_rules()
+        assert sent == []  # there are no rules yet
+        Rule.objects.create(slug="new", name="New", mode="enforce")
+        assert sent == []  # committed, and not yet decided by
+        versions = [cache.current_rules().version for _ in range(2)]
+        assert [named["version"] for named in sent] == versions[:1]
+        cache.rules_committed.send(sender=None)  # read again, and found to be the same
+        cache.current_rules()
+        assert len(sent) == 1
+
+    def test_of_other_processes_as_well(self, client: Client, received: Receive) -> None:
+        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
+        RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
+        client.get("/plain/")
+        sent = received(signals.rules_changed)
+        Rule.objects.update(message="changed elsewhere")
+        cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
+        try:
+            cache.invalidate()
+        finally:
+            cache.connect()
+        version = client.get("/plain/").wsgi_request.ratelimit.version
+        assert [named["version"] for named in sent] == [version]
+
+    def test_a_receiver_may_decide_requests(self) -> None:
+        decisions = []
+
+        def decide(**named: Any) -> None:
+            decisions.append(limiter.check(RequestFactory().get("/")))
+
+        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
+        RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
+        with receiving(signals.rules_changed, decide):
+            assert cache.current_rules().rules
+        assert [decision.allowed for decision in decisions] == [True]

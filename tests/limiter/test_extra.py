@@ -1,0 +1,131 @@
+"""Rules written in code: decided, charged, refunded and counted as those of the rule set, in the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+from django.http import HttpRequest
+from django.test import RequestFactory
+
+from django_ratelimiter import backend, limiter
+from django_ratelimiter.decision import Decision
+from django_ratelimiter.engine import Limit
+from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.identity import digest
+from django_ratelimiter.limiter.charges import Extra
+from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
+
+from ..doors.conftest import Clock, MakeRule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def coded(slug: str = "coded", quota: int = 2, value: str | None = "id:7", **fields: Any) -> Extra:
+    """A rule of `quota` a day, with a value to split it by."""
+    limits = {None: (LimitRecord(Limit(quota, 86_400, "token_bucket")),)}
+    given: dict[str, Any] = {
+        "slug": slug, "name": slug, "mode": "enforce", "methods": frozenset(), "path": "", "path_kind": "any",
+        "view_name": "", "scope": "", "partition_by": ("id",), "missing_partition": "skip", "failure_policy": "local",
+        "cost": 1, "priority": 100, "message": "", "count_refusals": False, "limits": limits,
+    }  # fmt: skip
+    return Extra(RuleRecord(**given | fields), value)
+
+
+def ask(address: str = "203.0.113.1") -> HttpRequest:
+    return RequestFactory().get("/", REMOTE_ADDR=address)
+
+
+@pytest.fixture(params=["check", "acheck"])
+def check(request: pytest.FixtureRequest) -> Callable[..., Decision]:
+    return limiter.check if request.param == "check" else async_to_sync(limiter.acheck)
+
+
+def test_it_is_decided_with_the_rule_set_in_one_call(
+    check: Callable[..., Decision], make_rule: MakeRule, redis_client: redis.Redis
+) -> None:
+    make_rule("all", quota=9, priority=200)
+    check(ask(), extra=[coded()])
+    redis_client.config_resetstat()
+    request = ask()
+    decision = check(request, extra=[coded()])
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+    assert [(str(result.rule), result.verdict.remaining) for result in decision.results if result.verdict] == [
+        ("coded", 0),
+        ("all", 7),
+    ]
+    assert decision is request.ratelimit  # type: ignore[attr-defined]
+
+
+def test_all_or_nothing(check: Callable[..., Decision], make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("all", quota=2)
+    answers = [check(ask(), extra=[coded(quota=1)]) for _ in range(3)]
+    assert [answer.allowed for answer in answers] == [True, False, False]
+    assert check(ask()).allowed
+
+
+def test_a_refusal_gives_back_what_earlier_doors_spent(make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("all", quota=2)
+    for _ in range(3):
+        request = ask()
+        assert limiter.check(request).allowed
+        assert not limiter.check(request, cost=3, extra=[coded()]).allowed
+
+
+def test_values_have_counters_of_their_own(check: Callable[..., Decision], clock: Clock) -> None:
+    answers = [check(ask(), extra=[coded(quota=1, value=value)]) for value in ("id:1", "id:2", "id:1")]
+    assert [answer.allowed for answer in answers] == [True, True, False]
+
+
+def test_no_value_reaches_the_engine_in_clear(check: Callable[..., Decision], clock: Clock) -> None:
+    verdict = check(ask(), extra=[coded(value="mail:ann@example.org")]).results[0].verdict
+    assert verdict is not None
+    assert verdict.charge.key == f"coded:{digest('mail:ann@example.org')}"
+    assert verdict.charge.usage == "coded|"
+
+
+def test_it_is_counted_under_its_slug(check: Callable[..., Decision], redis_client: redis.Redis) -> None:
+    check(ask(), extra=[coded()])
+    engine = backend.get_engine()
+    (batch,) = engine.take_usage(now_us=2**50 * 4)
+    assert [(count.label, count.allowed) for count in engine.read_usage(batch)] == [("coded|", 1)]
+
+
+def test_it_is_decided_once(check: Callable[..., Decision], clock: Clock) -> None:
+    request, rule = ask(), coded(quota=1)
+    assert check(request, extra=[rule, rule]).allowed
+    assert check(request, extra=[rule]).allowed
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [("skip", [True, True, True]), ("ip", [True, False, True]), ("deny", [False, False, False])],
+)
+def test_a_missing_value(check: Callable[..., Decision], clock: Clock, missing: str, expected: list[bool]) -> None:
+    rule = coded(quota=1, value=None, missing_partition=missing)
+    answers = [check(ask(address), extra=[rule]) for address in ("203.0.113.1", "203.0.113.1", "203.0.113.2")]
+    assert [answer.allowed for answer in answers] == expected
+
+
+def test_a_clock_of_ones_own(check: Callable[..., Decision], engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_engine", engine)
+    moments = (0, 0, 0, 43_199_999_999, 43_200_000_000)
+    answers = [check(ask(), extra=[coded()._replace(now_us=moment)]) for moment in moments]
+    assert [answer.allowed for answer in answers] == [True, True, False, False, True]
+
+
+def test_shadow_and_off(check: Callable[..., Decision], clock: Clock) -> None:
+    for mode, results in (("shadow", 1), ("off", 0)):
+        decisions = [check(ask(), extra=[coded(quota=1, mode=mode)]) for _ in range(2)]
+        assert [(each.allowed, len(each.results)) for each in decisions] == [(True, results)] * 2
+
+
+def test_an_operators_rule_of_the_same_slug_takes_its_place(
+    check: Callable[..., Decision], make_rule: MakeRule, clock: Clock
+) -> None:
+    make_rule("coded", quota=5)
+    (result,) = check(ask(), extra=[coded(quota=1)]).results
+    assert result.limit.quota == 5

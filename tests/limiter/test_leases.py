@@ -1,0 +1,307 @@
+"""Leases of the concurrency algorithm: taken with the request, released with its response, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+
+from django_ratelimiter import backend, limiter
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.middleware import RateLimitMiddleware
+
+from ..doors.conftest import Clock, MakeRule, Remote
+from .test_limiter import Broken
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+
+WINDOW = 60
+LEASES: dict[str, Any] = {"algorithm": "concurrency", "limit": {"window_seconds": WINDOW}}
+FURTHEST_OUT = {"MIDDLEWARE": {"prepend": "django.middleware.http.ConditionalGetMiddleware"}}
+WITHOUT_MIDDLEWARE = {"MIDDLEWARE": {"remove": "django_ratelimiter.middleware.RateLimitMiddleware"}}
+
+
+class Watched(MemoryEngine):
+    """Notes how many leases were ended by each call."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.released: list[int] = []
+
+    def release(self, verdicts: Any) -> None:
+        verdicts = list(verdicts)
+        self.released.append(len(verdicts))
+        super().release(verdicts)
+
+    def held(self, slug: str = "one-at-once") -> int:
+        """Leases that are held under a rule of quota 10 that is not split."""
+        return sum(10 - verdict.remaining for verdict in self.peek([charge(slug)]))
+
+
+def charge(slug: str) -> Charge:
+    from django_ratelimiter.identity import digest
+
+    return Charge(f"{slug}:{digest('')}", Limit(10, WINDOW, "concurrency"))
+
+
+@pytest.fixture
+def engine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    engine = Watched(clock)
+    monkeypatch.setattr(backend, "_engine", engine)
+    return engine
+
+
+@pytest.fixture(params=["sync", "async"])
+def get(request: pytest.FixtureRequest, client: Client, async_client: AsyncClient) -> Any:
+    """Ask for a page by either kind of handler."""
+    asking: Any = client if request.param == "sync" else async_client
+    asking.raise_request_exception = False
+    return client.get if request.param == "sync" else async_to_sync(async_client.get)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/plain/", 200),
+        ("/native/", 200),
+        ("/no/such/", 404),
+        ("/broken/", 500),
+        ("/broken/natively/", 500),
+        ("/throttled/", 200),
+        ("/throttled/scoped/", 200),
+    ],
+)
+def test_a_lease_ends_with_the_response(get: Any, make_rule: MakeRule, engine: Watched, path: str, status: int) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    assert [get(path).status_code for _ in range(3)] == [status] * 3
+    assert engine.released == [1, 1, 1]
+    assert engine.held() == 0
+
+
+def test_a_lease_is_held_while_the_view_works(make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("one-at-once", quota=1, **LEASES)
+    request = RequestFactory().get("/")
+    assert limiter.check(request).allowed
+    refused = RequestFactory().get("/")
+    assert limiter.check(refused).retry_after == WINDOW
+    refused.close()
+    assert engine.released == []
+    request.close()
+    request.close()
+    assert engine.released == [1]
+    assert limiter.check(RequestFactory().get("/")).allowed
+
+
+def test_a_lease_ends_by_itself_after_its_window(make_rule: MakeRule, engine: Watched, clock: Clock) -> None:
+    make_rule("one-at-once", quota=1, **LEASES)
+    lost = RequestFactory().get("/")
+    assert limiter.check(lost).allowed
+    clock.now_us += WINDOW * 1_000_000 - 1
+    assert not limiter.check(RequestFactory().get("/")).allowed
+    clock.now_us += 1
+    holder = RequestFactory().get("/")
+    assert limiter.check(holder).allowed
+    lost.close()  # too late, and not another's
+    assert not limiter.check(RequestFactory().get("/")).allowed
+
+
+@pytest.mark.parametrize("path", ["/streamed/", "/streamed/natively/"])
+@pytest.mark.parametrize("parts", [0, 1, 3])
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_a_stream_holds_its_lease_until_it_is_closed(
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched, path: str, parts: int
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    response = WSGIHandler()(rf.get(path).environ, lambda *_: lambda _: None)
+    stream = iter(response)
+    for _ in range(parts):
+        next(stream)
+        assert engine.held() == 1
+    assert engine.released == []
+    response.close()  # as servers do, at the end of the stream or when the client has gone
+    assert engine.released == [1]
+
+
+@modify_settings(**FURTHEST_OUT)
+def test_a_lease_ends_though_another_response_is_sent(get: Any, make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    assert get("/tagged/", headers={"If-None-Match": '"1"'}).status_code == 304
+    assert engine.released == [1]
+
+
+@pytest.mark.parametrize("path", ["/broken/", "/broken/natively/"])
+@override_settings(DEBUG_PROPAGATE_EXCEPTIONS=True)
+def test_a_lease_ends_though_no_response_is_sent(get: Any, make_rule: MakeRule, engine: Watched, path: str) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        get(path)
+    assert engine.released == [1]
+
+
+def test_a_lease_ends_though_the_worker_is_told_to_exit(
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+
+    def exit_(request: HttpRequest) -> Any:
+        limiter.check(request)
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        RateLimitMiddleware(exit_)(rf.get("/"))
+    assert engine.released == [1]
+
+
+def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    held: list[int] = []
+
+    async def endless(request: HttpRequest) -> Any:
+        await limiter.acheck(request)
+        held.append(engine.held())
+        await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(RateLimitMiddleware(endless)(rf.get("/")))  # type: ignore[arg-type]
+        while not held:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async_to_sync(cancel)()
+    assert held == [1]
+    assert engine.released == [1]
+
+
+def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    limiter.check(rf.get("/"), cost=0)  # reads the rules in this thread
+    asking, heard = threading.Event(), threading.Event()
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        asking.set()
+        assert heard.wait(10)
+        return MemoryEngine.check(engine, *args, **kwargs)
+
+    async def never(request: HttpRequest) -> Any:
+        raise AssertionError
+
+    async def cancel() -> None:
+        middleware = RateLimitMiddleware(never)  # type: ignore[arg-type]
+        middleware.get_response = middleware.process_view  # type: ignore[assignment]
+        task = asyncio.ensure_future(middleware(rf.get("/")))  # type: ignore[arg-type]
+        await asyncio.to_thread(asking.wait, 10)
+        task.cancel()
+        asyncio.get_running_loop().call_soon(heard.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(engine, "check", check)
+    monkeypatch.setattr(backend, "_engine", Remote(engine))
+    asyncio.run(cancel())
+    assert engine.released == [1]
+    assert engine.held() == 0
+
+
+def test_refused_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    make_rule("tight", quota=1)
+    assert [get("/plain/").status_code for _ in range(3)] == [200, 429, 429]
+    assert engine.released == [1]
+    assert engine.held() == 0
+
+
+def test_what_the_second_stage_refuses_holds_no_lease_of_the_first(
+    get: Any, make_rule: MakeRule, engine: Watched
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    make_rule("per-user", quota=1, partition_by=["user"])
+    User.objects.create(username="ann")
+    assert [get("/throttled/", headers={"X-Name": "ann"}).status_code for _ in range(2)] == [200, 429]
+    assert engine.held() == 0
+    assert engine.released in ([1], [1, 0])
+
+
+@pytest.mark.parametrize("middleware", [True, False])
+def test_leases_of_both_stages_end(get: Any, make_rule: MakeRule, engine: Watched, middleware: bool) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    make_rule("per-user", quota=10, partition_by=["user"], **LEASES)
+    User.objects.create(username="ann")
+    with modify_settings(**({} if middleware else WITHOUT_MIDDLEWARE)):
+        assert get("/throttled/", headers={"X-Name": "ann"}).status_code == 200
+    assert sum(engine.released) == 2
+
+
+def test_shadow_leases_end_too(get: Any, make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("one-at-once", quota=10, mode="shadow", **LEASES)
+    get("/plain/")
+    assert engine.released == [1]
+
+
+def test_a_release_that_fails_is_logged_and_nobody_hears_of_it(
+    get: Any, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(verdicts: Any) -> None:
+        raise EngineUnavailable("away")
+
+    make_rule("one-at-once", quota=10, **LEASES)
+    monkeypatch.setattr(engine, "release", fail)
+    assert get("/plain/").status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "A lease could not be released; it ends by itself: away"
+    ]
+
+
+def test_a_local_lease_ends_in_this_process(
+    get: Any, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("one-at-once", quota=2, **LEASES)
+    monkeypatch.setattr(backend, "_engine", Broken())
+    assert [get("/plain/").status_code for _ in range(3)] == [200] * 3  # one at once, at half the quota
+    held = RequestFactory().get("/plain/")
+    assert limiter.check(held).allowed
+    assert get("/plain/").status_code == 429
+    monkeypatch.setattr(backend, "_engine", engine)
+    held.close()
+    assert engine.released == []
+    monkeypatch.setattr(backend, "_engine", Broken())
+    assert get("/plain/").status_code == 200
+
+
+@pytest.mark.parametrize("rule", ["one-at-once", "other"])
+def test_only_who_met_a_lease_asks_twice(
+    client: Client, make_rule: MakeRule, redis_client: Any, rule: str, django_assert_num_queries: Any
+) -> None:
+    assert isinstance(backend.get_engine(), Approximate)
+    make_rule("one-at-once", quota=10, **LEASES, path="/plain/", path_kind="exact")
+    make_rule("other", quota=100)
+    path = "/plain/" if rule == "one-at-once" else "/tagged/"
+    client.get(path)
+    redis_client.config_resetstat()
+    with django_assert_num_queries(0):
+        client.get(path)
+    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls == (2 if rule == "one-at-once" else 1)
+
+
+def test_a_verdict_of_another_algorithm_is_no_lease(make_rule: MakeRule, engine: Watched) -> None:
+    make_rule("other", quota=10)
+    request = RequestFactory().get("/")
+    verdicts: list[Verdict | None] = [result.verdict for result in limiter.check(request).results]
+    assert verdicts[0] is not None
+    assert verdicts[0].spent == 1
+    request.close()
+    assert verdicts[0].spent == 1
+    assert engine.released == []

@@ -1,0 +1,276 @@
+"""One decision for one request: all rules in one call, and none spent where one refuses."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import Group, User
+from django.db import InterfaceError, OperationalError, connection
+from django.http import HttpRequest
+from django.test import RequestFactory, override_settings
+from django.utils.functional import SimpleLazyObject
+
+from django_ratelimiter import limiter
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import EngineUnavailable
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
+from django_ratelimiter.rules import cache, tiers
+
+from ..doors.conftest import MakeRule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _forget_tiers() -> None:
+    tiers.forget()
+
+
+def ask(path: str = "/", user: User | None = None, **headers: str) -> HttpRequest:
+    request = RequestFactory().get(path, headers=headers)
+    if user:
+        request.user = user
+    return request
+
+
+#: What the names of other keys go on with, behind the shard.
+NO_COUNTERS = {*b"version run minutes usage hours unique allowed denied sampled sample".split()}
+
+
+def outcomes(*requests: HttpRequest) -> list[bool]:
+    return [limiter.check(request).allowed for request in requests]
+
+
+def counters(client: redis.Redis) -> dict[bytes, bytes]:
+    keys = [key for key in client.scan_iter("*") if key.split(b":")[2] not in NO_COUNTERS]
+    return {key: client.get(key) for key in keys}
+
+
+def test_a_rule_admits_its_quota_and_no_more(make_rule: MakeRule) -> None:
+    make_rule("all", quota=2)
+    assert outcomes(ask(), ask(), ask()) == [True, True, False]
+
+
+def test_a_refusal_by_one_of_three_changes_no_counter(make_rule: MakeRule, redis_client: redis.Redis) -> None:
+    make_rule("wide", quota=100, algorithm="fixed_window")
+    make_rule("middle", quota=100, algorithm="sliding_window_counter")
+    make_rule("tight", quota=1)
+    assert outcomes(ask()) == [True]
+    before = counters(redis_client)
+    decision = limiter.check(ask())
+    assert [result.rule.slug for result in decision.refused_by] == ["tight"]
+    assert decision.binding is not None
+    assert decision.binding.rule.slug == "tight"
+    assert counters(redis_client) == before
+    assert len(before) == 3
+
+
+def test_a_warm_request_with_three_rules_costs_one_call_and_no_query(
+    make_rule: MakeRule, redis_client: redis.Redis, django_assert_num_queries: Any
+) -> None:
+    for slug in ("a", "b", "c"):
+        make_rule(slug, quota=100, partition_by=["ip"])
+    limiter.check(ask())
+    redis_client.config_resetstat()
+    with django_assert_num_queries(0):
+        decision = limiter.check(ask())
+    commands = redis_client.info("commandstats")
+    assert len(decision.results) == 3
+    assert commands["cmdstat_evalsha"]["calls"] == 1
+    sent = {name for name in commands if name not in ("cmdstat_config|resetstat", "cmdstat_info")}
+    within_the_script = {"evalsha", "get", "set", "time", "hincrby", "hset", "sadd", "expire", "zincrby", "zcard"}
+    assert sent <= {f"cmdstat_{name}" for name in within_the_script}
+
+
+def test_a_request_is_decided_once_by_each_rule(make_rule: MakeRule) -> None:
+    make_rule("all", quota=2)
+    request = ask()
+    assert limiter.check(request) == limiter.check(request)
+    assert request.ratelimit.results[0].verdict.remaining == 1  # type: ignore[attr-defined]
+
+
+def test_a_later_door_meets_only_the_rules_of_its_scope_and_gives_back_what_went_before(make_rule: MakeRule) -> None:
+    make_rule("all", quota=5)
+    make_rule("mail", quota=2, scope="mail")
+    request = ask()
+    assert limiter.check(request).allowed
+    refused = limiter.check(request, scope="mail", cost=3)
+    assert [str(result.rule) for result in refused.refused_by] == ["mail"]
+    assert [result.verdict.remaining for result in refused.results if result.verdict] == [5, 2]
+    assert limiter.check(ask()).results[0].verdict.remaining == 4  # type: ignore[union-attr]
+
+
+def test_a_shadow_rule_refuses_nobody(make_rule: MakeRule) -> None:
+    make_rule("watched", quota=1, mode="shadow")
+    limiter.check(ask())
+    decision = limiter.check(ask())
+    assert decision.allowed
+    assert decision.binding is None
+    assert [result.verdict.allowed for result in decision.results if result.verdict] == [False]
+
+
+def test_partitions_have_counters_of_their_own(make_rule: MakeRule) -> None:
+    make_rule("per-user", quota=1, partition_by=["user"])
+    ann, bob = User.objects.create(username="ann"), User.objects.create(username="bob")
+    assert outcomes(ask(user=ann), ask(user=bob), ask(user=ann)) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [("skip", [True, True, True]), ("ip", [True, False, True]), ("deny", [False, False, False])],
+)
+def test_a_missing_partition_is_skipped_counted_by_address_or_refused(
+    make_rule: MakeRule, missing: str, expected: list[bool]
+) -> None:
+    make_rule("per-user", quota=1, partition_by=["user"], missing_partition=missing)
+    other = ask()
+    other.META["REMOTE_ADDR"] = "203.0.113.9"
+    assert outcomes(ask(), ask(), other) == expected
+
+
+def test_the_highest_rank_of_user_group_and_key_is_the_tier(make_rule: MakeRule) -> None:
+    free, pro, top = (
+        Tier.objects.create(slug=slug, name=slug, rank=rank, default_for=default)
+        for slug, rank, default in (("free", 1, "authenticated"), ("pro", 2, "none"), ("top", 3, "none"))
+    )
+    rule = make_rule("tiered", quota=1, tier=free, partition_by=["ip"])
+    for tier, quota in ((pro, 20), (top, 30)):
+        RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=86_400)
+    user, group = User.objects.create(username="ann"), Group.objects.create(name="paying")
+    user.groups.add(group)
+    TierAssignment.objects.create(tier=pro, group=group)
+    TierAssignment.objects.create(tier=top, api_key_hash=hash_api_key("secret"))
+
+    def tier_of(request: HttpRequest) -> str | None:
+        results = limiter.check(request).results
+        return str(results[0].tier) if results else None
+
+    assert tier_of(ask()) is None
+    assert tier_of(ask(user=User.objects.create(username="bob"))) == "free"
+    assert tier_of(ask(user=user)) == "pro"
+    assert tier_of(ask(user=user, X_API_Key="secret")) == "top"
+    assert tier_of(ask(user=user, X_API_Key="invented")) == "pro"
+
+
+def test_a_user_of_the_authentications_own_kind_has_the_default_tier(make_rule: MakeRule) -> None:
+    tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    make_rule("tiered", tier=tier, partition_by=["user"])
+    stranger = User(pk="0b0e2c3a-uuid")
+    assert [str(result.tier) for result in limiter.check(ask(user=stranger)).results] == ["free"]
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_a_warm_limiter_decides_while_the_database_is_away(make_rule: MakeRule, error: type[Exception]) -> None:
+    make_rule("per-ip", quota=1, partition_by=["ip"])
+    ann = User.objects.create(username="ann")
+    limiter.check(ask())
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise error("away")
+
+    unread = ask()
+    unread.user = SimpleLazyObject(lambda: User.objects.get(pk=ann.pk))  # as the authentication middleware does
+    with connection.execute_wrapper(away):
+        assert outcomes(unread, ask(user=ann), ask(X_API_Key="key")) == [False, False, False]
+
+
+def test_what_was_spent_in_memory_is_not_refunded_in_redis(
+    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("all", quota=4, algorithm="fixed_window")
+    make_rule("mail", quota=1, scope="mail")
+    assert outcomes(ask(), ask(), ask(), ask(), ask()) == [True] * 4 + [False]
+    request = ask()
+    with monkeypatch.context() as patched:
+        patched.setattr("django_ratelimiter.backend._engine", Broken())
+        assert limiter.check(request).degraded
+    assert not limiter.check(request, scope="mail", cost=2).allowed
+    assert outcomes(ask()) == [False]
+
+
+@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
+def test_switched_off_nothing_is_decided(make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    assert outcomes(ask(), ask()) == [True, True]
+
+
+@pytest.mark.parametrize("change", ["raise", "lower"])
+def test_a_saved_limit_is_obeyed_by_the_next_request_and_keeps_what_is_spent(make_rule: MakeRule, change: str) -> None:
+    rule = make_rule("all", quota=2)
+    assert outcomes(ask()) == [True]
+    limit = rule.limits.get()
+    limit.quota = 3 if change == "raise" else 1
+    limit.save()
+    assert outcomes(ask(), ask(), ask()) == ([True, True, False] if change == "raise" else [False, False, False])
+
+
+def test_a_request_that_meets_no_rule_learns_of_a_new_one(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1000.0, 0.4)
+    monkeypatch.setattr(cache.time, "monotonic", lambda: next(clock))
+    make_rule("elsewhere", path="/elsewhere/", path_kind="exact")
+    assert limiter.check(ask()).results == ()
+    Rule.objects.update(path="/")  # as another process would: this one is not told
+    cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
+    try:
+        cache.invalidate()
+    finally:
+        cache.connect()
+    cache._kept.outdated = False
+    met = [bool(limiter.check(ask()).results) for _ in range(4)]
+    assert met[-1]
+
+
+class Broken:
+    """An engine that is out of reach."""
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        raise EngineUnavailable("out of reach")
+
+    peek = refund = release = publish = check
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed", "unavailable"),
+    [("local", [True, True, False], False), ("open", [True] * 3, False), ("closed", [False] * 3, True)],
+)
+def test_without_the_engine_each_rule_follows_its_policy(
+    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, policy: str, allowed: list[bool], unavailable: bool
+) -> None:
+    make_rule(f"all-{policy}", quota=4, failure_policy=policy)
+    cache.current_rules()
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
+    decisions = [limiter.check(ask()) for _ in range(3)]
+    assert [decision.allowed for decision in decisions] == allowed
+    assert all(decision.degraded for decision in decisions)
+    assert decisions[0].unavailable is unavailable
+
+
+def test_a_closed_rule_keeps_a_local_one_from_spending(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule("counted-here", quota=2, failure_policy="local")
+    closed = make_rule("guarded", failure_policy="closed")
+    with monkeypatch.context() as patched:
+        patched.setattr("django_ratelimiter.backend._engine", Broken())
+        assert outcomes(ask(), ask()) == [False, False]
+        closed.delete()
+        assert outcomes(ask(), ask()) == [True, False]
+    assert get_engine().peek([]) == []
+
+
+def test_while_the_engine_is_away_rules_are_read_again_at_their_maximum_age(
+    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = make_rule("aged", failure_policy="open")
+    limiter.check(ask())
+    now = cache.time.monotonic()
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
+    Rule.objects.filter(pk=rule.pk).update(failure_policy="closed")
+    with cache.editing():
+        pass
+    cache._kept.outdated = False  # another process made that edit
+    assert outcomes(ask()) == [True]
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now + 11)
+    assert outcomes(ask()) == [False]

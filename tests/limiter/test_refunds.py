@@ -1,0 +1,233 @@
+"""What is spent in the end: looked at, given back, charged by the response, or known only when the work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+
+from django_ratelimiter import limiter
+from django_ratelimiter.decision import Decision
+from django_ratelimiter.engine import Algorithm
+from django_ratelimiter.limiter import refunds
+
+from ..doors.conftest import Clock, MakeRule
+from .test_limiter import Broken
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.limiter.refund_urls")]
+
+SPENDING = [algorithm for algorithm in Algorithm if algorithm != Algorithm.CONCURRENCY]
+ENGINE = "django_ratelimiter.backend._engine"
+
+
+def ask() -> HttpRequest:
+    return RequestFactory().get("/")
+
+
+def remaining(request: HttpRequest | None = None) -> list[int]:
+    return [result.verdict.remaining for result in limiter.peek(request or ask()).results if result.verdict]
+
+
+@pytest.fixture
+def get(way: str) -> Any:
+    """Ask for a page by either kind of handler."""
+    return Client().get if way == "sync" else async_to_sync(AsyncClient().get)
+
+
+@pytest.fixture
+def post(way: str) -> Any:
+    return Client().post if way == "sync" else async_to_sync(AsyncClient().post)
+
+
+@pytest.fixture
+def peek(way: str) -> Callable[..., Decision]:
+    return limiter.peek if way == "sync" else async_to_sync(limiter.apeek)
+
+
+@pytest.fixture
+def refund(way: str) -> Callable[[Decision], None]:
+    return limiter.refund if way == "sync" else async_to_sync(limiter.arefund)
+
+
+class TestPeek:
+    def test_spends_and_keeps_nothing(
+        self, peek: Callable[..., Decision], make_rule: MakeRule, redis_client: redis.Redis
+    ) -> None:
+        make_rule("all", quota=2)
+        limiter.check(ask())
+        peek(ask())  # the first connection of an event loop notes which run of the server it found
+        before = {key: redis_client.type(key) for key in redis_client.scan_iter("*")}
+        request = ask()
+        for _ in range(3):
+            assert peek(request).allowed
+        assert not peek(request, cost=2).allowed
+        assert not hasattr(request, "ratelimit")
+        assert {key: redis_client.type(key) for key in redis_client.scan_iter("*")} == before
+        assert limiter.check(ask()).allowed
+
+    def test_tells_what_the_next_request_would_be_told(
+        self, peek: Callable[..., Decision], make_rule: MakeRule, clock: Clock
+    ) -> None:
+        make_rule("all", quota=1)
+        request = ask()
+        limiter.check(request)
+        assert not peek(request).allowed
+        assert peek(request).retry_after == 86_400
+        assert request.ratelimit.allowed  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("local", True), ("closed", False)])
+    def test_without_the_engine_policies_answer(
+        self,
+        peek: Callable[..., Decision],
+        make_rule: MakeRule,
+        monkeypatch: pytest.MonkeyPatch,
+        policy: str,
+        allowed: bool,
+    ) -> None:
+        make_rule("all", failure_policy=policy)
+        monkeypatch.setattr(ENGINE, Broken())
+        assert (peek(ask()).allowed, peek(ask()).degraded) == (allowed, True)
+
+    @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
+    def test_switched_off(self, peek: Callable[..., Decision], make_rule: MakeRule) -> None:
+        make_rule("all", quota=1)
+        assert peek(ask(), cost=9).allowed
+
+
+class TestRefund:
+    @pytest.mark.parametrize("algorithm", Algorithm)
+    def test_gives_back_all_and_once(
+        self, refund: Callable[[Decision], None], make_rule: MakeRule, algorithm: Algorithm
+    ) -> None:
+        make_rule("all", quota=5, algorithm=algorithm, limit={"window_seconds": 3_600})
+        before = remaining()
+        decision = limiter.check(ask(), cost=2)
+        kept = limiter.check(ask())
+        assert remaining() == [before[0] - 3] or algorithm == Algorithm.LEAKY_BUCKET
+        for _ in range(2):
+            refund(decision)
+        refund(kept)
+        assert remaining() == before
+
+    def test_of_what_was_counted_in_this_process(
+        self, refund: Callable[[Decision], None], make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, clock: Clock
+    ) -> None:
+        make_rule("all", quota=4)
+        engine = limiter.check(ask()).results[0].verdict
+        with monkeypatch.context() as patched:
+            patched.setattr(ENGINE, Broken())
+            for _ in range(5):  # two at a time
+                decision = limiter.check(ask(), cost=2)
+                assert decision.allowed
+                refund(decision)
+        assert engine is not None
+        assert remaining() == [3]
+
+    def test_that_fails_is_logged(
+        self,
+        refund: Callable[[Decision], None],
+        make_rule: MakeRule,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        make_rule("all")
+        decision = limiter.check(ask())
+        monkeypatch.setattr(ENGINE, Broken())
+        refund(decision)
+        assert "could not be given back" in caplog.text
+
+
+class TestChargeWhen:
+    @pytest.mark.parametrize("status", [200, 302, 400, 404, 500])
+    @pytest.mark.parametrize("charge_when", ["any", "success", "failure"])
+    def test_the_response_says(
+        self, get: Any, make_rule: MakeRule, clock: Clock, charge_when: str, status: int
+    ) -> None:
+        make_rule("all", quota=9, charge_when=charge_when)
+        is_charged = charge_when == "any" or (status >= 400) == (charge_when == "failure")
+        answers = [get(f"/status/{status}/") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [status] * 3
+        left = [6] if is_charged else [9]
+        assert remaining() == left
+        assert answers[-1].headers["RateLimit"].startswith(f'"all";r={left[0]}')
+
+    def test_a_view_that_raises_has_failed(self, way: str, make_rule: MakeRule, clock: Clock) -> None:
+        make_rule("all", quota=9, charge_when="success")
+        for _ in range(2):
+            if way == "sync":
+                assert Client(raise_request_exception=False).get("/broken/").status_code == 500
+            else:
+                client = AsyncClient(raise_request_exception=False)
+                assert async_to_sync(client.get)("/broken/").status_code == 500
+        assert remaining() == [9]
+
+    def test_rules_beside_it_are_charged_as_ever(self, get: Any, make_rule: MakeRule, clock: Clock) -> None:
+        make_rule("every", quota=9)
+        make_rule("failed", quota=9, charge_when="failure")
+        get("/status/200/")
+        get("/status/404/")
+        assert remaining() == [7, 8]
+
+    def test_another_request_is_made_to_the_engine_only_if_something_is_given_back(
+        self, get: Any, make_rule: MakeRule, redis_client: redis.Redis
+    ) -> None:
+        make_rule("failed", quota=9, charge_when="failure")
+        get("/status/404/")
+        for status, calls in ((404, 1), (200, 2)):
+            redis_client.config_resetstat()
+            get(f"/status/{status}/")
+            assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls
+
+    def test_the_project_may_say_that_a_request_has_failed(self, get: Any, make_rule: MakeRule, clock: Clock) -> None:
+        make_rule("failed", quota=9, charge_when="failure")
+        get("/failed/")
+        assert remaining() == [8]
+
+
+class TestFailedLogins:
+    """The recipe: a rule by address for the log-in view, charged for failures, and Django's own view."""
+
+    @pytest.fixture(autouse=True)
+    def _rule(self, make_rule: MakeRule, clock: Clock) -> None:
+        User.objects.create_user("ann", password="right")
+        make_rule(
+            "logins", quota=3, path="/login/", path_kind="exact", methods=["POST"], partition_by=["ip"],
+            charge_when="failure", failure_policy="closed",
+        )  # fmt: skip
+
+    def log_in(self, post: Any, password: str, **options: Any) -> int:
+        return int(post("/login/", {"username": "ann", "password": password}, **options).status_code)
+
+    def test_only_failures_are_charged(self, post: Any) -> None:
+        passwords = ["wrong", "right", "wrong", "right", "right", "right", "wrong", "wrong", "right"]
+        assert [self.log_in(post, password) for password in passwords] == [
+            200, 302, 200, 302, 302, 302, 200, 429, 429,
+        ]  # fmt: skip
+
+    def test_it_is_known_whose_failure_it_is_though_nobody_names_the_request(
+        self, post: Any, make_rule: MakeRule
+    ) -> None:
+        make_rule("guesses", quota=2, path="/guess/", path_kind="exact", charge_when="failure")
+        passwords = ["right", "wrong", "right", "right", "wrong", "wrong"]
+        asked = [post("/guess/", {"username": "ann", "password": password}).status_code for password in passwords]
+        assert asked == [200] * 5 + [429]
+        assert authenticate(username="ann", password="wrong") is None  # and this is nobody's
+        assert refunds.answering.get() is None
+
+    def test_nobody_else_is_kept_out(self) -> None:
+        assert [self.log_in(Client().post, "wrong") for _ in range(4)][-1] == 429
+        assert self.log_in(Client().post, "right", REMOTE_ADDR="203.0.113.2") == 302
+
+    @pytest.mark.parametrize("request_", [None, object(), {}])
+    def test_without_a_request_nothing_is_marked(self, request_: Any) -> None:
+        assert authenticate(request_, username="ann", password="wrong") is None
+
+    def test_a_form_that_is_only_looked_at_is_free(self, get: Any) -> None:
+        assert [get("/login/").status_code for _ in range(9)] == [200] * 9

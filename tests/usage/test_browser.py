@@ -1,0 +1,204 @@
+"""The reports in a browser, as a person opens them: every link, wide and narrow, light and dark, by keyboard."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.testing import RulesInForce
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR
+
+from ..browser import ENTER, TAB, Browser, browser, missing
+from .test_admin import REPORT
+from .test_pages import count, weigh
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+PERIODS = ["Last hour", "Last 24 hours", "Last 7 days", "Last 30 days", "Last 90 days", "Last year"]
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def page(window: Browser, live_server: Any) -> Browser:
+    """The browser at the report on all rules, by somebody who may see reports, with usage of a year in it."""
+    Rule.objects.create(slug="search", name="Search", mode="enforce")
+    Tier.objects.create(slug="free", name="Free")
+    for ago in (HOUR / 2, 20 * HOUR, 5 * DAY, 20 * DAY, 80 * DAY, 300 * DAY):
+        count(ago, tier=f"t{ago // HOUR}", allowed=900, denied=90, shadow_denied=10, partitions=40)
+        weigh(ago, "0123456789abcdef", 300, 30)
+    count(40 * DAY, rule="other", allowed=5)
+    user = User.objects.create_user("staff", password="secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}{REPORT}")
+    window.type("#id_username", "staff")
+    window.type("#id_password", "secret" + ENTER)
+    window.wait_for(".ratelimiter-usage .ratelimiter-totals")
+    assert window.texts("h1") == ["Usage"]
+    return window
+
+
+def test_every_period_of_every_report(page: Browser) -> None:
+    for number, period in enumerate(PERIODS, 1):
+        page.click(f".ratelimiter-periods a:nth-of-type({number})")
+        assert page.texts(".ratelimiter-periods [aria-current=page]") == [period]
+        rows = page.texts(".ratelimiter-totals tbody tr")
+        assert len(rows) == number + (number > 4)
+        assert len(set(page.texts(".ratelimiter-totals tbody .ratelimiter-tier"))) == len(rows)
+    page.click(".ratelimiter-totals tbody tr:last-child th a")
+    assert page.texts("h1") == ["Usage of “Search”"]
+    for number, period in enumerate(PERIODS, 1):
+        page.click(f".ratelimiter-periods a:nth-of-type({number})")
+        assert page.texts(".ratelimiter-periods [aria-current=page]") == [period]
+        assert len(page.texts(".ratelimiter-totals tbody tr")) == number
+        assert page.texts(".ratelimiter-heaviest tbody tr")
+    assert page.complaints() == []
+
+
+def test_each_part_of_a_report(page: Browser) -> None:
+    parts = ["By rule and tier", "Requests by the hour of the day", "Busiest hours"]
+    page.click(".ratelimiter-periods a:nth-of-type(3)")
+    assert page.texts("h2") == ["Requests per hour", *parts]
+    assert len(page.texts(".ratelimiter-busiest tbody tr")) == 3
+    page.click(".ratelimiter-totals tbody tr:last-child th a")
+    of_one_rule = ["Different clients per hour", "Heaviest clients"]
+    assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
+    assert page.texts(".ratelimiter-heaviest tbody tr") == ["0123456789abcdef\t900\t90"]
+    page.click("#ratelimiter-heaviest + .ratelimiter-periods a:last-of-type")
+    assert page.texts("#ratelimiter-heaviest + .ratelimiter-periods [aria-current]") == ["By refusals"]
+    page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
+    assert page.texts(".ratelimiter-filters li:first-child") == ["Only of the tier t0. Show all tiers"]
+    page.click(".ratelimiter-filters li:first-child a")
+    assert len(page.texts(".ratelimiter-totals tbody tr")) == 3
+    page.click(".ratelimiter-periods a:last-of-type")
+    page.click(".ratelimiter-custom [type=submit]")
+    page.wait_for(".ratelimiter-totals")
+    assert len(page.texts(".ratelimiter-totals tbody tr")) == 2
+    assert page.complaints() == []
+
+
+def test_bars_stand_where_the_figures_say(page: Browser) -> None:
+    heights = page.script(
+        "const bars = '.ratelimiter-bars rect.ratelimiter-';"
+        "return ['allowed', 'denied'].map(kind => Math.max(...[...document.querySelectorAll(bars + kind)]"
+        ".map(e => e.getBoundingClientRect().height)))"
+    )
+    assert heights[0] == pytest.approx(10 * heights[1], rel=0.1)
+    assert heights[0] > 100
+
+
+def test_narrow_and_dark(page: Browser) -> None:
+    colours = []
+    for width, dark in ((360, False), (1280, True)):
+        page.resize(width, 800, dark=dark)
+        page.click(".ratelimiter-periods a:nth-of-type(3)")
+        assert page.script("return document.documentElement.scrollWidth") <= width
+        colours.append(page.script("return getComputedStyle(document.body).backgroundColor"))
+    assert colours[0] != colours[1]
+
+
+def test_long_names_and_great_numbers(page: Browser) -> None:
+    count(2 * HOUR, rule="w" * 50, tier="e" * 50, allowed=10**12, denied=10**11, shadow_denied=10**10, degraded=1)
+    for width in (320, 1280):
+        page.resize(width, 800)
+        for period in (2, 3):
+            page.click(f".ratelimiter-periods a:nth-of-type({period})")
+            overflowing = (
+                "return [...document.querySelectorAll("
+                "':root, .ratelimiter-figures div, #content > h1, .ratelimiter-totals tbody th')]"
+                ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+            )
+            assert page.script(overflowing) == []
+    page.click(".ratelimiter-totals tbody tr:last-child th a")
+    assert page.texts("h1") == [f"Usage of “{'w' * 50}”"]
+    page.resize(320, 800)
+    assert page.script(overflowing) == []
+
+
+def test_a_number_stays_on_one_line(page: Browser) -> None:
+    count(2 * HOUR, tier="t1", allowed=987_654_321, denied=98_765_432)
+    page.resize(320, 800)
+    page.click(".ratelimiter-periods a:nth-of-type(3)")
+    assert "987,654,321" in page.texts(".ratelimiter-totals tbody td.ratelimiter-number")
+    broken = (
+        "const lines = e => { const r = document.createRange(); r.selectNodeContents(e);"
+        "return new Set([...r.getClientRects()].map(b => b.top)).size };"
+        "return [...document.querySelectorAll('.ratelimiter-totals td.ratelimiter-number')]"
+        ".filter(e => lines(e) > 1).map(e => e.textContent)"
+    )
+    assert page.script(broken) == []
+
+
+def test_by_keyboard(page: Browser) -> None:
+    page.click(".ratelimiter-periods a:nth-of-type(3)")
+    page.script("document.querySelector('.ratelimiter-periods a:last-of-type').focus()")
+    page.press(TAB)
+    assert page.script("return document.activeElement.tagName") == "SUMMARY"
+    assert page.texts(".ratelimiter-chart table")[0] == ""
+    page.press(ENTER)
+    assert "900" in page.texts(".ratelimiter-chart table")[0]
+    for _ in range(20):
+        page.press(TAB)
+        if page.script("return document.activeElement.closest('.ratelimiter-totals tbody th') !== null"):
+            break
+    page.press(ENTER)
+    page.wait_for(".ratelimiter-heaviest")
+    assert page.texts("h1") == ["Usage of “Search”"]
+
+
+def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None:
+    ratelimit_rules({"slug": "search", "limits": ["5/minute"], "partition_by": ["ip"]})
+    weigh(2 * HOUR, digest("ip:192.0.2.7"), 12, 3)
+    page.click(".ratelimiter-totals tbody th a")
+    page.type(".ratelimiter-search input[name$=ip]", "nowhere" + ENTER)
+    page.wait_for(".ratelimiter-search .errorlist")
+    assert page.texts(".ratelimiter-search .errorlist") == ["This is no IP address."]
+    page.script("document.querySelector('.ratelimiter-search input[name$=ip]').value = ''")
+    page.type(".ratelimiter-search input[name$=ip]", "192.0.2.7" + ENTER)
+    page.wait_for(".ratelimiter-search [role=status]")
+    [told] = page.texts(".ratelimiter-search [role=status]")
+    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 admitted and 3 refused")
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("width", [700, 1000])
+def test_on_paper(page: Browser, width: int) -> None:
+    page.click(".ratelimiter-periods a:nth-of-type(3)")
+    page.script("document.documentElement.dataset.theme = 'dark'")
+    page.on_paper(width)
+    told = page.script(
+        "const shown = [...document.querySelectorAll('.ratelimiter-usage :is(p, table)')].filter(e => e.offsetParent);"
+        "return [document.scrollingElement.scrollHeight, Math.max(...shown.map(e => e.getBoundingClientRect().bottom)),"
+        " getComputedStyle(document.querySelector('tbody th')).color, getComputedStyle(document.body).backgroundColor,"
+        " getComputedStyle(document.querySelector('tfoot')).display]"
+    )
+    assert told[0] - told[1] < 1  # what reached further would leave a page empty
+    assert told[2:4] == ["rgb(51, 51, 51)", "rgb(255, 255, 255)"]
+    assert told[4] == "table-row-group"  # else it is repeated on every page
+    away = (
+        "return [...document.querySelectorAll("
+        "'.ratelimiter-periods, #header, .ratelimiter-downloads, summary')].filter(e => e.{})"
+    )
+    assert len(page.script(away.format("tagName"))) > 5
+    assert page.script(away.format("offsetParent")) == []
+
+
+def test_a_picture_of_it(page: Browser) -> None:
+    picture = page.pictured(500)
+    assert picture.startswith(b"\x89PNG")
+    assert struct.unpack(">II", picture[16:24]) == (1280, 500)

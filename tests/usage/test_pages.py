@@ -1,0 +1,333 @@
+"""What the reports say beside totals: one rule, its clients, busy hours, the period before, and all of it as data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import datetime, timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from django_ratelimiter.models import Rule, TopPartition, UsageBucket
+from django_ratelimiter.rules import inline
+from django_ratelimiter.usage.reports import busiest, coverage, partitions
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR
+from django_ratelimiter.usage.reports.partitions import Heavy
+from django_ratelimiter.usage.reports.totals import last
+from django_ratelimiter.usage.times import Step, floor, now, stored
+
+from .test_admin import REPORT, lines, log_in, shown, text_of
+
+pytestmark = pytest.mark.django_db
+
+RULE = f"{REPORT}rule/?rule=search"
+TABLES = ("totals", "series", "clients", "day", "busiest", "heaviest")
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    """Somebody who may view reports and nothing else."""
+    return log_in(client, "view_usage_report")
+
+
+def count(ago: timedelta, rule: str = "search", tier: str = "free", **figures: Any) -> None:
+    """Usage of so long ago, in its minute, its hour and its day."""
+    for step in Step:
+        seen = {name: value for name, value in figures.items() if step is not Step.MINUTE or name != "partitions"}
+        UsageBucket.objects.create(
+            rule_slug=rule, tier_slug=tier, granularity=step, start=stored(start_of(ago, step)), **seen
+        )
+
+
+def start_of(ago: timedelta, step: Step) -> datetime:
+    return floor(now() - ago, step, timezone.get_default_timezone())
+
+
+def weigh(ago: timedelta, partition: str, allowed: int, denied: int, rule: str = "search") -> None:
+    """A heavy partition of so long ago, in its hour and its day."""
+    for step in (Step.HOUR, Step.DAY):
+        at = {"granularity": step, "start": stored(start_of(ago, step))}
+        row, _created = TopPartition.objects.get_or_create(rule_slug=rule, partition=partition, **at)
+        row.allowed, row.denied = row.allowed + allowed, row.denied + denied
+        row.save()
+
+
+class TestOneRule:
+    def test_only_this_one(self, staff: Client) -> None:
+        Rule.objects.create(slug="search", name="Search the catalogue", mode="enforce")
+        count(2 * HOUR, allowed=3, denied=1)
+        count(2 * HOUR, tier="", allowed=5)
+        count(2 * HOUR, rule="other", allowed=100)
+        response = staff.get(RULE)
+        assert "Usage of “Search the catalogue”" in text_of(response)
+        assert [row[1:3] for row in lines(response)] == [
+            ["Tier", "Requests"],
+            ["no tier", "5"],
+            ["free", "4"],
+            ["9", "8"],
+        ]
+
+    def test_only_one_tier(self, staff: Client) -> None:
+        count(2 * HOUR, allowed=3)
+        count(2 * HOUR, tier="", allowed=5)
+        for page in (f"{REPORT}?", f"{RULE}&"):
+            assert lines(staff.get(f"{page}tier=free"))[-1][1] == "3"
+            response = staff.get(f"{page}tier=")
+            assert lines(response)[-1][1] == "5"
+            assert "Only of the tier no tier." in text_of(response)
+
+    def test_links_keep_the_period(self, staff: Client) -> None:
+        count(2 * HOUR, allowed=3)
+        page = shown(staff.get(f"{REPORT}?period=7d&nonsense=1"))
+        [link] = re.findall(r'href="([^"]*)">search</a>', page)
+        assert link == f"{REPORT}rule/?period=7d&rule=search"
+        page = shown(staff.get(link))
+        assert 'href="?period=30d&rule=search"' in page
+        assert f'href="{REPORT}?period=7d"' in page
+        assert f'href="{REPORT}rule/?period=7d&rule=search&tier=free"' in page
+
+    def test_a_custom_period_keeps_the_rule(self, staff: Client) -> None:
+        assert '<input type="hidden" name="rule" value="search">' in shown(staff.get(f"{RULE}&period=custom"))
+
+    def test_none_named(self, staff: Client) -> None:
+        assert staff.get(f"{REPORT}rule/").status_code == 404
+
+    def test_a_rule_that_nobody_met(self, staff: Client) -> None:
+        Rule.objects.create(slug="search", name="Search")
+        count(2 * HOUR, rule="other", allowed=1)
+        assert "No request met a rule in this period" in text_of(staff.get(RULE))
+
+    @pytest.mark.parametrize("slug", ["a\0", "\0", "x" * 5_000, "\U0001f600", "a\n", "\ud800"])
+    def test_what_no_rule_is_called(self, staff: Client, slug: str) -> None:
+        """Not every database takes every text."""
+        count(2 * HOUR, allowed=3)
+        query = urlencode({"rule": slug, "tier": slug, "by": slug}, errors="surrogatepass")
+        response = staff.get(f"{REPORT}?{query}")  # of this tier, and all rules
+        assert response.status_code == (404 if "\0" in slug else 200)
+        assert "\0" in slug or "No request met a rule" in text_of(response)
+        for page in ("rule/", *(f"{table}.csv" for table in TABLES)):
+            assert staff.get(f"{REPORT}{page}?{query}").status_code == 404
+
+    def test_hostile_names(self, staff: Client) -> None:
+        slug = '"><script>&=/?'
+        count(2 * HOUR, rule=slug, tier=slug, allowed=7)
+        page = staff.get(REPORT)
+        assert slug not in page.content.decode()
+        [link] = re.findall(r'scope="row"><a href="([^"]*)"', page.content.decode())
+        response = staff.get(unescape(link))
+        assert lines(response)[-1][1] == "7"
+        assert slug not in response.content.decode()
+
+
+class TestThePeriodBefore:
+    def test_change(self, staff: Client) -> None:
+        count(60 * HOUR, allowed=1)
+        count(30 * HOUR, allowed=40)
+        count(30 * HOUR, tier="gone", allowed=10)
+        count(3 * HOUR, allowed=50)
+        count(3 * HOUR, tier="new", allowed=25)
+        rows = {row[1]: row[2:4] for row in lines(staff.get(REPORT))}
+        assert rows["free"] == ["50", "+25 %"]
+        assert rows["new"] == ["25", "new"]
+        assert lines(staff.get(REPORT))[-1][1:3] == ["75", "+50 %"]
+        assert "+50 % against the period before" in text_of(staff.get(REPORT))
+
+    def test_fewer(self, staff: Client) -> None:
+        count(60 * HOUR, allowed=1)
+        count(30 * HOUR, allowed=4_000)
+        count(3 * HOUR, allowed=1_000)
+        assert "\u221275 %" in lines(staff.get(REPORT))[1]
+
+    def test_not_where_counting_began_later(self, staff: Client) -> None:
+        count(30 * HOUR, allowed=40)
+        count(3 * HOUR, allowed=50)
+        assert "Change in requests" not in lines(staff.get(REPORT))[0]
+
+
+class TestClients:
+    def test_the_most_in_an_hour_or_a_day(self, staff: Client) -> None:
+        count(3 * HOUR, allowed=50, partitions=7)
+        count(5 * HOUR, tier="pro", allowed=50)
+        response = staff.get(REPORT)
+        assert [row[-1] for row in lines(response)][:3] == ["Most clients in an hour", "7", "\u2013"]
+        assert lines(staff.get(f"{REPORT}?period=30d"))[0][-1] == "Most clients in a day"
+
+    def test_over_time(self, staff: Client) -> None:
+        count(3 * HOUR, allowed=50, partitions=7)
+        count(3 * HOUR, tier="pro", allowed=50, partitions=4)
+        moments = partitions.met(last(DAY), Step.HOUR, "search")
+        assert len(moments) in (24, 25)
+        assert [moment.partitions for moment in moments if moment.partitions is not None] == [11]
+        assert [
+            each.partitions for each in partitions.met(last(DAY), Step.HOUR, "search", "pro") if each.partitions
+        ] == [4]
+        page = text_of(staff.get(RULE))
+        assert "Different clients per hour" in page
+        assert "Different clients per day" in text_of(staff.get(f"{RULE}&period=30d"))
+
+    def test_by_the_day_where_no_hours_are_left(self, staff: Client) -> None:
+        at = timezone.localtime() - 200 * DAY
+        count(200 * DAY, allowed=50, partitions=7)
+        query = f"&period=custom&since={at - DAY:%Y-%m-%dT%H:%M}&until={at + DAY:%Y-%m-%dT%H:%M}"
+        assert "Different clients per day" in text_of(staff.get(RULE + query))
+
+    def test_the_heaviest(self, staff: Client) -> None:
+        count(3 * HOUR, allowed=50)
+        for ago in (2 * HOUR, 3 * HOUR):
+            weigh(ago, "aaaa", 10, 1)
+            weigh(ago + 9 * DAY, "old", 1_000, 1_000)
+        weigh(2 * HOUR, "bbbb", 2, 15)
+        weigh(2 * HOUR, "cccc", 5, 0)
+        weigh(2 * HOUR, "dddd", 100, 0, rule="other")
+        assert partitions.heaviest(last(DAY), "search") == [
+            Heavy("aaaa", 20, 2),
+            Heavy("bbbb", 2, 15),
+            Heavy("cccc", 5, 0),
+        ]
+        page = shown(staff.get(f"{RULE}&by=denied"))
+        table = page.partition('<table class="ratelimiter-heaviest">')[2].partition("</table>")[0]
+        assert re.findall(r"<code>(.*?)</code>", table) == ["bbbb", "aaaa"]
+        assert page.count('aria-current="true"') == 1
+
+    def test_the_heaviest_of_days_and_hours_are_counted_once(self) -> None:
+        TopPartition.objects.all().delete()
+        for hour in range(24 * 12):
+            count(hour * HOUR, rule=f"any-{hour}", allowed=1)
+        days: dict[datetime, int] = {}
+        for hour in range(24 * 12):
+            start = start_of(hour * HOUR, Step.HOUR)
+            TopPartition.objects.create(
+                rule_slug="search", granularity="hour", start=stored(start), partition="aaaa", allowed=1
+            )
+            day = start_of(hour * HOUR, Step.DAY)
+            days[day] = days.get(day, 0) + 1
+        for day, allowed in days.items():
+            TopPartition.objects.create(
+                rule_slug="search", granularity="day", start=stored(day), partition="aaaa", allowed=allowed
+            )
+        period = last(10 * DAY)
+        whole = partitions.hours(period, coverage.kept())
+        assert partitions.heaviest(period, "search") == [Heavy("aaaa", (whole.end - whole.start) // HOUR, 0)]
+
+
+class TestBusiestHours:
+    def test_by_the_hour_of_the_day(self, staff: Client) -> None:
+        began = floor(now(), Step.HOUR, timezone.get_default_timezone())
+        ago = now() - began + HOUR / 2
+        for days in range(7):
+            count(ago + days * DAY, rule=f"rule-{days}", allowed=10)
+        hours = busiest.by_hour(last(7 * DAY))
+        local = timezone.localtime(now() - ago).hour
+        day = busiest.of_day(hours)
+        assert [round(each.requests) for each in day if each.requests] == [10]
+        assert day[local].requests == 10
+        assert sum(each.time / HOUR for each in day) == pytest.approx(7 * 24, abs=1)
+        assert [point.figures.requests for point in busiest.busiest(hours)] == [10] * 7
+        page = text_of(staff.get(f"{REPORT}?period=7d"))
+        assert "Requests by the hour of the day" in page
+        assert "Busiest hours" in page
+
+    def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
+        count(3 * DAY, allowed=2**50, denied=2**50)
+        assert sum(each.requests for each in busiest.of_day(busiest.by_hour(last(7 * DAY)))) > 2**47
+        assert "2,251,799,813,685,248" in text_of(staff.get(f"{REPORT}?period=7d"))
+
+    def test_of_a_long_period_the_last_four_weeks(self) -> None:
+        for days in (1, 27, 29, 60):
+            count(days * DAY, rule=f"rule-{days}", allowed=1)
+        assert sum(point.figures.allowed for point in busiest.by_hour(last(90 * DAY))) == 2
+
+    def test_not_of_a_short_one_and_not_where_no_hours_are_left(self, staff: Client) -> None:
+        count(3 * HOUR, allowed=1)
+        assert busiest.by_hour(last(DAY)) == []
+        assert "Busiest hours" not in text_of(staff.get(REPORT))
+        UsageBucket.objects.exclude(granularity="day").delete()
+        assert busiest.by_hour(last(30 * DAY)) == []
+
+
+class TestData:
+    @pytest.fixture(autouse=True)
+    def _usage(self) -> None:
+        count(60 * HOUR, allowed=1)
+        count(30 * HOUR, allowed=40, denied=10, partitions=3)
+        count(3 * HOUR, allowed=50, denied=50, shadow_denied=1, soft_exceeded=2, degraded=3, partitions=9)
+        weigh(3 * HOUR, "aaaa", 10, 1)
+
+    @pytest.mark.parametrize("table", TABLES)
+    def test_who_may_read_it(self, client: Client, table: str) -> None:
+        addresses = [f"{REPORT}{table}.{kind}?rule=search" for kind in ("csv", "json")]
+        assert {client.get(address).status_code for address in addresses} == {302}
+        log_in(client, "view_usagebucket", "view_rule")
+        assert {client.get(address).status_code for address in [*addresses, REPORT, RULE]} == {403}
+
+    @pytest.mark.parametrize("table", TABLES)
+    def test_both_say_the_same(self, staff: Client, table: str) -> None:
+        query = "?period=7d&rule=search"
+        told = staff.get(f"{REPORT}{table}.json{query}").json()[table]
+        response = staff.get(f"{REPORT}{table}.csv{query}")
+        assert response["Content-Type"] == "text/csv; charset=utf-8"
+        assert response["Content-Disposition"] == f'attachment; filename="usage-{table}.csv"'
+        rows = list(csv.DictReader(io.StringIO(response.content.decode())))
+        assert rows
+        assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in told]
+
+    def test_totals(self, staff: Client) -> None:
+        told = staff.get(f"{REPORT}totals.json?period=24h").json()
+        assert told["partitions_by"] == "hour"
+        assert told["totals"] == [
+            {
+                "rule_slug": "search",
+                "tier_slug": "free",
+                "requests": 101,
+                "allowed": 50,
+                "denied": 50,
+                "shadow_denied": 1,
+                "soft_exceeded": 2,
+                "degraded": 3,
+                "refusal_rate": 50 / 101,
+                "requests_before": 50,
+                "most_partitions": 9,
+            }
+        ]
+
+    def test_moments_are_in_utc(self, staff: Client) -> None:
+        with timezone.override("Asia/Tokyo"):
+            told = staff.get(f"{REPORT}series.json?period=1h").json()
+        assert datetime.fromisoformat(told["start"]) == datetime.fromisoformat(told["series"][0]["start"])
+        assert told["start"].endswith("Z")
+        assert len(told["series"]) == 60
+
+    def test_the_page_links_to_all_of_it(self, staff: Client) -> None:
+        links = set(re.findall(rf'href="{REPORT}(\w+\.\w+)\?', shown(staff.get(f"{RULE}&period=7d"))))
+        assert links == {f"{table}.{kind}" for table in TABLES for kind in ("csv", "json")}
+
+    def test_a_period_that_cannot_be(self, staff: Client) -> None:
+        response = staff.get(f"{REPORT}totals.csv?period=year")
+        assert response.status_code == 400
+        assert "There is no period" in response.content.decode()
+
+    def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
+        count(3 * HOUR, rule="=1+1", tier="@x", allowed=1)
+        rows = list(csv.DictReader(io.StringIO(staff.get(f"{REPORT}totals.csv").content.decode())))
+        assert (rows[0]["rule_slug"], rows[0]["tier_slug"]) == ("'=1+1", "'@x")
+
+
+class TestUnknownRules:
+    @pytest.mark.parametrize("page", ["rule/", "totals.csv", "series.json"])
+    def test_are_not_found(self, staff: Client, page: str) -> None:
+        count(2 * HOUR, rule="gone", allowed=1)
+        assert staff.get(f"{REPORT}{page}?rule=nonsense").status_code == 404
+        assert staff.get(f"{REPORT}{page}?rule=gone").status_code == 200  # a report outlives its rule
+
+    def test_a_rule_without_usage_is_known(self, staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inline, "_registered", {})
+        inline.register(inline.rule_of("code:shop", 5, 60, "ip"))
+        Rule.objects.get_or_create(slug="search", defaults={"name": "Search"})
+        for slug in ("search", "code:shop"):
+            assert staff.get(f"{REPORT}rule/?rule={slug}").status_code == 200

@@ -1,0 +1,243 @@
+"""What reports say of a recorded trace, and what a plain recount of it says, while the clocks change.
+
+The trace is decided by the engine at moments of its own, collected every few hours, and recounted here from what each
+verdict said: by no bucket, and by the wall clock of a place, as a person would with a list and a calendar.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.usage.collector import collect as collecting
+from django_ratelimiter.usage.collector.collect import collect
+from django_ratelimiter.usage.collector.prune import prune
+from django_ratelimiter.usage.reports import busiest, coverage, partitions
+from django_ratelimiter.usage.reports import totals as reports
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR, Period
+from django_ratelimiter.usage.reports.totals import Figures
+from django_ratelimiter.usage.times import Step
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+#: Of each, how long before and after the clocks change the trace begins and ends.
+BEFORE, AFTER = 3 * DAY, 2 * DAY + 7 * HOUR + 12 * MINUTE
+REQUESTS = 800
+#: In days. What is kept at first, and what the deletion leaves.
+ALL = {"minute": None, "hour": None, "day": None}
+LEFT = {"minute": 1, "hour": 4, "day": None}
+
+#: When clocks change, in UTC: forward and back, in two places.
+CHANGES = {
+    ("Europe/Berlin", "forward"): datetime(2026, 3, 29, 1, tzinfo=UTC),
+    ("Europe/Berlin", "back"): datetime(2026, 10, 25, 1, tzinfo=UTC),
+    ("America/New_York", "forward"): datetime(2026, 3, 8, 7, tzinfo=UTC),
+    ("America/New_York", "back"): datetime(2026, 11, 1, 6, tzinfo=UTC),
+}
+LIMITS = {
+    "hourly": Limit(20, 3_600, "fixed_window"),
+    "shadow": Limit(90, 86_400, "sliding_window_counter"),
+    "soft": Limit(200, 86_400, "fixed_window", soft_quota=60),
+}
+
+
+class Told(NamedTuple):
+    """One verdict: what a rule said of a request."""
+
+    at: datetime
+    rule: str
+    tier: str
+    partition: str | None
+    figures: Figures
+
+
+class Scene(NamedTuple):
+    """The trace, the place of the project and of the reader, and the clock of both."""
+
+    told: list[Told]
+    change: datetime
+    project: ZoneInfo
+    reader: ZoneInfo
+    clock: list[datetime]
+
+    @property
+    def period(self) -> Period:
+        return Period(self.change - BEFORE, self.clock[0])
+
+
+@pytest.fixture(params=CHANGES, ids="-".join)
+def scene(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A trace that was decided and collected, with everything left."""
+    change = CHANGES[request.param]
+    project = ZoneInfo(request.param[0])
+    settings.TIME_ZONE = project.key
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": ALL}
+    clock = [change - BEFORE]
+    monkeypatch.setattr(timezone, "now", lambda: clock[0])
+    engine = MemoryEngine(lambda: int(clock[0].timestamp() * 1_000_000))
+    monkeypatch.setattr(collecting, "get_engine", lambda: engine)
+    told = record(engine, clock, change)
+    with timezone.override(project):
+        yield Scene(told, change, project, project, clock)
+
+
+def record(engine: MemoryEngine, clock: list[datetime], change: datetime) -> list[Told]:
+    """Let the time come for one request after the other, and a collector now and then."""
+    chance = random.Random(7)
+    start, length = clock[0], int((BEFORE + AFTER).total_seconds())
+    # As many in the hours around the change as in the days, for there it matters.
+    moments = [start + timedelta(seconds=chance.randrange(length)) for _ in range(REQUESTS // 2)]
+    moments += [change + timedelta(seconds=chance.randrange(-9_000, 9_000)) for _ in range(REQUESTS // 2)]
+    told: list[Told] = []
+    for number, clock[0] in enumerate(sorted(moments)):
+        told += decide(engine, clock[0], chance) if number % 9 else degraded(engine, clock[0], number)
+        if number % 150 == 0:
+            collect()
+    clock[0] = change + AFTER
+    collect()
+    return told
+
+
+def decide(engine: MemoryEngine, at: datetime, chance: random.Random) -> list[Told]:
+    tier, caller = chance.choice(("", "pro")), str(chance.randrange(12))
+    charges = [
+        Charge(f"{rule}|{tier}", limit, gating=rule != "shadow", usage=f"{rule}|{tier}", partition=caller)
+        for rule, limit in LIMITS.items()
+    ]
+    return [
+        Told(at, rule, tier, caller, figures_of(rule, verdict.allowed, verdict.soft_exceeded))
+        for rule, verdict in zip(LIMITS, engine.check(charges), strict=True)
+    ]
+
+
+def degraded(engine: MemoryEngine, at: datetime, number: int) -> list[Told]:
+    """A request that a process had denied by itself, which its next call tells."""
+    field = "hourly|pro\nD"
+    engine.check([], counts=Held(str(number), ((int(at.timestamp()) // 60, field, 1),)))
+    return [Told(at, "hourly", "pro", None, Figures(denied=1, degraded=1))]
+
+
+def figures_of(rule: str, allowed: bool, soft_exceeded: bool) -> Figures:
+    if allowed:
+        return Figures(allowed=1, soft_exceeded=int(soft_exceeded))
+    return Figures(shadow_denied=1) if rule == "shadow" else Figures(denied=1)
+
+
+def recount(told: Iterable[Told], key: Callable[[Told], Hashable]) -> dict[Hashable, Figures]:
+    """The sums of what has the same key."""
+    sums: defaultdict[Hashable, Figures] = defaultdict(Figures)
+    for each in told:
+        sums[key(each)] += each.figures
+    return dict(sums)
+
+
+def on_the_wall(moment: datetime, step: Step, zone: ZoneInfo) -> str:
+    """What a clock of that place shows, as far as the step needs it; with what tells one 2 o'clock from another."""
+    form = {Step.MINUTE: "%Y-%m-%d %H:%M %z", Step.HOUR: "%Y-%m-%d %H %z", Step.DAY: "%Y-%m-%d"}[step]
+    return moment.astimezone(zone).strftime(form)
+
+
+def within(scene: Scene, period: Period, rule: str | None = None, tier: str | None = None) -> list[Told]:
+    return [
+        each
+        for each in scene.told
+        if period.start <= each.at < period.end and rule in (None, each.rule) and tier in (None, each.tier)
+    ]
+
+
+def compare(scene: Scene, period: Period, *steps: Step, zone: ZoneInfo | None = None) -> None:
+    """Totals and series of this period, of all rules and of each, agree with the recount."""
+    zone = zone or scene.reader
+    shown = coverage.kept().widened(period)
+    totals = {(rule, tier): figures for rule, tier, figures in reports.totals(period)}
+    assert totals == recount(within(scene, shown), lambda each: (each.rule, each.tier))
+    for step in steps:
+        for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
+            points = reports.series(period, rule, tier, step=step)
+            found = {on_the_wall(point.start, step, zone): point.figures for point in points}
+            assert len(found) == len(points), "every step stands there once"
+            assert points[0].start == shown.start
+            assert points[-1].end == shown.end
+            told = within(scene, shown, rule, tier)
+            expected = recount(told, lambda each, step=step: on_the_wall(each.at, step, zone))  # type: ignore[misc]
+            assert {start: figures for start, figures in found.items() if figures != Figures()} == expected
+
+
+def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
+    together = sum((each.figures for each in scene.told), Figures())
+    assert all(getattr(together, name) for name in Figures.__slots__), "everything has happened"
+    compare_with_everything_left(scene)
+    compare_hours_of_the_day(scene)
+    compare_partitions(scene)
+    compare_elsewhere(scene)
+    settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": LEFT}
+    compare_after_deletion(scene)
+
+
+def compare_with_everything_left(scene: Scene) -> None:
+    compare(scene, scene.period, Step.MINUTE, Step.HOUR, Step.DAY)
+    compare(scene, Period(scene.change - 90 * MINUTE, scene.change + 3 * HOUR), Step.MINUTE, Step.HOUR, Step.DAY)
+    compare(scene, Period(scene.change - 37 * HOUR, scene.change + 23 * MINUTE), Step.MINUTE, Step.HOUR, Step.DAY)
+    days = reports.series(scene.period, step=Step.DAY)
+    [changed] = [point.end - point.start for point in days if point.start < scene.change < point.end]
+    assert changed in (23 * HOUR, 25 * HOUR)
+
+
+def compare_elsewhere(scene: Scene) -> None:
+    """For readers whose clocks change at other times, and who are off by half an hour."""
+    for zone in ("America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"):
+        elsewhere = scene._replace(reader=ZoneInfo(zone))
+        with timezone.override(elsewhere.reader):
+            compare(elsewhere, scene.period, Step.HOUR, Step.DAY)
+
+
+def compare_after_deletion(scene: Scene) -> None:
+    assert prune() > 0
+    now = scene.clock[0]
+    compare(scene, scene.period, Step.DAY, zone=scene.project)
+    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Step.HOUR, Step.DAY)
+    compare(scene, Period(scene.change - 41 * MINUTE, now - 17 * MINUTE), Step.HOUR, Step.DAY)
+    compare(scene, Period(now - 20 * HOUR - 3 * MINUTE, now), Step.MINUTE, Step.HOUR, Step.DAY)
+    scene.clock[0] += 5 * DAY
+    assert prune() > 0
+    compare(scene, Period(scene.change - BEFORE, now), Step.DAY, zone=scene.project)
+    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Step.DAY, zone=scene.project)
+
+
+def compare_hours_of_the_day(scene: Scene) -> None:
+    """How many requests came in the hours from 0 to 23, and how long each of these lasted in all."""
+    day = busiest.of_day(busiest.by_hour(scene.period))
+    expected = recount(within(scene, scene.period), lambda each: each.at.astimezone(scene.reader).hour)
+    assert {each.hour: each.figures for each in day if each.figures != Figures()} == expected
+    minutes = int((scene.period.end - scene.period.start) / MINUTE)
+    shown = Counter((scene.period.start + each * MINUTE).astimezone(scene.reader).hour for each in range(minutes))
+    assert {each.hour: each.time for each in day} == {hour: count * MINUTE for hour, count in shown.items()}
+
+
+def compare_partitions(scene: Scene) -> None:
+    """How many there were, by the hour and by the day, and what the heaviest asked."""
+    for step in (Step.HOUR, Step.DAY):
+        sets: defaultdict[str, set[tuple[str, str | None]]] = defaultdict(set)
+        for each in scene.told:
+            if each.rule == "soft":
+                sets[on_the_wall(each.at, step, scene.project)].add((each.tier, each.partition))
+        moments = partitions.met(scene.period, step, "soft")
+        found = {on_the_wall(each.period.start, step, scene.project): each.partitions for each in moments}
+        assert {start: count for start, count in found.items() if count} == {
+            start: len(callers) for start, callers in sets.items()
+        }
+    sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
+    heaviest = partitions.heaviest(scene.period, "soft")
+    assert {each.partition: (each.allowed, each.denied) for each in heaviest} == {
+        partition: (figures.allowed, figures.denied) for partition, figures in sums.items()
+    }

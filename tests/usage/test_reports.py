@@ -1,0 +1,248 @@
+"""Totals, series and their buckets, on either database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from django_ratelimiter.models import UsageBatch, UsageBucket
+from django_ratelimiter.usage.reports import chart, totals
+from django_ratelimiter.usage.reports.totals import Figures, Freshness, Period, Point, Total
+from django_ratelimiter.usage.times import Step, buckets, floor, stored
+
+Queries = Callable[[int], Any]
+
+START = datetime(2025, 11, 21, 14, 5, tzinfo=UTC)
+
+
+def add(minutes: float = 0, rule: str = "rule", tier: str = "free", start: datetime = START, **figures: int) -> None:
+    at = stored(start + timedelta(minutes=minutes))
+    UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=at, **figures)
+
+
+def hours(count: float) -> Period:
+    return Period(START, START + timedelta(hours=count))
+
+
+@pytest.mark.django_db
+class TestTotals:
+    def test_by_rule_and_tier(self, django_assert_num_queries: Queries) -> None:
+        add(0, allowed=1, denied=2, shadow_denied=3, soft_exceeded=1)
+        add(1, allowed=10)
+        add(1, tier="", denied=5)
+        add(1, rule="other", allowed=7)
+        with django_assert_num_queries(4):  # three for what there is to read
+            assert totals.totals(hours(1)) == [
+                Total("other", "free", Figures(allowed=7)),
+                Total("rule", "", Figures(denied=5)),
+                Total("rule", "free", Figures(11, 2, 3, 1)),
+            ]
+
+    def test_from_the_start_up_to_the_end(self) -> None:
+        for minutes, allowed in ((-1, 1), (0, 10), (59, 100), (60, 1000)):
+            add(minutes, allowed=allowed)
+        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=110))]
+
+    def test_counts_beyond_32_bits(self) -> None:
+        add(0, allowed=2**40)
+        add(1, allowed=2**40)
+        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=2**41))]
+
+
+def test_figures() -> None:
+    figures = Figures(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2)
+    assert (figures.requests, figures.refusal_rate) == (10, 0.3)
+    assert Figures().refusal_rate is None
+    assert figures + figures == Figures(12, 6, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("length", "step"),
+    [(1, Step.MINUTE), (3, Step.MINUTE), (4, Step.HOUR), (24 * 8, Step.HOUR), (24 * 8 + 1, Step.DAY)],
+)
+def test_steps(length: float, step: Step) -> None:
+    assert hours(length).step is step
+
+
+@pytest.mark.django_db
+class TestSeries:
+    def test_minutes(self, django_assert_num_queries: Queries) -> None:
+        add(0, allowed=1)
+        add(0, rule="other", denied=2)
+        add(2, allowed=4)
+        with django_assert_num_queries(4):  # three for what there is to read
+            points = totals.series(hours(0.05))
+        assert [point.figures for point in points] == [Figures(1, 2), Figures(), Figures(4)]
+        assert points[0][:2] == (START, START + timedelta(minutes=1))
+
+    def test_hours_are_cut_at_the_ends(self) -> None:
+        add(0, allowed=1)
+        add(54, allowed=2)
+        add(55, allowed=4)
+        points = totals.series(hours(24))
+        assert len(points) == 25
+        assert points[0] == Point(START, START + timedelta(minutes=55), Figures(3))
+        assert points[1].figures == Figures(4)
+        assert points[-1].end == START + timedelta(hours=24)
+
+    @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
+    def test_days_are_those_of_the_current_time_zone(self, zone: str) -> None:
+        with timezone.override(ZoneInfo(zone)):
+            midnight = datetime(2025, 11, 22, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+            add(-1, start=midnight, allowed=1)
+            add(0, start=midnight, allowed=2)
+            add(1439, start=midnight, allowed=4)
+            add(1440, start=midnight, allowed=8)
+            points = totals.series(Period(midnight - timedelta(days=5), midnight + timedelta(days=5)))
+        days = {point.start: point.figures.allowed for point in points if point.figures.requests}
+        day = timedelta(days=1)
+        assert days == {midnight - day: 1, midnight: 6, midnight + day: 8}
+
+    @pytest.mark.parametrize("length", [timedelta(hours=2), timedelta(days=2), timedelta(days=20)])
+    @pytest.mark.parametrize("day", [(2025, 10, 26), (2026, 3, 29)])
+    def test_nothing_is_lost_where_clocks_change(self, length: timedelta, day: tuple[int, int, int]) -> None:
+        zone = ZoneInfo("Europe/Berlin")
+        start = datetime(*day, tzinfo=zone).astimezone(UTC)
+        for minutes in range(0, 5 * 60, 20):
+            add(minutes, start=start, allowed=1)
+        period = Period(start, start + length)
+        expected = sum(1 for minutes in range(0, 5 * 60, 20) if timedelta(minutes=minutes) < length)
+        with timezone.override(zone):
+            points = totals.series(period)
+        assert sum(point.figures.allowed for point in points) == expected
+        if period.step is Step.HOUR:
+            assert [point.figures.allowed for point in points[:5]] == [3] * 5
+
+    def test_without_time_zone_support(self, settings: Any) -> None:
+        settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
+        add(0, allowed=1)
+        assert UsageBucket.objects.get().start == datetime(2025, 11, 21, 15, 5)  # noqa: DTZ001
+        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=1))]
+        for period in (hours(1), hours(24), hours(24 * 20)):
+            assert [point.start for point in totals.series(period) if point.figures.requests] == [START]
+
+
+class TestBuckets:
+    @pytest.mark.parametrize("step", list(Step))
+    @pytest.mark.parametrize(
+        "zone",
+        [
+            "UTC",
+            "Europe/Berlin",
+            "Asia/Kathmandu",
+            "Australia/Lord_Howe",
+            "America/Havana",
+            "Africa/Cairo",
+            "Asia/Gaza",
+        ],
+    )
+    def test_they_cover_a_year_without_gap_or_overlap(self, step: Step, zone: str) -> None:
+        place, start = ZoneInfo(zone), datetime(2025, 1, 1, tzinfo=UTC)
+        end = start + timedelta(days=3 if step is Step.MINUTE else 366)
+        starts = list(buckets(start, end, step, place))
+        assert starts[0] <= start
+        assert all(before < after for before, after in pairwise(starts))
+        assert all(floor(at, step, place) == at for at in starts)
+        known = set(starts)
+        minutes = range(0, (end - start) // timedelta(minutes=1), 89)
+        assert all(floor(start + timedelta(minutes=minute), step, place) in known for minute in minutes)
+
+    def test_an_hour_that_comes_twice_is_two(self) -> None:
+        start = datetime(2025, 10, 26, tzinfo=UTC)
+        assert len(list(buckets(start, start + timedelta(hours=4), Step.HOUR, ZoneInfo("Europe/Berlin")))) == 4
+
+
+def test_the_last_period_ends_with_the_last_whole_minute() -> None:
+    period = totals.last(timedelta(hours=1))
+    assert period.end - period.start == timedelta(hours=1)
+    assert timedelta(0) <= datetime.now(UTC) - period.end < timedelta(minutes=1, seconds=5)
+    assert (period.end.second, period.end.microsecond) == (0, 0)
+
+
+@pytest.mark.django_db
+def test_freshness() -> None:
+    assert totals.freshness() == Freshness(None, None)
+    add(0)
+    add(5)
+    batch = UsageBatch.objects.create(batch_id="1:a")
+    assert totals.freshness() == Freshness(batch.collected_at, START + timedelta(minutes=5))
+
+
+class TestChart:
+    @pytest.fixture(autouse=True)
+    def _in_utc(self) -> Iterator[None]:
+        with timezone.override(UTC):
+            yield
+
+    def points(self, *figures: Figures, width: timedelta = timedelta(minutes=1)) -> list[Point]:
+        return [Point(START + i * width, START + (i + 1) * width, each) for i, each in enumerate(figures)]
+
+    def test_parts_stand_on_each_other(self) -> None:
+        bars = chart.draw(self.points(Figures(40, 20, 20), Figures())).bars
+        assert [tuple(part) for part in bars[0].segments] == [
+            ("allowed", "50.0000%", "50.0000%"),
+            ("denied", "25.0000%", "25.0000%"),
+            ("shadow", "0.0000%", "25.0000%"),
+        ]
+        assert bars[1].segments == []
+        assert (bars[1].slot_x, bars[1].slot_width, bars[1].x, bars[1].width) == (
+            "50.0000%",
+            "50.0000%",
+            "55.0000%",
+            "40.0000%",
+        )
+
+    def test_bars_in_words(self) -> None:
+        drawn = chart.draw(self.points(Figures(1), Figures(1200, 34, 5)))
+        assert drawn.bars[1].told == "21 Nov, 14:06\u201314:07: 1,200 admitted, 34 refused, 5 would be refused"
+        assert drawn.busiest == drawn.bars[1].told
+
+    def test_a_day_in_words(self) -> None:
+        midnight = START.replace(hour=0, minute=0)
+        assert chart.span(Point(midnight, midnight + timedelta(days=1), Figures())) == "21 Nov"
+        assert chart.span(Point(START, midnight + timedelta(days=1), Figures())) == "21 Nov, 14:05\u201300:00"
+
+    @pytest.mark.parametrize(
+        ("highest", "top"), [(0, "4"), (4, "4"), (5, "8"), (13, "20"), (21, "40"), (81, "120"), (999_999, "1,200,000")]
+    )
+    def test_the_value_axis_ends_at_a_round_number(self, highest: int, top: str) -> None:
+        lines = chart.draw(self.points(Figures(highest))).lines
+        assert (lines[0].at, lines[0].label) == ("0.0000%", top)
+        assert (lines[-1].at, lines[-1].label) == ("100.0000%", "0")
+
+    @pytest.mark.parametrize(
+        ("period", "labels"),
+        [
+            (hours(1), ["14:10", "14:20", "14:30", "14:40", "14:50", "15:00"]),
+            (hours(24), ["15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00", "12:00"]),
+            (hours(24 * 7), ["22 Nov", "23 Nov", "24 Nov", "25 Nov", "26 Nov", "27 Nov", "28 Nov"]),
+            (hours(24 * 30), ["23 Nov", "30 Nov", "7 Dec", "14 Dec", "21 Dec"]),
+        ],
+    )
+    def test_marks_on_the_time_axis(self, period: Period, labels: list[str]) -> None:
+        starts = [*buckets(*period, period.step, UTC), period.end]
+        points = [Point(max(start, period.start), end, Figures()) for start, end in pairwise(starts)]
+        assert [mark.label for mark in chart.draw(points).marks] == labels
+
+    @pytest.mark.parametrize("days", [9, 10, 17, 61, 62, 123, 366])
+    def test_marks_never_crowd(self, days: int) -> None:
+        points = self.points(*[Figures()] * days, width=timedelta(days=1))
+        at_midnight = [point._replace(start=floor(point.start, Step.DAY, UTC)) for point in points]
+        assert 2 <= len(chart.draw(at_midnight).marks) <= chart.MARKS
+
+    def test_no_locale_writes_a_decimal_comma_into_the_picture(self) -> None:
+        from django.utils.translation import override
+
+        with override("de"):
+            drawn = chart.draw(self.points(*[Figures(1)] * 3))
+        assert drawn.bars[1].slot_x == "33.3333%"
+
+    def test_without_points(self) -> None:
+        drawn = chart.draw([])
+        assert (drawn.bars, drawn.marks, drawn.busiest) == ([], [], "")

@@ -1,0 +1,208 @@
+"""Reports read the widest buckets that fit: everything once, whatever has been deleted so far."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from django_ratelimiter.models import UsageBucket
+from django_ratelimiter.usage.collector.prune import prune
+from django_ratelimiter.usage.collector.rollup import starts_of
+from django_ratelimiter.usage.reports import coverage
+from django_ratelimiter.usage.reports import totals as reports
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR, NEVER, STEPS, Period
+from django_ratelimiter.usage.reports.totals import Figures
+from django_ratelimiter.usage.times import Step, floor, now
+
+pytestmark = pytest.mark.django_db
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(autouse=True)
+def _in_berlin(settings: Any) -> Iterator[None]:
+    settings.TIME_ZONE = "Europe/Berlin"
+    with timezone.override(BERLIN):
+        yield
+
+
+def record(moments: list[datetime]) -> None:
+    """Count one admitted request at each moment, as the collector does."""
+    rows: Counter[tuple[str, datetime]] = Counter()
+    for moment in moments:
+        rows.update(starts_of(int(moment.timestamp()) // 60).items())
+    UsageBucket.objects.bulk_create(
+        UsageBucket(rule_slug="rule", granularity=granularity, start=start, allowed=allowed)
+        for (granularity, start), allowed in rows.items()
+    )
+
+
+def trace(start: datetime, end: datetime, count: int, seed: int = 1) -> list[datetime]:
+    chance = random.Random(seed)
+    minutes = (end - start) // MINUTE
+    return sorted(start + chance.randrange(minutes) * MINUTE for _ in range(count))
+
+
+def admitted(period: Period) -> tuple[int, int]:
+    """What the totals say, and what the series does."""
+    totals, points = reports.totals(period), reports.series(period)
+    return sum(total.figures.allowed for total in totals), sum(point.figures.allowed for point in points)
+
+
+class TestReading:
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "Asia/Kolkata", "America/St_Johns"])
+    @pytest.mark.parametrize("day", [(2026, 3, 29), (2026, 10, 25)], ids=["spring", "autumn"])
+    def test_every_request_once_where_clocks_change(self, zone: str, day: tuple[int, int, int], settings: Any) -> None:
+        settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": None, "hour": None, "day": None}}
+        change = datetime(*day, tzinfo=BERLIN).astimezone(UTC)
+        moments = trace(change - 12 * DAY, change + 11 * DAY, 500)
+        record(moments)
+        chance = random.Random(2)
+        with timezone.override(ZoneInfo(zone)):
+            for length in (HOUR, 3 * HOUR, 25 * HOUR, 7 * DAY, 20 * DAY):
+                start = change - length / 2 + chance.randrange(-600, 600) * MINUTE
+                period = Period(start, start + length)
+                expected = sum(period.start <= moment < period.end for moment in moments)
+                assert admitted(period) == (expected, expected), length
+                for point in reports.series(period):
+                    inside = bisect_left(moments, point.end) - bisect_left(moments, point.start)
+                    assert point.figures.allowed == inside
+
+    def test_wide_buckets_are_read_and_not_minutes(self) -> None:
+        end = floor(now(), Step.MINUTE, BERLIN)
+        record(trace(end - 30 * DAY, end, 500))
+        UsageBucket.objects.filter(granularity="day").update(allowed=10_000)
+        pieces = coverage.kept().pieces(Period(end - 7 * DAY, end))
+        days = [piece for piece in pieces if piece.granularity is Step.DAY]
+        assert (days[0].end - days[0].start) / DAY > 5.9
+        assert all(before.end == after.start for before, after in pairwise(pieces))
+        assert admitted(Period(end - 7 * DAY, end))[0] > 5_000
+
+    def test_only_of_a_rule_and_a_tier(self) -> None:
+        at = datetime(2026, 11, 10, 12, tzinfo=UTC)
+        for rule, tier, allowed in (("a", "x", 1), ("a", "y", 2), ("b", "x", 4), ("a", "", 8)):
+            for granularity, start in starts_of(int(at.timestamp()) // 60).items():
+                UsageBucket.objects.create(
+                    rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, allowed=allowed
+                )
+        period = Period(at - DAY, at + DAY)
+        for rule, tier, allowed in (("a", None, 11), (None, "x", 5), ("a", "x", 1), ("a", "", 8), (None, None, 15)):
+            assert sum((total.figures for total in reports.totals(period, rule, tier)), Figures()) == Figures(allowed)
+            assert sum((point.figures for point in reports.series(period, rule, tier)), Figures()) == Figures(allowed)
+
+
+class TestAfterDeletion:
+    @pytest.fixture
+    def moments(self) -> list[datetime]:
+        """A trace of 130 days, of which minutes and hours were deleted as RETENTION says."""
+        end = floor(now(), Step.MINUTE, BERLIN)
+        moments = trace(end - 130 * DAY, end, 600)
+        record(moments)
+        prune()
+        return moments
+
+    @pytest.mark.parametrize("days", [1, 7, 8, 30, 100, 120])
+    def test_a_period_is_widened_to_what_is_left(self, moments: list[datetime], days: int) -> None:
+        asked = reports.last(days * DAY + 7 * MINUTE)
+        period = coverage.kept().widened(asked)
+        unit = MINUTE if days < 7 else HOUR if days < 99 else DAY
+        assert timedelta(0) <= asked.start - period.start < (25 * HOUR if unit == DAY else unit)
+        assert period.end == asked.end
+        expected = sum(period.start <= moment < period.end for moment in moments)
+        assert admitted(asked) == (expected, expected)
+
+    def test_a_few_hours_of_long_ago(self, moments: list[datetime]) -> None:
+        for ago, step in ((20 * DAY, Step.HOUR), (110 * DAY, Step.DAY)):
+            start = floor(now(), Step.MINUTE, BERLIN) - ago
+            asked = Period(start, start + 90 * MINUTE)
+            period = coverage.kept().widened(asked)
+            assert period.start == floor(asked.start, step, BERLIN)
+            assert floor(period.end, step, BERLIN) == period.end >= asked.end
+            expected = sum(period.start <= moment < period.end for moment in moments)
+            assert admitted(asked) == (expected, expected)
+
+    @pytest.mark.parametrize(("ago", "step"), [(20 * DAY, Step.HOUR), (110 * DAY, Step.DAY)])
+    @pytest.mark.parametrize("wanted", list(Step))
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata"])
+    def test_steps_are_never_finer_than_what_is_left(
+        self, moments: list[datetime], ago: timedelta, step: Step, wanted: Step, zone: str
+    ) -> None:
+        start = floor(now(), Step.DAY, BERLIN) - ago
+        period = coverage.kept().widened(Period(start, start + 3 * DAY))
+        with timezone.override(ZoneInfo(zone)):
+            points = reports.series(period, step=wanted)
+        taken = max(step, wanted, key=STEPS.index)
+        assert coverage.kept().step(period, wanted) is taken
+        assert {point.end - point.start for point in points[1:-1]} & {HOUR, DAY} == {HOUR if taken == "hour" else DAY}
+        expected = sum(period.start <= moment < period.end for moment in moments)
+        assert expected
+        assert sum(point.figures.allowed for point in points) == expected
+
+    @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
+    def test_for_readers_elsewhere(self, moments: list[datetime], zone: str) -> None:
+        with timezone.override(ZoneInfo(zone)):
+            for days in (1, 7, 30, 120):
+                period = coverage.kept().widened(reports.last(days * DAY))
+                expected = sum(period.start <= moment < period.end for moment in moments)
+                assert admitted(period) == (expected, expected)
+
+    def test_what_was_only_partly_deleted_is_not_read(self, moments: list[datetime]) -> None:
+        """A deletion that was killed leaves some of the old minutes."""
+        at = min(moments) + 40 * DAY
+        UsageBucket.objects.create(rule_slug="rule", granularity="minute", start=at, allowed=10_000)
+        asked = Period(at + DAY / 7, at + 3 * DAY / 7)
+        period = coverage.kept().widened(asked)
+        expected = sum(period.start <= moment < period.end for moment in moments)
+        assert period != asked
+        assert admitted(asked) == (expected, expected)
+
+    def test_a_longer_retention_brings_nothing_back(self, moments: list[datetime], settings: Any) -> None:
+        settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": None, "hour": None, "day": None}}
+        for days in (7, 9, 30, 120):
+            period = coverage.kept().widened(reports.last(days * DAY))
+            expected = sum(period.start <= moment < period.end for moment in moments)
+            assert admitted(period) == (expected, expected)
+
+
+def test_minutes_alone_are_read_where_there_were_no_wider_buckets_yet() -> None:
+    start = datetime(2026, 6, 1, 10, 30, tzinfo=UTC)
+    moments = [start + number * 7 * MINUTE for number in range(1_000)]
+    record(moments)
+    began = start + 30 * HOUR
+    UsageBucket.objects.exclude(granularity="minute").filter(start__lt=began).delete()
+    for length in (5 * HOUR, 50 * HOUR, 10 * DAY):
+        period = Period(start, start + length)
+        expected = sum(moment < period.end for moment in moments)
+        assert admitted(period) == (expected, expected)
+
+
+def test_nothing_at_all() -> None:
+    kept = coverage.kept()
+    assert kept.since is None
+    assert kept.whole[Step.HOUR] == kept.whole[Step.DAY] == NEVER
+    assert admitted(reports.last(365 * DAY)) == (0, 0)
+
+
+def test_counting_began_in_the_first_minute_and_not_at_the_midnight_before() -> None:
+    first = datetime(2026, 6, 1, 10, 30, tzinfo=UTC)
+    record([first, first + 9 * HOUR])
+    assert coverage.kept().since == first
+    UsageBucket.objects.filter(granularity="minute", start=first).delete()
+    assert coverage.kept().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
+    UsageBucket.objects.filter(granularity="hour").delete()
+    assert coverage.kept().since == first + 9 * HOUR  # the first minute there is of that day
+
+
+def test_the_period_before() -> None:
+    end = datetime(2026, 6, 1, tzinfo=UTC)
+    assert Period(end - DAY, end).before == Period(end - 2 * DAY, end - DAY)

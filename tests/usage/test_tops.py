@@ -1,0 +1,239 @@
+"""What is stored of partitions: how many, the heaviest and samples, by hour, day and minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.utils import timezone
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.base import Engine
+from django_ratelimiter.engine.partition_stats import is_sampled
+from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.usage.collector import collect as module
+from django_ratelimiter.usage.collector import partitions as tops
+from django_ratelimiter.usage.collector.collect import Collected, collect
+
+pytestmark = pytest.mark.django_db
+
+#: A Saturday in Berlin, whose next day ends summer time.
+DAY = datetime(2025, 10, 24, 22, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LIMIT = Limit(3, 366 * 86_400, "fixed_window")
+
+
+@pytest.fixture(autouse=True)
+def _use(engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """Collect from the engine of the test, in Berlin."""
+    settings.TIME_ZONE = "Europe/Berlin"
+    monkeypatch.setattr(module, "get_engine", lambda: engine)
+
+
+def meet(engine: Engine, callers: Sequence[str], at: datetime, label: str = "rule|free") -> None:
+    for caller in callers:
+        charge = Charge(f"{label}:{caller}:{at:%d%H}", LIMIT, usage=label, partition=caller)
+        engine.check([charge], now_us=int(at.timestamp()) * 1_000_000)
+
+
+def partitions(granularity: str, label: str = "rule|free") -> list[tuple[datetime, int | None]]:
+    rule, tier = label.split("|")
+    rows = UsageBucket.objects.filter(granularity=granularity, rule_slug=rule, tier_slug=tier).order_by("start")
+    return list(rows.values_list("start", "partitions"))
+
+
+def heaviest(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
+    found: dict[datetime, dict[str, tuple[int, int]]] = {}
+    for row in TopPartition.objects.filter(granularity=granularity).order_by("start", "partition"):
+        found.setdefault(row.start, {})[row.partition] = row.allowed, row.denied
+    return found
+
+
+def test_different_partitions_of_hours_and_days(engine: Engine) -> None:
+    meet(engine, ["a", "b", "a"], DAY)
+    meet(engine, ["b", "c"], DAY + 24 * HOUR)
+    meet(engine, ["d", "b"], DAY + 48 * HOUR)  # the last of the 25 hours of the day that ends summer time
+    meet(engine, ["a"], DAY, "rule|pro")
+    collect()
+    assert partitions("hour") == [(DAY, 2), (DAY + 24 * HOUR, 2), (DAY + 48 * HOUR, 2)]
+    assert partitions("day") == [(DAY, 2), (DAY + 24 * HOUR, 3)]
+    assert partitions("day", "rule|pro") == [(DAY, 1)]
+    assert {count for _, count in partitions("minute")} == {None}
+
+
+def test_the_heaviest_of_hours_and_days(engine: Engine) -> None:
+    meet(engine, ["a"] * 5 + ["b"], DAY)
+    meet(engine, ["a"] + ["c"] * 4, DAY + HOUR)
+    collect()
+    assert heaviest("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
+    assert heaviest("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
+
+
+def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST", 3)
+    meet(engine, ["a"] * 3 + ["b"] * 2 + ["c"] * 9 + ["d"], DAY)
+    collect()
+    assert set(heaviest("hour")[DAY]) == {"a", "b", "c"}
+    meet(engine, ["e"] * 4, DAY + HOUR)
+    collect()
+    assert heaviest("day")[DAY] == {"a": (3, 0), "c": (3, 6), "e": (3, 1)}
+
+
+def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Redis an hour's heaviest live as long as the hour, and its partitions as long as the day."""
+    clock = [DAY + HOUR / 2]
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
+    hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]
+
+    def known() -> tuple[set[int], list[int]]:
+        heavy = engine.partitions.heaviest([(hour, "rule") for hour in hours], 9)
+        return {hour - hours[0] for hour, _ in engine.partitions.hours()}, list(map(len, heavy))
+
+    meet(engine, ["a", "b"], DAY)
+    collect()
+    meet(engine, ["a", "c"], DAY)
+    collect()
+    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (2, 0), "b": (1, 0), "c": (1, 0)}}
+    assert partitions("hour") == partitions("day") == [(DAY, 3)]
+    assert known() == ({0}, [3, 0])
+    clock[0] = DAY + 1.5 * HOUR
+    meet(engine, ["d"], DAY + HOUR)
+    collect()
+    assert known() == ({0, 1}, [0, 1])
+    assert partitions("day") == [(DAY, 4)]
+    clock[0] = DAY + 24 * HOUR + timedelta(minutes=1)  # the clock of Redis may be behind
+    collect()
+    assert known() == ({0, 1}, [0, 0])
+    clock[0] += timedelta(minutes=1)
+    collect()
+    assert known() == (set(), [0, 0])
+    assert partitions("day") == [(DAY, 4)]
+
+
+def test_an_older_view_takes_nothing_away(engine: Any) -> None:
+    """A collector that was held up writes what it had read; what another has stored since is more."""
+    meet(engine, ["a"], DAY)
+    early = engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9)[0]
+    meet(engine, ["a", "b"], DAY)
+    collect()
+    tops._store_heaviest("default", "rule", int(DAY.timestamp()) // 3_600, early)
+    assert heaviest("hour")[DAY] == heaviest("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
+
+
+def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of the rows may be out of date; the rows themselves decide."""
+
+    class Early(dict[object, int]):
+        def get(self, *_args: object) -> int:  # type: ignore[override]
+            return 0
+
+    meet(engine, ["a", "b"], DAY)
+    collect()
+    meet(engine, ["a"], DAY)
+    monkeypatch.setattr(tops, "_known", lambda *args: Early())
+    collect()
+    assert partitions("hour") == partitions("day") == [(DAY, 2)]
+
+
+def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST", 2)
+    names = [name for name in map(str, range(100)) if is_sampled(name)]
+    assert len(names) > 2
+    meet(engine, names * 2, DAY)
+    collect()
+    rows = UsageSample.objects.order_by("partition_hash").values_list("rule_slug", "minute", "partition_hash", "count")
+    assert list(rows) == [("rule", DAY, name, 2) for name in sorted(names)[:2]]
+    assert collect() == Collected()
+    assert UsageSample.objects.count() == 2
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_the_clock_of_a_collector_is_nobodys_business(engine: Any, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """What Redis still adds to is not forgotten, and what is over is not left to expire."""
+    sampled = next(name for name in map(str, range(100)) if is_sampled(name))
+    clock = [DAY + HOUR / 2]
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
+    monkeypatch.setattr(timezone, "now", lambda: clock[0] + hours * HOUR)
+    meet(engine, [sampled] * 2, clock[0])
+    collect()
+    meet(engine, [sampled], clock[0])
+    clock[0] += timedelta(minutes=3)
+    collect()
+    assert UsageSample.objects.get().count == 3
+    assert heaviest("hour") == {DAY: {sampled: (3, 0)}}
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_client: redis.Redis) -> None:
+    meet(engine, [name for name in map(str, range(100)) if is_sampled(name)], DAY)
+    (key,) = redis_client.keys("{test:0}:sample:*")
+    redis_client.delete(key)
+    assert redis_client.scard("{test:0}:sampled") == 1
+    collect()
+    assert redis_client.exists("{test:0}:sampled") == 0
+
+
+def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "MOST_AT_ONCE", 5)
+    read, seen = engine.partitions.heaviest, []
+
+    def watched(asked: Sequence[Any], most: int) -> list[dict[str, tuple[int, int]]]:
+        seen.append(len(asked))
+        found: list[dict[str, tuple[int, int]]] = read(asked, most)
+        return found
+
+    monkeypatch.setattr(engine.partitions, "heaviest", watched)
+    for number in range(5):
+        meet(engine, ["a", "b"], DAY + number * HOUR)
+    told: list[tuple[int, int]] = []
+    collect(lambda done, waiting: told.append((done, waiting)))
+    assert told == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), *[(5, 5)] * 5]
+    assert seen == [2, 2, 1]
+    assert len(heaviest("hour")) == 5
+    assert heaviest("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
+
+
+def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_before(engine: Any, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
+    meet(engine, ["a"], midnight + HOUR / 4)
+    collect()
+    assert heaviest("hour") == {midnight - HOUR: {"a": (1, 0)}}
+    assert engine.partitions.hours() == set()
+
+
+def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
+    """The counts of another shard, say: only one collector at once may write what is bounded."""
+    meet(engine, ["a"], DAY)
+    tops.collect_partitions(engine, "default")
+    assert heaviest("hour") == {}
+    collect()
+    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (1, 0)}}
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_what_goes_wrong_here_leaves_the_counts(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meet(engine, ["a"], DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.partitions, "count", lambda groups: [].pop())
+        assert collect() == Collected(1, 1)
+    assert "knows of partitions could not be collected" in caplog.text
+    assert partitions("day") == [(DAY, None)]
+    collect()
+    assert partitions("day") == [(DAY, 1)]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_an_engine_of_ones_own_knows_nothing_of_partitions(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet(engine, ["a"], DAY)
+    monkeypatch.delattr(engine, "partitions")
+    assert collect() == Collected(1, 1)

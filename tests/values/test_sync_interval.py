@@ -1,0 +1,148 @@
+"""Approximate mode as operators ask for it: what is refused, what it says, and what a request is charged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import redis
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.test import Client, RequestFactory
+
+from django_ratelimiter import limiter
+from django_ratelimiter.admin.rules.descriptions import sentences
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import EngineUnavailable
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from tests.admin.pages import ADD_RULE, rule_form
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Make = Callable[..., Rule]
+
+
+@pytest.fixture
+def make() -> Make:
+    """Make a rule: `make(sync_interval_ms, **fields of its limit)`."""
+
+    def make_rule(interval: int | None, **fields: Any) -> Rule:
+        limit = {"algorithm": "fixed_window", "quota": 3, "window_seconds": Decimal(86_400), **fields}
+        with cache.editing():
+            rule = Rule.objects.create(slug="near", name="Near", sync_interval_ms=interval, mode="enforce")
+            RuleLimit.objects.create(rule=rule, **limit)
+        return rule
+
+    return make_rule
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(None, None), (0, None), (-1, -1.0), (250, 0.25)])
+def test_milliseconds_in_a_row_are_seconds_of_a_charge(make: Make, interval: int | None, seconds: float | None) -> None:
+    make(interval)
+    [rule] = cache.current_rules().rules
+    assert rule.sync_interval == seconds
+    decision = limiter.check(RequestFactory().get("/"))
+    assert [result.verdict.charge.sync_interval for result in decision.results if result.verdict] == [seconds]
+
+
+def test_requests_within_the_interval_ask_nothing(make: Make, redis_client: redis.Redis) -> None:
+    make(60_000)
+    limiter.check(RequestFactory().get("/"))
+    redis_client.config_resetstat()
+    assert [limiter.check(RequestFactory().get("/")).allowed for _ in range(4)] == [True, True, False, False]
+    assert "cmdstat_evalsha" not in redis_client.info("commandstats")
+    get_engine().flush()  # type: ignore[attr-defined]
+    [usage] = [redis_client.hgetall(key) for key in redis_client.scan_iter("*usage:*")]
+    assert {field: count for field, count in usage.items() if field} == {b"near|\na": b"3", b"near|\nd": b"2"}
+
+
+def test_a_change_of_the_rule_is_obeyed_within_the_version_check_interval(make: Make) -> None:
+    rule = make(60_000)
+    assert [limiter.check(RequestFactory().get("/")).allowed for _ in range(4)] == [True, True, True, False]
+    rule.limits.update(quota=5)
+    cache.invalidate()
+    assert [limiter.check(RequestFactory().get("/")).allowed for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra", "leaky_bucket", "sliding_window_log", "concurrency"])
+def test_only_windows_that_are_counted(make: Make, algorithm: str) -> None:
+    rule = make(500)
+    limit = rule.limits.get()
+    limit.algorithm = algorithm
+    with pytest.raises(ValidationError, match="cannot be counted in each process"):
+        limit.full_clean()
+    RuleLimit.objects.update(algorithm=algorithm)
+    left_out = RuleSet.from_snapshot(snapshot_of_rows()).left_out
+    assert [(each.rule, "cannot be counted in each process" in each.reason) for each in left_out] == [("near", True)]
+
+
+def test_no_window_is_shorter_than_the_interval(make: Make) -> None:
+    make(2_000, window_seconds=Decimal(1))
+    [left_out] = RuleSet.from_snapshot(snapshot_of_rows()).left_out
+    assert "not be shorter than the interval" in left_out.reason
+
+
+@pytest.mark.parametrize("interval", [-2, 3_600_001])
+def test_what_is_no_interval(make: Make, interval: int) -> None:
+    with pytest.raises(ValidationError, match="sync_interval_ms"):
+        Rule(slug="other", name="Other", sync_interval_ms=interval).full_clean()
+    with pytest.raises(IntegrityError, match="sync_interval"):
+        Rule.objects.create(slug="other", name="Other", sync_interval_ms=interval, mode="enforce")
+
+
+class TestAdmin:
+    LIMIT: dict[str, Any] = {"quota": 3, "window_seconds": 60}  # noqa: RUF012
+
+    def test_saves_an_interval(self, admin_client: Client) -> None:
+        assert admin_client.post(ADD_RULE, rule_form(self.LIMIT, sync_interval_ms="250")).status_code == 302
+        assert Rule.objects.get().sync_interval_ms == 250
+
+    def test_says_which_limit_it_cannot_be_for(self, admin_client: Client) -> None:
+        form = rule_form(self.LIMIT | {"algorithm": "token_bucket"}, sync_interval_ms="250")
+        response = admin_client.post(ADD_RULE, form)
+        assert "cannot be counted in each process" in response.content.decode()
+        assert not Rule.objects.exists()
+
+    @pytest.mark.parametrize(
+        ("interval", "says"),
+        [(250, "asks Redis once in 0.25"), (-1, "Each process counts for itself"), (None, ""), (0, "")],
+    )
+    def test_tells_what_it_means(self, interval: int | None, says: str) -> None:
+        rule = Rule(slug="near", name="Near", sync_interval_ms=interval)
+        told = sentences(RuleLimit(rule=rule, algorithm="fixed_window", quota=3, window_seconds=Decimal(60)))
+        assert says in told
+        assert ("process" in told) is bool(says)
+
+
+def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(-1)
+    now = [1_000.0]
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(get_engine().ledger, "_clock", lambda: now[0])  # type: ignore[attr-defined]
+    assert asked_for() == 3
+    for method in ("check", "publish"):
+        monkeypatch.setattr(get_engine().engine, method, fail)  # type: ignore[attr-defined]
+    RuleLimit.objects.update(quota=5)
+    cache.invalidate()
+    cache._kept.outdated = False  # as if another process had saved it
+    found = []
+    for _ in range(130):
+        found.append(asked_for())
+        now[0] += 0.1
+    assert [found[0], found[-1]] == [3, 5]
+
+
+def fail(*_given: Any, **_options: Any) -> None:
+    raise EngineUnavailable("made to fail")
+
+
+def asked_for() -> int:
+    """The quota by which a request is decided."""
+    return limiter.check(RequestFactory().get("/")).results[0].limit.quota
