@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_ratelimiter.admin.rules.admin import admin as rules
+from django_ratelimiter.admin.rules import admin as rules
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 
 from .pages import RULES, number, page_of, shown
