@@ -1,9 +1,70 @@
+"""Creates the tables, the row of `RuleSetState`, and exact collations on MySQL and MariaDB."""
+
+import time
+from decimal import Decimal
+from typing import Any
+
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.functions.comparison
+import django_ratelimiter.models.options
+import django_ratelimiter.models.people
 from django.conf import settings
 from django.db import migrations, models
 
-import django_ratelimiter.models.limits
+#: The columns whose texts must be told apart byte by byte, as Python and other databases do: slugs, names and digests.
+EXACT_COLUMNS = (
+    ("AccessEntry", "value"),
+    ("Rule", "slug"),
+    ("Tier", "slug"),
+    ("TierAssignment", "api_key_hash"),
+    ("TierAssignment", "partition"),
+    ("TopPartition", "partition"),
+    ("TopPartition", "rule_slug"),
+    ("UsageBatch", "batch_id"),
+    ("UsageBucket", "rule_slug"),
+    ("UsageBucket", "tier_slug"),
+    ("UsageEpisode", "name"),
+    ("UsageSample", "partition_hash"),
+    ("UsageSample", "rule_slug"),
+)
+
+
+def create_state(apps: Any, schema_editor: Any) -> None:
+    """Create the one row whose lock numbers the versions. Its epoch tells this database's count from another's."""
+    state = apps.get_model("django_ratelimiter", "RuleSetState")
+    state.objects.using(schema_editor.connection.alias).get_or_create(
+        id=1, defaults={"number": 0, "epoch": time.time_ns() // 1_000_000}
+    )
+
+
+def compare_bytes(apps: Any, schema_editor: Any) -> None:
+    """On MySQL and MariaDB, give each of these columns the collation of its character set that compares bytes.
+
+    Their default collations take "Api" for "api", and often "é" for "e": two digests would be one caller, and two rules
+    could not have slugs that differ only so.
+    """
+    connection = schema_editor.connection
+    if connection.vendor != "mysql":
+        return
+    for name, column in EXACT_COLUMNS:
+        model = apps.get_model("django_ratelimiter", name)
+        old = model._meta.get_field(column)
+        new = old.clone()
+        new.db_collation = f"{_character_set(connection, model._meta.db_table, old.column)}_bin"
+        new.set_attributes_from_name(column)
+        new.model = model
+        schema_editor.alter_field(model, old, new)
+
+
+def _character_set(connection: Any, table: str, column: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT character_set_name FROM information_schema.columns"
+            " WHERE table_schema = DATABASE() AND table_name = %s AND column_name = %s",
+            [table, column],
+        )
+        return str(cursor.fetchone()[0])
 
 
 class Migration(migrations.Migration):
@@ -30,12 +91,42 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='UsageEpisode',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=100, unique=True, verbose_name='name')),
+                ('began_at', models.DateTimeField(auto_now_add=True, verbose_name='began at')),
+            ],
+            options={
+                'verbose_name': 'usage episode',
+                'verbose_name_plural': 'usage episodes',
+                'ordering': ('-began_at', 'name'),
+            },
+        ),
+        migrations.CreateModel(
+            name='AccessEntry',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('action', models.CharField(choices=[('allow', 'allow: no rule is met'), ('deny', 'deny: every request is refused (403)')], default='deny', max_length=16, verbose_name='action')),
+                ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key')], max_length=16, verbose_name='kind')),
+                ('value', models.CharField(help_text='An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex.', max_length=200, verbose_name='value')),
+                ('expires_at', models.DateTimeField(blank=True, help_text='Empty = for good.', null=True, verbose_name='until')),
+                ('reason', models.CharField(blank=True, help_text='For operators.', max_length=200, verbose_name='reason')),
+            ],
+            options={
+                'verbose_name': 'access entry',
+                'verbose_name_plural': 'access entries',
+                'ordering': ('kind', 'value'),
+                'constraints': [models.UniqueConstraint(fields=('kind', 'value'), name='ratelimiter_access_entry_value', violation_error_message='There is an entry for this caller already. Change that one.')],
+            },
+        ),
+        migrations.CreateModel(
             name='Rule',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('slug', models.SlugField(help_text='Its name in responses, reports and fixtures. A new one starts its counters anew.', unique=True, verbose_name='slug')),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
-                ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='enforce', help_text='A rule in shadow counts whom it would refuse and refuses nobody.', max_length=16, verbose_name='mode')),
+                ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='shadow', help_text='Shadow: count which requests would be rejected, and reject none. Enforce: reject them.', max_length=16, verbose_name='mode')),
                 ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', verbose_name='methods')),
                 ('path', models.CharField(blank=True, help_text='“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”.', max_length=500, verbose_name='path')),
                 ('path_kind', models.CharField(choices=[('any', 'any path'), ('exact', 'exactly this path'), ('prefix', 'paths that start with it'), ('route', 'this route of urls.py')], default='any', max_length=16, verbose_name='path matches')),
@@ -45,6 +136,9 @@ class Migration(migrations.Migration):
                 ('missing_partition', models.CharField(choices=[('skip', 'does not meet this rule'), ('ip', 'is counted by IP address'), ('deny', 'is refused')], default='skip', help_text='An anonymous request has no user, and an unknown API key is none.', max_length=16, verbose_name='a request without such a value')),
                 ('failure_policy', models.CharField(choices=[('open', 'allow every request'), ('closed', 'refuse every request (503)'), ('local', 'count in each process, with a share of the quota')], default='local', max_length=16, verbose_name='while Redis is out of reach')),
                 ('cost', models.PositiveIntegerField(default=1, help_text='Units that one request spends.', validators=[django.core.validators.MinValueValidator(1)], verbose_name='cost')),
+                ('charge_when', models.CharField(choices=[('any', 'always'), ('success', 'if the response is a success'), ('failure', 'if the response is a failure')], db_default='any', default='any', help_text='A request spends when it comes, and what it spent is given back if its response turns out otherwise. A failure is a status of 400 or above, or a log-in that failed.', max_length=16, verbose_name='charge when')),
+                ('count_refusals', models.BooleanField(db_default=False, default=False, help_text='A refused request counts as well. Callers who keep asking may then be kept out for longer.', verbose_name='count refusals')),
+                ('sync_interval_ms', models.IntegerField(blank=True, help_text='Empty = Redis decides each request. Milliseconds = each process decides by what it has counted, and asks Redis once in so long. -1 = each process for itself, for good. Only for windows that are counted.', null=True, validators=[django.core.validators.MinValueValidator(-1), django.core.validators.MaxValueValidator(3600000)], verbose_name='count in each process for (ms)')),
                 ('priority', models.IntegerField(default=100, help_text='Every rule that matches applies; the lower number is decided and shown first.', verbose_name='priority')),
                 ('message', models.CharField(blank=True, help_text='Shown to the caller who is refused.', max_length=300, verbose_name='message')),
                 ('description', models.TextField(blank=True, help_text='For operators; callers never see it.', verbose_name='description')),
@@ -53,7 +147,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'rule',
                 'verbose_name_plural': 'rules',
                 'ordering': ('priority', 'slug'),
-                'constraints': [models.CheckConstraint(condition=models.Q(('cost__gte', 1)), name='ratelimiter_rule_cost')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('cost__gte', 1)), name='ratelimiter_rule_cost'), models.CheckConstraint(condition=models.Q(('sync_interval_ms', None), ('sync_interval_ms__range', (-1, 3600000)), _connector='OR'), name='ratelimiter_rule_sync_interval')],
             },
         ),
         migrations.CreateModel(
@@ -62,10 +156,12 @@ class Migration(migrations.Migration):
                 ('id', models.PositiveSmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
                 ('number', models.PositiveBigIntegerField(default=0, verbose_name='number')),
                 ('epoch', models.BigIntegerField(verbose_name='epoch')),
+                ('enforcement_enabled', models.BooleanField(db_default=True, default=True, verbose_name='enforcement enabled')),
             ],
             options={
                 'verbose_name': 'rule set state',
                 'verbose_name_plural': 'rule set state',
+                'permissions': [('switch_enforcement', 'Can stop and resume all enforcement')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='ratelimiter_state_one_row')],
             },
         ),
@@ -86,24 +182,63 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='TopPartition',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rule_slug', models.CharField(max_length=50, verbose_name='rule')),
+                ('granularity', models.CharField(choices=[('hour', 'hour'), ('day', 'day')], max_length=8, verbose_name='granularity')),
+                ('start', models.DateTimeField(verbose_name='start')),
+                ('partition', models.CharField(max_length=200, verbose_name='partition')),
+                ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
+                ('denied', models.PositiveBigIntegerField(default=0, verbose_name='denied')),
+            ],
+            options={
+                'verbose_name': 'heaviest partition',
+                'verbose_name_plural': 'heaviest partitions',
+                'ordering': ('-start', 'rule_slug', '-allowed', 'partition'),
+                'indexes': [models.Index(fields=['granularity', 'start'], name='ratelimiter_top_start')],
+                'constraints': [models.UniqueConstraint(fields=('rule_slug', 'granularity', 'start', 'partition'), name='ratelimiter_top_partition')],
+            },
+        ),
+        migrations.CreateModel(
             name='UsageBucket',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('rule_slug', models.CharField(max_length=50, verbose_name='rule')),
                 ('tier_slug', models.CharField(blank=True, default='', max_length=50, verbose_name='tier')),
-                ('granularity', models.CharField(choices=[('minute', 'minute')], default='minute', max_length=8, verbose_name='granularity')),
+                ('granularity', models.CharField(choices=[('minute', 'minute'), ('hour', 'hour'), ('day', 'day')], default='minute', max_length=8, verbose_name='granularity')),
                 ('start', models.DateTimeField(verbose_name='start')),
                 ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
                 ('denied', models.PositiveBigIntegerField(default=0, verbose_name='denied')),
                 ('shadow_denied', models.PositiveBigIntegerField(default=0, verbose_name='denied in shadow')),
                 ('soft_exceeded', models.PositiveBigIntegerField(default=0, verbose_name='soft quota exceeded')),
+                ('degraded', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='decided without Redis')),
+                ('partitions', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='partitions')),
             ],
             options={
                 'verbose_name': 'usage bucket',
                 'verbose_name_plural': 'usage buckets',
                 'ordering': ('-start', 'rule_slug', 'tier_slug'),
+                'permissions': [('view_usage_report', 'Can view usage reports')],
                 'indexes': [models.Index(fields=['granularity', 'start'], name='ratelimiter_usage_start')],
                 'constraints': [models.UniqueConstraint(fields=('rule_slug', 'tier_slug', 'granularity', 'start'), name='ratelimiter_usage_bucket')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UsageSample',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rule_slug', models.CharField(max_length=50, verbose_name='rule')),
+                ('minute', models.DateTimeField(verbose_name='minute')),
+                ('partition_hash', models.CharField(max_length=200, verbose_name='hash of the partition')),
+                ('count', models.PositiveBigIntegerField(verbose_name='requests')),
+            ],
+            options={
+                'verbose_name': 'usage sample',
+                'verbose_name_plural': 'usage samples',
+                'ordering': ('-minute', 'rule_slug', 'partition_hash'),
+                'indexes': [models.Index(fields=['minute'], name='ratelimiter_sample_minute'), models.Index(fields=['partition_hash', 'minute'], name='ratelimiter_sample_hash')],
+                'constraints': [models.UniqueConstraint(fields=('rule_slug', 'minute', 'partition_hash'), name='ratelimiter_usage_sample')],
             },
         ),
         migrations.CreateModel(
@@ -115,7 +250,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('summary', models.CharField(blank=True, max_length=255, verbose_name='summary')),
                 ('snapshot', models.JSONField(verbose_name='snapshot')),
-                ('author', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
+                ('author', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
             ],
             options={
                 'verbose_name': 'rule set version',
@@ -128,20 +263,28 @@ class Migration(migrations.Migration):
             name='RuleLimit',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('algorithm', models.CharField(choices=django_ratelimiter.models.limits.algorithm_choices, default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
-                ('quota', models.PositiveBigIntegerField(blank=True, help_text='Units per window.', null=True, verbose_name='quota')),
+                ('algorithm', models.CharField(choices=django_ratelimiter.models.options.algorithm_choices, default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
+                ('quota', models.PositiveBigIntegerField(blank=True, help_text='Units per window, or in progress at once.', null=True, verbose_name='quota')),
                 ('window_seconds', models.DecimalField(blank=True, decimal_places=6, help_text='60 = a minute, 3600 = an hour, 86400 = a day.', max_digits=16, null=True, verbose_name='window in seconds')),
-                ('burst', models.PositiveBigIntegerField(blank=True, help_text='What a full token bucket holds. Empty = the quota. Other algorithms have none.', null=True, verbose_name='burst')),
+                ('calendar', models.CharField(blank=True, choices=django_ratelimiter.models.options.calendar_choices, db_default='', default='', help_text='A unit of the calendar instead of a window.', max_length=16, verbose_name='calendar')),
+                ('timezone', models.CharField(blank=True, db_default='', default='', help_text='Whose midnight is meant. Empty = UTC.', max_length=64, verbose_name='time zone')),
+                ('anchor_day', models.PositiveSmallIntegerField(blank=True, help_text='1 to 31; in shorter months their last day. Empty = 1.', null=True, verbose_name='first day of the month')),
+                ('anchor', models.CharField(choices=django_ratelimiter.models.options.anchor_choices, db_default='clock', default='clock', max_length=16, verbose_name='windows begin')),
+                ('burst', models.PositiveBigIntegerField(blank=True, help_text='What a full bucket holds. Empty = the quota.', null=True, verbose_name='burst')),
+                ('refill', models.CharField(choices=django_ratelimiter.models.options.refill_choices, db_default='continuous', default='continuous', max_length=16, verbose_name='units come back')),
+                ('slots', models.PositiveSmallIntegerField(blank=True, help_text='Parts of the window, 1 to 100. Empty = 10.', null=True, verbose_name='slots')),
+                ('max_delay_ms', models.PositiveIntegerField(blank=True, db_default=0, default=0, help_text='For synchronous workers, which sleep meanwhile. 0 = refuse what would have to wait.', verbose_name='longest delay in milliseconds')),
                 ('soft_quota', models.PositiveBigIntegerField(blank=True, help_text='Requests beyond it still pass, and are counted and marked as such. Empty = none.', null=True, verbose_name='soft quota')),
                 ('unlimited', models.BooleanField(default=False, help_text='The tier is not limited by this rule; no numbers then.', verbose_name='unlimited')),
+                ('generation', models.PositiveIntegerField(db_default=0, default=0, editable=False, verbose_name='generation')),
                 ('rule', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='limits', to='django_ratelimiter.rule', verbose_name='rule')),
                 ('tier', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='limits', to='django_ratelimiter.tier', verbose_name='tier')),
             ],
             options={
                 'verbose_name': 'limit',
                 'verbose_name_plural': 'limits',
-                'ordering': (models.OrderBy(models.F('tier__rank'), nulls_last=True), 'window_seconds', 'pk'),
-                'constraints': [models.UniqueConstraint(fields=('rule', 'tier', 'algorithm', 'window_seconds'), name='ratelimiter_limit_of_tier'), models.UniqueConstraint(condition=models.Q(('tier', None)), fields=('rule', 'algorithm', 'window_seconds'), name='ratelimiter_limit_of_others', violation_error_message='Every other tier has a limit of this algorithm and window already.'), models.UniqueConstraint(condition=models.Q(('unlimited', True)), fields=('rule', 'tier'), name='ratelimiter_limit_unlimited_tier', violation_error_message='This tier is unlimited already.'), models.UniqueConstraint(condition=models.Q(('tier', None), ('unlimited', True)), fields=('rule',), name='ratelimiter_limit_unlimited_others', violation_error_message='Every other tier is unlimited already.'), models.CheckConstraint(condition=models.Q(models.Q(('burst__isnull', True), ('quota__isnull', True), ('soft_quota__isnull', True), ('unlimited', True), ('window_seconds__isnull', True)), models.Q(('quota__gte', 1), ('quota__isnull', False), ('unlimited', False), ('window_seconds__isnull', False)), _connector='OR'), name='ratelimiter_limit_numbers')],
+                'ordering': (models.OrderBy(models.F('tier__rank'), nulls_last=True), models.OrderBy(models.F('window_seconds'), nulls_last=True), 'pk'),
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('anchor', 'clock'), ('anchor_day', None), ('burst', None), ('calendar', ''), ('max_delay_ms', 0), ('quota', None), ('refill', 'continuous'), ('slots', None), ('soft_quota', None), ('timezone', ''), ('unlimited', True), ('window_seconds', None)), models.Q(('calendar', ''), ('quota__gte', 1), ('quota__isnull', False), ('unlimited', False), ('window_seconds__isnull', False)), models.Q(('quota__gte', 1), ('quota__isnull', False), ('unlimited', False), ('window_seconds', None), models.Q(('calendar', ''), _negated=True)), _connector='OR'), name='ratelimiter_limit_numbers'), models.CheckConstraint(condition=models.Q(models.Q(('timezone', ''), models.Q(('calendar', ''), _negated=True), _connector='OR'), models.Q(('anchor_day', None), models.Q(('anchor_day__range', (1, 31)), ('calendar', 'month')), _connector='OR')), name='ratelimiter_limit_calendar'), models.CheckConstraint(condition=models.Q(('slots', None), ('slots__range', (1, 100)), _connector='OR'), name='ratelimiter_limit_slots')],
             },
         ),
         migrations.CreateModel(
@@ -149,19 +292,61 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('api_key_hash', models.CharField(blank=True, default='', help_text='The SHA-256 digest of the key, in hex. The key itself is not kept.', max_length=64, validators=[django.core.validators.RegexValidator('\\A[0-9a-f]{64}\\Z', 'This is not a SHA-256 digest in lower-case hex.')], verbose_name='API key hash')),
+                ('partition', models.CharField(blank=True, db_default='', default='', help_text='A value that rules count by, kept as it is typed: “ip:192.0.2.7” or “ip:192.0.2.0/24”.', max_length=200, verbose_name='partition')),
+                ('multiplier', models.DecimalField(db_default=Decimal('1'), decimal_places=3, default=Decimal('1'), help_text='Of quota, burst and soft quota of every limit that is met. 2 = twice as much.', max_digits=8, validators=[django.core.validators.MinValueValidator(Decimal('0.001'))], verbose_name='multiplier')),
+                ('starts_at', models.DateTimeField(blank=True, help_text='Dated assignments go before those without a date.', null=True, verbose_name='from')),
+                ('ends_at', models.DateTimeField(blank=True, null=True, verbose_name='until')),
                 ('reason', models.CharField(blank=True, max_length=200, verbose_name='reason')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
-                ('created_by', models.ForeignKey(db_constraint=False, blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
-                ('group', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
+                ('created_by', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
+                ('group', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
                 ('tier', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='django_ratelimiter.tier', verbose_name='tier')),
-                ('user', models.ForeignKey(db_constraint=False, blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
+                ('user', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
             ],
             options={
                 'verbose_name': 'tier assignment',
                 'verbose_name_plural': 'tier assignments',
                 'ordering': ('-created_at', '-pk'),
-                'indexes': [models.Index(fields=['api_key_hash'], name='ratelimiter_assignment_key')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('api_key_hash', ''), ('group__isnull', True), ('user__isnull', False)), models.Q(('api_key_hash', ''), ('group__isnull', False), ('user__isnull', True)), models.Q(('group__isnull', True), ('user__isnull', True), models.Q(('api_key_hash', ''), _negated=True)), _connector='OR'), name='ratelimiter_assignment_one_subject', violation_error_message='Choose exactly one of user, group and API key.'), models.UniqueConstraint(fields=('user', 'tier'), name='ratelimiter_assignment_user', violation_error_message='This user is in this tier already.'), models.UniqueConstraint(fields=('group', 'tier'), name='ratelimiter_assignment_group', violation_error_message='This group is in this tier already.'), models.UniqueConstraint(condition=models.Q(('api_key_hash', ''), _negated=True), fields=('api_key_hash', 'tier'), name='ratelimiter_assignment_api_key', violation_error_message='This API key is in this tier already.')],
+                'indexes': [models.Index(fields=['api_key_hash'], name='ratelimiter_assignment_key'), models.Index(fields=['partition'], name='ratelimiter_assignment_part')],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('api_key_hash', ''), ('group', None), ('partition', ''), models.Q(('user', None), _negated=True)), models.Q(('api_key_hash', ''), ('partition', ''), ('user', None), models.Q(('group', None), _negated=True)), models.Q(('group', None), ('partition', ''), ('user', None), models.Q(('api_key_hash', ''), _negated=True)), models.Q(('api_key_hash', ''), ('group', None), ('user', None), models.Q(('partition', ''), _negated=True)), _connector='OR'), name='ratelimiter_assignment_one_subject', violation_error_message='Choose exactly one of user, group, API key and partition.'), models.CheckConstraint(condition=models.Q(('multiplier__gt', 0)), name='ratelimiter_assignment_multiplier', violation_error_message='The multiplier must be above 0.'), models.CheckConstraint(condition=models.Q(('starts_at', None), ('ends_at', None), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='ratelimiter_assignment_dates', violation_error_message='It must end after it has begun.')],
             },
+        ),
+        # Not within the tables: there Django 5.2 fails on MySQL and MariaDB, which have no such constraints.
+        migrations.AddConstraint(
+            model_name='rulelimit',
+            constraint=models.UniqueConstraint(models.F('rule'), models.F('tier'), models.F('algorithm'), django.db.models.functions.comparison.Coalesce('window_seconds', Decimal('0')), models.F('calendar'), models.F('timezone'), django.db.models.functions.comparison.Coalesce('anchor_day', 1), models.F('anchor'), models.F('refill'), django.db.models.functions.comparison.Coalesce('slots', 10), condition=models.Q(('unlimited', False)), name='ratelimiter_limit_of_tier', violation_error_message='This tier has a limit that counts the same already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='rulelimit',
+            constraint=models.UniqueConstraint(models.F('rule'), models.F('algorithm'), django.db.models.functions.comparison.Coalesce('window_seconds', Decimal('0')), models.F('calendar'), models.F('timezone'), django.db.models.functions.comparison.Coalesce('anchor_day', 1), models.F('anchor'), models.F('refill'), django.db.models.functions.comparison.Coalesce('slots', 10), condition=models.Q(('tier', None), ('unlimited', False)), name='ratelimiter_limit_of_others', violation_error_message='Every other tier has a limit that counts the same already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='rulelimit',
+            constraint=models.UniqueConstraint(condition=models.Q(('unlimited', True)), fields=('rule', 'tier'), name='ratelimiter_limit_unlimited_tier', violation_error_message='This tier is unlimited already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='rulelimit',
+            constraint=models.UniqueConstraint(condition=models.Q(('tier', None), ('unlimited', True)), fields=('rule',), name='ratelimiter_limit_unlimited_others', violation_error_message='Every other tier is unlimited already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='tierassignment',
+            constraint=models.UniqueConstraint(condition=models.Q(('ends_at', None), ('starts_at', None)), fields=('user', 'tier'), name='ratelimiter_assignment_user', violation_error_message='This user is in this tier already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='tierassignment',
+            constraint=models.UniqueConstraint(condition=models.Q(('ends_at', None), ('starts_at', None)), fields=('group', 'tier'), name='ratelimiter_assignment_group', violation_error_message='This group is in this tier already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='tierassignment',
+            constraint=models.UniqueConstraint(condition=models.Q(models.Q(('api_key_hash', ''), _negated=True), ('ends_at', None), ('starts_at', None)), fields=('api_key_hash', 'tier'), name='ratelimiter_assignment_api_key', violation_error_message='This API key is in this tier already.'),
+        ),
+        migrations.AddConstraint(
+            model_name='tierassignment',
+            constraint=models.UniqueConstraint(condition=models.Q(models.Q(('partition', ''), _negated=True), ('ends_at', None), ('starts_at', None)), fields=('partition', 'tier'), name='ratelimiter_assignment_partition', violation_error_message='This partition is in this tier already.'),
+        ),
+        migrations.RunPython(create_state, migrations.RunPython.noop, hints={"model_name": "rulesetstate"}),
+        # MySQL alters no table within a transaction that it could roll back.
+        migrations.RunPython(
+            compare_bytes, migrations.RunPython.noop, atomic=False, hints={"model_name": "usagebucket"}
         ),
     ]

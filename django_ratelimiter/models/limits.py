@@ -30,8 +30,6 @@ from .options import (
 from .rules import Rule
 from .tiers import Tier
 
-__all__ = ["RuleLimit", "algorithm_choices"]  # the first migration has the choices from here
-
 #: The columns that tell a tier's limits under a rule apart: a change of one starts the counters anew.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
@@ -59,7 +57,7 @@ class RuleLimit(models.Model):
     quota: `None` only where `unlimited`. window_seconds: also where there is a calendar. timezone: empty = UTC.
     Of the others, what is `None`, empty or 0 is not given; which of them an algorithm uses is in `options`.
     generation: part of the counters' names; raised to forget what is spent.
-    The database has the defaults, too: workers of the version before, and SQL, write rows without these columns.
+    The database has the defaults, too: rows that SQL writes may lack these columns.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))

@@ -108,7 +108,7 @@ class Rule(models.Model):
         max_length=16,
         choices=ChargeWhen.choices,
         default=ChargeWhen.ANY,
-        db_default="any",  # workers of the version before write rows without it
+        db_default="any",  # rows that SQL writes may lack it
         help_text=_(
             "A request spends when it comes, and what it spent is given back if its response turns out otherwise. "
             "A failure is a status of 400 or above, or a log-in that failed."
@@ -117,7 +117,7 @@ class Rule(models.Model):
     count_refusals = models.BooleanField(
         _("count refusals"),
         default=False,
-        db_default=False,  # workers of the version before write rows without it
+        db_default=False,  # rows that SQL writes may lack it
         help_text=_("A refused request counts as well. Callers who keep asking may then be kept out for longer."),
     )
     sync_interval_ms = models.IntegerField(

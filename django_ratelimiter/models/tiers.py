@@ -134,7 +134,7 @@ class TierAssignment(models.Model):
         max_length=200,
         blank=True,
         default="",
-        db_default="",  # workers of the version before write rows without it
+        db_default="",  # rows that SQL writes may lack it
         help_text=_("A value that rules count by, kept as it is typed: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
     )
     multiplier = models.DecimalField(

@@ -38,7 +38,7 @@ class UsageBucket(models.Model):
     degraded = models.PositiveBigIntegerField(
         _("decided without Redis"),
         default=0,
-        db_default=0,  # collectors of the version before write rows without it
+        db_default=0,  # rows that SQL writes may lack it
     )
     partitions = models.PositiveBigIntegerField(_("partitions"), null=True, blank=True)
 

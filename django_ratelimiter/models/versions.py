@@ -28,7 +28,7 @@ class RuleSetState(models.Model):
     enforcement_enabled = models.BooleanField(
         _("enforcement enabled"),
         default=True,
-        db_default=True,  # workers of the version before write rows without it
+        db_default=True,  # rows that SQL writes may lack it
     )
 
     class Meta:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
@@ -43,20 +41,6 @@ class TestNewRule:
 
     def test_a_program_makes_the_same(self) -> None:
         assert Rule.objects.create(slug="new", name="New").mode == "shadow"
-
-    @pytest.mark.django_db(transaction=True)
-    def test_rows_of_the_version_before_keep_their_mode(self) -> None:
-        app = "django_ratelimiter"
-        executor = MigrationExecutor(connection)
-        latest = executor.loader.graph.leaf_nodes(app)
-        executor.migrate([(app, "0012_hours_and_days_of_minutes")])
-        try:
-            old = executor.loader.project_state([(app, "0012_hours_and_days_of_minutes")]).apps
-            old.get_model(app, "Rule").objects.create(slug="old", name="Old")
-        finally:
-            executor = MigrationExecutor(connection)
-            executor.migrate(latest)
-        assert Rule.objects.get().mode == "enforce"
 
 
 class TestMessage:

@@ -34,7 +34,7 @@ class TestState:
     def _migrated(self) -> None:
         """Make the row as the migration does: an earlier test may have flushed it away."""
         RuleSetState.objects.all().delete()
-        migration = import_module("django_ratelimiter.migrations.0002_rule_set_state")
+        migration = import_module("django_ratelimiter.migrations.0001_initial")
         migration.create_state(apps, Mock(connection=connection))  # all it asks of a schema editor
 
     def test_migration_makes_the_one_row(self) -> None:
