@@ -31,7 +31,7 @@ from .decision import Decision, Result
 from .engine.breaker import open_breakers, when_switched
 from .exceptions import EngineUnavailable
 from .limiter.observer import observe
-from .usage.collector.lag import waiting
+from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and no longer than DEADLINE_MS.
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -88,7 +88,7 @@ class CollectorLag(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The metrics as they are now."""
         try:
-            values = waiting()
+            values = lag()
         except EngineUnavailable:
             return
         for metric, value in zip(self.describe(), values, strict=True):

@@ -25,9 +25,9 @@ from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .limiter.slots import Slot, pause
-from .usage.collector.alerts import Marks, tell
+from .usage.collector.alerts import Thresholds, send_alerts
 from .usage.collector.collect import collect
-from .usage.collector.lag import waiting
+from .usage.collector.lag import lag
 from .usage.collector.prune import prune
 
 P = ParamSpec("P")
@@ -43,21 +43,22 @@ _HEADER: Final = "ratelimit_slot"
 
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
-def collect_usage(**marks: Any) -> None:
+def collect_usage(**thresholds: Any) -> None:
     """Collect the usage of all closed minutes, tell of what is amiss, and delete what is past its time.
 
-    marks: see `usage.alarms.Marks`. While Redis is out of reach the task fails, one line each minute.
+    thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach the task fails, one line each
+    minute.
     """
-    waited = waiting()
+    lag_before = lag()
     collect()
-    tell(waited, Marks(**marks))
+    send_alerts(lag_before, Thresholds(**thresholds))
     prune()
 
 
 @shared_task(name="django_ratelimiter.watch_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
-def watch_usage(**marks: Any) -> None:
+def watch_usage(**thresholds: Any) -> None:
     """Tell of what is amiss without collecting: for a worker that is there when the collector is not."""
-    tell(waiting(), Marks(**marks))
+    send_alerts(lag(), Thresholds(**thresholds))
 
 
 def in_slot(

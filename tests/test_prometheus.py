@@ -27,7 +27,7 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import observer
 from django_ratelimiter.testing import RulesInForce, override_rules
-from django_ratelimiter.usage.collector.lag import Waiting, waiting
+from django_ratelimiter.usage.collector.lag import Lag, lag
 from example_project.redis_server import RedisServer
 
 from .urls import say_hello
@@ -277,14 +277,14 @@ def test_without_an_observer_the_path_is_left_as_it_is() -> None:
 
 
 def test_what_waits_is_told_by_its_oldest_minute() -> None:
-    assert waiting() == Waiting(0.0, 0)
+    assert lag() == Lag(0.0, 0)
     now_us = time.time_ns() // 1_000
     for minutes in (10, 3, 0):  # this minute has not ended
         get_engine().check([Charge("key", Limit(9, 60), usage="rule|")], now_us=now_us - minutes * MINUTE_US)
-    found = waiting()
+    found = lag()
     assert found.batches == 2
     assert 540 <= found.seconds <= 601
-    assert waiting().batches == 2  # asking takes nothing away
+    assert lag().batches == 2  # asking takes nothing away
     assert REGISTRY.get_sample_value("ratelimiter_batches_waiting") == 2
     assert 540 <= (REGISTRY.get_sample_value("ratelimiter_collector_lag_seconds") or 0) <= 602
 

@@ -16,9 +16,9 @@ from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...rules import cache
-from ...usage.collector.alerts import Marks, tell
+from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
-from ...usage.collector.lag import waiting
+from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
 
 
@@ -33,14 +33,16 @@ class Command(BaseCommand):
             ("collect", "Move the usage that Redis counted to the database. Run it each minute."),
             ("watch", "Tell of rules that refuse much and of collecting that is behind, as `collect` does."),
         ):
-            _add_marks(commands.add_parser(name, help=text))
+            _add_thresholds(commands.add_parser(name, help=text))
         commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
         commands.add_parser("on", help="Resume enforcement.")
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
         try:
-            self._marks = Marks(**{name: value for name, value in options.items() if name in Marks.__slots__})
+            self._thresholds = Thresholds(
+                **{name: value for name, value in options.items() if name in Thresholds.__slots__}
+            )
         except ValueError as error:
             raise CommandError(str(error)) from error
         getattr(self, subcommand)()
@@ -48,22 +50,22 @@ class Command(BaseCommand):
     def watch(self) -> None:
         """Tell of what is amiss: by the log and by signals, once when it begins."""
         try:
-            waited = waiting()
-            tell(waited, self._marks)
+            found = lag()
+            send_alerts(found, self._thresholds)
         except (EngineUnavailable, DatabaseError) as error:
             raise CommandError(_("It cannot be asked now: %s") % error) from error
-        if not waited.batches:
+        if not found.batches:
             self.stdout.write(_("Nothing waits to be collected."))
             return
-        batches = ngettext("%d batch waits", "%d batches wait", waited.batches) % waited.batches
-        self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": waited.seconds})
+        batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
+        self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds})
 
     def collect(self) -> None:
         """Collect the usage, and say what came."""
         try:
-            waited = waiting()
+            lag_before = lag()
             collected = collect(self._progress())
-            tell(waited, self._marks)
+            send_alerts(lag_before, self._thresholds)
             deleted = prune()
         except EngineUnavailable as error:
             raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
@@ -129,9 +131,9 @@ class Command(BaseCommand):
         self.stdout.write(told)
 
 
-def _add_marks(command: ArgumentParser) -> None:
-    """What is worth telling of, see `Marks`."""
-    usual = Marks()
+def _add_thresholds(command: ArgumentParser) -> None:
+    """What is worth telling of, see `Thresholds`."""
+    usual = Thresholds()
     percent = "Tell of a rule that refuses more than this share of its requests: %(default)s."
     command.add_argument("--percent", type=float, default=usual.percent, help=percent)
     command.add_argument("--minutes", type=int, default=usual.minutes, help="In so many minutes: %(default)s.")

@@ -18,19 +18,19 @@ from django.db.models import F, QuerySet, Sum
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, refusal_rate_exceeded
 from ..times import Step, floor, stored
-from .lag import Waiting, engine_time
+from .lag import Lag, engine_time
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: An episode is over when there is no more than this share of what began it.
-OVER: Final = 0.75
+END_SHARE: Final = 0.75
 
 REFUSING: Final = "refusing:"
 BEHIND: Final = "behind"
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Thresholds:
     """What is worth telling.
 
     percent: a rule has refused more than this share of the requests that met it in the last `minutes` minutes, if they
@@ -48,7 +48,7 @@ class Marks:
             raise ValueError(f"percent: above 0 and up to 100; minutes, least and behind: above 0. Not {self}.")
 
 
-class Refusals(NamedTuple):
+class RefusalRate(NamedTuple):
     """What a rule has decided in some minutes, in requests."""
 
     rule: str
@@ -66,36 +66,36 @@ def now() -> datetime:
     return datetime.fromtimestamp(engine_time(), UTC)
 
 
-def tell(waited: Waiting, marks: Marks) -> None:
+def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
     """Tell of what has begun, and note what is over. waited: what waited before it was collected just now."""
-    _tell_if_behind(waited, marks)
+    _alert_if_behind(lag, thresholds)
     # Before its counts are read: what another collector finds begun meanwhile is for that one to end.
     known = _episodes().filter(name__startswith=REFUSING)
     before = list(known.values_list("name", flat=True))
-    refusals = list(_refusals(marks.minutes))
-    for each in refusals:
-        if each.percent > marks.percent and each.requests >= marks.least and _begins(REFUSING + each.rule):
-            _tell_of(each, marks.minutes)
-    still = {REFUSING + each.rule for each in refusals if each.percent > marks.percent * OVER}
+    rates = list(_refusal_rates(thresholds.minutes))
+    for each in rates:
+        if each.percent > thresholds.percent and each.requests >= thresholds.least and _is_first(REFUSING + each.rule):
+            _send_refusal_rate(each, thresholds.minutes)
+    still = {REFUSING + each.rule for each in rates if each.percent > thresholds.percent * END_SHARE}
     known.filter(name__in=set(before) - still).delete()
 
 
-def _tell_if_behind(waited: Waiting, marks: Marks) -> None:
-    if waited.seconds > marks.behind:
-        if _begins(BEHIND):
-            logger.warning("Collecting usage is behind by %d s; batches waiting: %d.", waited.seconds, waited.batches)
-            collector_behind.send_robust(Waiting, seconds=waited.seconds, batches=waited.batches)
-    elif waited.seconds <= marks.behind * OVER:
+def _alert_if_behind(lag: Lag, thresholds: Thresholds) -> None:
+    if lag.seconds > thresholds.behind:
+        if _is_first(BEHIND):
+            logger.warning("Collecting usage is behind by %d s; batches waiting: %d.", lag.seconds, lag.batches)
+            collector_behind.send_robust(Lag, seconds=lag.seconds, batches=lag.batches)
+    elif lag.seconds <= thresholds.behind * END_SHARE:
         _episodes().filter(name=BEHIND).delete()
 
 
-def _tell_of(refusals: Refusals, minutes: int) -> None:
-    rule, denied, requests = refusals
-    logger.warning("Rule %s refused %d of %d requests in %d minutes.", *refusals, minutes, extra={"rule": rule})
-    refusal_rate_exceeded.send_robust(Refusals, rule=rule, denied=denied, requests=requests, minutes=minutes)
+def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
+    rule, denied, requests = rate
+    logger.warning("Rule %s refused %d of %d requests in %d minutes.", *rate, minutes, extra={"rule": rule})
+    refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, denied=denied, requests=requests, minutes=minutes)
 
 
-def _refusals(minutes: int) -> Iterator[Refusals]:
+def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
     """Of each rule, in the last minutes that have ended."""
     end = floor(now(), Step.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
@@ -109,10 +109,10 @@ def _refusals(minutes: int) -> Iterator[Refusals]:
         .annotate(refused=Sum("denied"), met=Sum(F("allowed") + F("denied") + F("shadow_denied")))
     )
     for row in sums:
-        yield Refusals(row["rule_slug"], int(row["refused"]), int(row["met"]))
+        yield RefusalRate(row["rule_slug"], int(row["refused"]), int(row["met"]))
 
 
-def _begins(name: str) -> bool:
+def _is_first(name: str) -> bool:
     """Whether this is news; from now on it is not, for any process."""
     return _episodes().get_or_create(name=name)[1]
 

@@ -10,7 +10,7 @@ from ...engine.usage import minute_of
 from ...exceptions import EngineUnavailable
 
 
-class Waiting(NamedTuple):
+class Lag(NamedTuple):
     """What waits to be collected.
 
     seconds: since the oldest minute that waits has ended; 0 = nothing waits. Where all is well that is no more than
@@ -21,13 +21,13 @@ class Waiting(NamedTuple):
     batches: int
 
 
-def waiting() -> Waiting:
+def lag() -> Lag:
     """Ask the engine what waits, and leave it there; minutes that have ended are closed. Raises EngineUnavailable."""
     batches = get_engine().take_usage()
     if not batches:
-        return Waiting(0.0, 0)
+        return Lag(0.0, 0)
     ended = (min(map(minute_of, batches)) + 1) * 60
-    return Waiting(max(engine_time() - ended, 0.0), len(batches))
+    return Lag(max(engine_time() - ended, 0.0), len(batches))
 
 
 def engine_time() -> float:

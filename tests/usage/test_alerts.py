@@ -21,13 +21,13 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.models import UsageBucket, UsageEpisode
 from django_ratelimiter.tasks import collect_usage, watch_usage
 from django_ratelimiter.usage.collector import alerts
-from django_ratelimiter.usage.collector.alerts import Marks, tell
-from django_ratelimiter.usage.collector.lag import Waiting
+from django_ratelimiter.usage.collector.alerts import Thresholds, send_alerts
+from django_ratelimiter.usage.collector.lag import Lag
 from django_ratelimiter.usage.times import Step, floor, now, stored
 
 pytestmark = pytest.mark.django_db
 
-NOTHING = Waiting(0.0, 0)
+NOTHING = Lag(0.0, 0)
 NOW = now()
 Sent = list[dict[str, Any]]
 
@@ -71,7 +71,7 @@ def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
     for denied, told in ((50, 0), (51, 1), (99, 1), (45, 1), (51, 1), (37, 1), (51, 2)):
         decided("strict", denied=denied, allowed=100 - denied)
         decided("mild", denied=10, allowed=90)
-        tell(NOTHING, Marks())
+        send_alerts(NOTHING, Thresholds())
         assert len(sent) == told, denied
     assert sent[0] == told_of("strict", 51, 100)
     [record, _] = caplog.records
@@ -81,12 +81,12 @@ def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
 
 def test_no_requests_end_it_and_few_begin_nothing(sent: Sent) -> None:
     decided("rare", denied=99)
-    tell(NOTHING, Marks())
+    send_alerts(NOTHING, Thresholds())
     assert sent == []
-    tell(NOTHING, Marks(least=99))
+    send_alerts(NOTHING, Thresholds(least=99))
     assert sent == [told_of("rare", 99, 99)]
     UsageBucket.objects.all().delete()
-    tell(NOTHING, Marks())
+    send_alerts(NOTHING, Thresholds())
     assert not UsageEpisode.objects.exists()
 
 
@@ -96,21 +96,21 @@ def test_minutes_are_added_up_for_all_tiers_and_others_are_left_out(sent: Sent) 
     start = UsageBucket.objects.order_by("-start")[1].start
     UsageBucket.objects.create(rule_slug="spread", tier_slug="pro", start=start, allowed=100, shadow_denied=20)
     UsageBucket.objects.create(rule_slug="spread", granularity="hour", start=start, denied=1_000)
-    tell(NOTHING, Marks(minutes=3, percent=50))
+    send_alerts(NOTHING, Thresholds(minutes=3, percent=50))
     assert sent == []  # 120 of 240
-    tell(NOTHING, Marks(minutes=3, percent=49.9))
+    send_alerts(NOTHING, Thresholds(minutes=3, percent=49.9))
     assert sent == [told_of("spread", 120, 240, 3)]
 
 
 def test_what_a_rule_in_shadow_would_refuse_is_no_refusal(sent: Sent) -> None:
     decided("trial", shadow_denied=1_000)
-    tell(NOTHING, Marks())
+    send_alerts(NOTHING, Thresholds())
     assert sent == []
 
 
 def test_a_collector_that_is_behind_is_told_of_until_it_has_caught_up(sent: Sent) -> None:
     for seconds, told in ((300.0, 0), (301.0, 1), (900.0, 1), (299.0, 1), (301.0, 1), (225.0, 1), (301.0, 2)):
-        tell(Waiting(seconds, 7), Marks())
+        send_alerts(Lag(seconds, 7), Thresholds())
         assert len(sent) == told, seconds
     assert sent[0] == {"seconds": 301.0, "batches": 7}
 
@@ -191,7 +191,7 @@ def test_a_receiver_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture)
 
     signals.collector_behind.connect(fail)
     try:
-        tell(Waiting(301.0, 7), Marks())
+        send_alerts(Lag(301.0, 7), Thresholds())
     finally:
         signals.collector_behind.disconnect(fail)
     assert "broken on purpose" in caplog.text
@@ -199,20 +199,20 @@ def test_a_receiver_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture)
 
 def test_what_begins_while_another_one_looks_is_told_of_once(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector whose counts are older ends no episode that it has not seen."""
-    read = alerts._refusals
+    read = alerts._refusal_rates
 
-    def read_early(minutes: int) -> list[alerts.Refusals]:
+    def read_early(minutes: int) -> list[alerts.RefusalRate]:
         found = list(read(minutes))
         with monkeypatch.context() as patch:
-            patch.setattr(alerts, "_refusals", read)
+            patch.setattr(alerts, "_refusal_rates", read)
             decided("strict", denied=60, allowed=40)
-            tell(NOTHING, Marks())  # the other one
+            send_alerts(NOTHING, Thresholds())  # the other one
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(alerts, "_refusals", read_early)
-        tell(NOTHING, Marks())
-    tell(NOTHING, Marks())
+        patch.setattr(alerts, "_refusal_rates", read_early)
+        send_alerts(NOTHING, Thresholds())
+    send_alerts(NOTHING, Thresholds())
     assert sent == [told_of("strict", 60, 100)]
 
 
@@ -222,7 +222,7 @@ def test_of_collectors_that_run_at_once_one_tells(sent: Sent) -> None:
 
     def run() -> None:
         together.wait(10)
-        tell(Waiting(301.0, 7), Marks())
+        send_alerts(Lag(301.0, 7), Thresholds())
         connection.close()
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -234,6 +234,6 @@ def test_of_collectors_that_run_at_once_one_tells(sent: Sent) -> None:
 
 
 def test_the_log_has_no_plural_of_one(sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
-    tell(Waiting(301.0, 1), Marks())
+    send_alerts(Lag(301.0, 1), Thresholds())
     [record] = caplog.records
     assert record.getMessage() == "Collecting usage is behind by 301 s; batches waiting: 1."
