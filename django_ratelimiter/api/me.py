@@ -23,7 +23,7 @@ from ..limiter.templates import NEVER
 from ..models import TopPartition, UsageSample
 from ..rules import cache
 from ..rules.ruleset import RuleRecord, TierRecord
-from ..usage.times import Step, aware, buckets, floor, now, stored
+from ..usage.times import Granularity, aware, buckets, floor, now, stored
 
 DAYS: Final = 30
 
@@ -127,7 +127,7 @@ def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
-    start = stored(floor(datetime.combine(first, time(12), zone), Step.DAY, zone))
+    start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
     known: dict[tuple[date, str], Day] = {}
     for day in (*_heaviest(digests, start, zone), *_sampled(digests, start, zone)):
         other = known.setdefault((day.date, day.rule), day)
@@ -149,7 +149,7 @@ def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iter
 
 def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
     # Days are told apart by their starts: MySQL and MariaDB know no time zones unless an operator has loaded them.
-    starts = list(buckets(aware(start), now(), Step.DAY, zone))
+    starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
     latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
     # By an index on these two; rules are told apart here, for a database might prefer them to the index.
     rows = (

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from ..rules.ruleset import MODES
 from ..usage.reports import totals
 from ..usage.reports.totals import Period
-from ..usage.times import Step
+from ..usage.times import Granularity
 from .pagination import LARGEST_PAGE, RANGES
 
 DEFAULT: Final = "24h"
@@ -100,7 +100,7 @@ class TotalsQuery(PeriodQuery):
 
 class UsageQuery(TotalsQuery):
     granularity = serializers.ChoiceField(
-        [step.value for step in Step],
+        [granularity.value for granularity in Granularity],
         required=False,
         help_text="How wide a bucket is; else minutes for up to 3 hours, hours for up to 8 days, days beyond, "
         "and wider ones where these are deleted.",
@@ -109,7 +109,7 @@ class UsageQuery(TotalsQuery):
 
 class PartitionsQuery(PeriodQuery):
     granularity = serializers.ChoiceField(
-        [Step.HOUR.value, Step.DAY.value],
+        [Granularity.HOUR.value, Granularity.DAY.value],
         required=False,
         help_text="Whether the heaviest of each hour are added up, or those of each day; else days beyond 8 days, "
         "and where hours are deleted.",

@@ -17,9 +17,9 @@ from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.ruleset import RuleRecord
 from ..throttling import RuleThrottle
-from ..usage.reports import coverage, partitions, totals
-from ..usage.reports.coverage import Period, Piece
-from ..usage.times import Step, floor
+from ..usage.reports import partitions, totals
+from ..usage.reports.coverage import BucketRange, Period, read_coverage
+from ..usage.times import Granularity, floor
 from . import me, serializers
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
@@ -87,10 +87,10 @@ class Partitions(_Report):
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
-        granularity = Step(query.get("granularity") or partitions.unit(span, coverage.kept()))
+        granularity = Granularity(query.get("granularity") or partitions.unit(span, read_coverage()))
         start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
-            rows.filter(Piece(granularity, start, span.end).condition)
+            rows.filter(BucketRange(granularity, start, span.end).condition)
             .values("partition")
             .annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
             .order_by(f"-sum_{query['by']}", "partition")
@@ -109,10 +109,10 @@ class Usage(_Report):
         query = asked(self.query_class, request)
         span, granularity = query["span"], query.get("granularity")
         if granularity is None:
-            kept = coverage.kept()
-            span = kept.widened(span)
-            granularity = kept.step(span)
-        rows = UsageBucket.objects.filter(Piece(granularity, *span).condition)
+            coverage = read_coverage()
+            span = coverage.widen(span)
+            granularity = coverage.granularity(span)
+        rows = UsageBucket.objects.filter(BucketRange(granularity, *span).condition)
         for name in ("rule", "tier"):
             if name in query:
                 rows = rows.filter(**{f"{name}_slug": query[name]})

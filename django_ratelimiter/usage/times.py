@@ -9,7 +9,7 @@ from enum import StrEnum
 from django.utils import timezone
 
 
-class Step(StrEnum):
+class Granularity(StrEnum):
     """How wide one bucket of a series is."""
 
     MINUTE = "minute"
@@ -41,12 +41,12 @@ def start_of(minute: int) -> datetime:
     return datetime.fromtimestamp(minute * 60, UTC)
 
 
-def floor(moment: datetime, step: Step, zone: tzinfo) -> datetime:
+def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
     """The start, in UTC, of the step of this time zone's clock that the moment lies in."""
     local = moment.astimezone(zone)
-    if step is Step.DAY:
+    if granularity is Granularity.DAY:
         return datetime.combine(local.date(), time.min, zone).astimezone(UTC)
-    if step is Step.MINUTE:
+    if granularity is Granularity.MINUTE:
         return local.replace(second=0, microsecond=0).astimezone(UTC)
     hour = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two
     start = hour.astimezone(UTC)
@@ -63,13 +63,17 @@ def floor(moment: datetime, step: Step, zone: tzinfo) -> datetime:
     return max(each for each in begun if each <= moment)
 
 
-def buckets(start: datetime, end: datetime, step: Step, zone: tzinfo) -> Iterator[datetime]:
+def buckets(start: datetime, end: datetime, granularity: Granularity, zone: tzinfo) -> Iterator[datetime]:
     """The starts, in UTC, of all steps that [start, end) touches. A day has 23 to 25 hours where clocks change."""
-    width = {Step.MINUTE: timedelta(minutes=1), Step.HOUR: timedelta(hours=1), Step.DAY: timedelta(hours=36)}[step]
-    at = floor(start, step, zone)
+    width = {
+        Granularity.MINUTE: timedelta(minutes=1),
+        Granularity.HOUR: timedelta(hours=1),
+        Granularity.DAY: timedelta(hours=36),
+    }[granularity]
+    at = floor(start, granularity, zone)
     while at < end:
         yield at
-        following = floor(at + width, step, zone)
-        if following == at:  # a clock that is put back by half an hour makes an hour of 90 minutes
-            following = floor(at + 2 * width, step, zone)
-        at = following
+        next_start = floor(at + width, granularity, zone)
+        if next_start == at:  # a clock that is put back by half an hour makes an hour of 90 minutes
+            next_start = floor(at + 2 * width, granularity, zone)
+        at = next_start

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_ratelimiter.models import Tier, TopPartition, UsageBucket
-from django_ratelimiter.usage.times import Step, floor, stored
+from django_ratelimiter.usage.times import Granularity, floor, stored
 
 from .conftest import KEY, MakeRule, bucket, moment
 
@@ -148,7 +148,7 @@ class TestUsage:
     def test_wider_buckets_where_narrow_ones_are_deleted(self, as_staff: Client) -> None:
         now = timezone.now()
         for days, granularity in ((0, "minute"), (20, "hour"), (30, "hour"), (120, "day")):
-            at = floor(now - timedelta(days=days), Step(granularity), timezone.get_default_timezone())
+            at = floor(now - timedelta(days=days), Granularity(granularity), timezone.get_default_timezone())
             UsageBucket.objects.create(rule_slug="rule", granularity=granularity, start=stored(at), allowed=days)
         for days, granularity in ((20, "hour"), (120, "day")):
             until = (now - timedelta(days=days) + timedelta(minutes=1)).isoformat()
@@ -206,7 +206,7 @@ class TestPartitions:
     @pytest.mark.parametrize(("days", "granularity"), [(0, "hour"), (120, "day")])
     def test_of_all_that_the_period_touches(self, as_staff: Client, days: int, granularity: str) -> None:
         at = timezone.now() - timedelta(days=days)
-        start = floor(at, Step(granularity), timezone.get_default_timezone())
+        start = floor(at, Granularity(granularity), timezone.get_default_timezone())
         UsageBucket.objects.create(rule_slug="gone", granularity=granularity, start=stored(start))
         TopPartition.objects.create(
             rule_slug="gone", granularity=granularity, start=stored(start), partition="x", allowed=5

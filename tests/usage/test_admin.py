@@ -17,7 +17,7 @@ from django.utils import timezone, translation
 
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage.times import Step, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -39,7 +39,7 @@ def log_in(client: Client, *permissions: str) -> Client:
 
 
 def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: int) -> UsageBucket:
-    minute = floor(now(), Step.MINUTE, timezone.get_current_timezone()) - timedelta(minutes=minutes_ago)
+    minute = floor(now(), Granularity.MINUTE, timezone.get_current_timezone()) - timedelta(minutes=minutes_ago)
     return UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=stored(minute), **figures)
 
 

@@ -23,7 +23,7 @@ from django_ratelimiter.tasks import collect_usage, watch_usage
 from django_ratelimiter.usage.collector import alerts
 from django_ratelimiter.usage.collector.alerts import Thresholds, send_alerts
 from django_ratelimiter.usage.collector.lag import Lag
-from django_ratelimiter.usage.times import Step, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +56,7 @@ def _no_minute_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def decided(rule: str, minutes_ago: int = 1, **counts: int) -> None:
     """What a rule has decided in one minute, instead of what was written there before."""
-    start = stored(floor(NOW, Step.MINUTE, UTC) - timedelta(minutes=minutes_ago))
+    start = stored(floor(NOW, Granularity.MINUTE, UTC) - timedelta(minutes=minutes_ago))
     UsageBucket.objects.filter(rule_slug=rule, start=start).delete()
     UsageBucket.objects.create(rule_slug=rule, granularity="minute", start=start, **counts)
 

@@ -20,7 +20,7 @@ from django_ratelimiter.usage.reports import busiest, coverage, partitions
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.reports.partitions import Heavy
 from django_ratelimiter.usage.reports.totals import last
-from django_ratelimiter.usage.times import Step, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from .test_admin import REPORT, lines, log_in, shown, text_of
 
@@ -38,21 +38,25 @@ def staff(client: Client) -> Client:
 
 def count(ago: timedelta, rule: str = "search", tier: str = "free", **figures: Any) -> None:
     """Usage of so long ago, in its minute, its hour and its day."""
-    for step in Step:
-        seen = {name: value for name, value in figures.items() if step is not Step.MINUTE or name != "partitions"}
+    for granularity in Granularity:
+        seen = {
+            name: value
+            for name, value in figures.items()
+            if granularity is not Granularity.MINUTE or name != "partitions"
+        }
         UsageBucket.objects.create(
-            rule_slug=rule, tier_slug=tier, granularity=step, start=stored(start_of(ago, step)), **seen
+            rule_slug=rule, tier_slug=tier, granularity=granularity, start=stored(start_of(ago, granularity)), **seen
         )
 
 
-def start_of(ago: timedelta, step: Step) -> datetime:
-    return floor(now() - ago, step, timezone.get_default_timezone())
+def start_of(ago: timedelta, granularity: Granularity) -> datetime:
+    return floor(now() - ago, granularity, timezone.get_default_timezone())
 
 
 def weigh(ago: timedelta, partition: str, allowed: int, denied: int, rule: str = "search") -> None:
     """A heavy partition of so long ago, in its hour and its day."""
-    for step in (Step.HOUR, Step.DAY):
-        at = {"granularity": step, "start": stored(start_of(ago, step))}
+    for granularity in (Granularity.HOUR, Granularity.DAY):
+        at = {"granularity": granularity, "start": stored(start_of(ago, granularity))}
         row, _created = TopPartition.objects.get_or_create(rule_slug=rule, partition=partition, **at)
         row.allowed, row.denied = row.allowed + allowed, row.denied + denied
         row.save()
@@ -161,11 +165,11 @@ class TestClients:
     def test_over_time(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50, partitions=7)
         count(3 * HOUR, tier="pro", allowed=50, partitions=4)
-        moments = partitions.met(last(DAY), Step.HOUR, "search")
+        moments = partitions.met(last(DAY), Granularity.HOUR, "search")
         assert len(moments) in (24, 25)
         assert [moment.partitions for moment in moments if moment.partitions is not None] == [11]
         assert [
-            each.partitions for each in partitions.met(last(DAY), Step.HOUR, "search", "pro") if each.partitions
+            each.partitions for each in partitions.met(last(DAY), Granularity.HOUR, "search", "pro") if each.partitions
         ] == [4]
         page = text_of(staff.get(RULE))
         assert "Different clients per hour" in page
@@ -201,24 +205,24 @@ class TestClients:
             count(hour * HOUR, rule=f"any-{hour}", allowed=1)
         days: dict[datetime, int] = {}
         for hour in range(24 * 12):
-            start = start_of(hour * HOUR, Step.HOUR)
+            start = start_of(hour * HOUR, Granularity.HOUR)
             TopPartition.objects.create(
                 rule_slug="search", granularity="hour", start=stored(start), partition="aaaa", allowed=1
             )
-            day = start_of(hour * HOUR, Step.DAY)
+            day = start_of(hour * HOUR, Granularity.DAY)
             days[day] = days.get(day, 0) + 1
         for day, allowed in days.items():
             TopPartition.objects.create(
                 rule_slug="search", granularity="day", start=stored(day), partition="aaaa", allowed=allowed
             )
         period = last(10 * DAY)
-        whole = partitions.hours(period, coverage.kept())
+        whole = partitions.hours(period, coverage.read_coverage())
         assert partitions.heaviest(period, "search") == [Heavy("aaaa", (whole.end - whole.start) // HOUR, 0)]
 
 
 class TestBusiestHours:
     def test_by_the_hour_of_the_day(self, staff: Client) -> None:
-        began = floor(now(), Step.HOUR, timezone.get_default_timezone())
+        began = floor(now(), Granularity.HOUR, timezone.get_default_timezone())
         ago = now() - began + HOUR / 2
         for days in range(7):
             count(ago + days * DAY, rule=f"rule-{days}", allowed=10)

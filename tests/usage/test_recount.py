@@ -25,7 +25,7 @@ from django_ratelimiter.usage.reports import busiest, coverage, partitions
 from django_ratelimiter.usage.reports import totals as reports
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR, Period
 from django_ratelimiter.usage.reports.totals import Figures
-from django_ratelimiter.usage.times import Step
+from django_ratelimiter.usage.times import Granularity
 
 pytestmark = pytest.mark.django_db
 
@@ -141,9 +141,11 @@ def recount(told: Iterable[Told], key: Callable[[Told], Hashable]) -> dict[Hasha
     return dict(sums)
 
 
-def on_the_wall(moment: datetime, step: Step, zone: ZoneInfo) -> str:
+def on_the_wall(moment: datetime, granularity: Granularity, zone: ZoneInfo) -> str:
     """What a clock of that place shows, as far as the step needs it; with what tells one 2 o'clock from another."""
-    form = {Step.MINUTE: "%Y-%m-%d %H:%M %z", Step.HOUR: "%Y-%m-%d %H %z", Step.DAY: "%Y-%m-%d"}[step]
+    form = {Granularity.MINUTE: "%Y-%m-%d %H:%M %z", Granularity.HOUR: "%Y-%m-%d %H %z", Granularity.DAY: "%Y-%m-%d"}[
+        granularity
+    ]
     return moment.astimezone(zone).strftime(form)
 
 
@@ -155,21 +157,21 @@ def within(scene: Scene, period: Period, rule: str | None = None, tier: str | No
     ]
 
 
-def compare(scene: Scene, period: Period, *steps: Step, zone: ZoneInfo | None = None) -> None:
+def compare(scene: Scene, period: Period, *granularities: Granularity, zone: ZoneInfo | None = None) -> None:
     """Totals and series of this period, of all rules and of each, agree with the recount."""
     zone = zone or scene.reader
-    shown = coverage.kept().widened(period)
+    shown = coverage.read_coverage().widen(period)
     totals = {(rule, tier): figures for rule, tier, figures in reports.totals(period)}
     assert totals == recount(within(scene, shown), lambda each: (each.rule, each.tier))
-    for step in steps:
+    for granularity in granularities:
         for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
-            points = reports.series(period, rule, tier, step=step)
-            found = {on_the_wall(point.start, step, zone): point.figures for point in points}
+            points = reports.series(period, rule, tier, granularity=granularity)
+            found = {on_the_wall(point.start, granularity, zone): point.figures for point in points}
             assert len(found) == len(points), "every step stands there once"
             assert points[0].start == shown.start
             assert points[-1].end == shown.end
             told = within(scene, shown, rule, tier)
-            expected = recount(told, lambda each, step=step: on_the_wall(each.at, step, zone))  # type: ignore[misc]
+            expected = recount(told, lambda each, granularity=granularity: on_the_wall(each.at, granularity, zone))  # type: ignore[misc]
             assert {start: figures for start, figures in found.items() if figures != Figures()} == expected
 
 
@@ -185,10 +187,22 @@ def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
 
 
 def compare_with_everything_left(scene: Scene) -> None:
-    compare(scene, scene.period, Step.MINUTE, Step.HOUR, Step.DAY)
-    compare(scene, Period(scene.change - 90 * MINUTE, scene.change + 3 * HOUR), Step.MINUTE, Step.HOUR, Step.DAY)
-    compare(scene, Period(scene.change - 37 * HOUR, scene.change + 23 * MINUTE), Step.MINUTE, Step.HOUR, Step.DAY)
-    days = reports.series(scene.period, step=Step.DAY)
+    compare(scene, scene.period, Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
+    compare(
+        scene,
+        Period(scene.change - 90 * MINUTE, scene.change + 3 * HOUR),
+        Granularity.MINUTE,
+        Granularity.HOUR,
+        Granularity.DAY,
+    )
+    compare(
+        scene,
+        Period(scene.change - 37 * HOUR, scene.change + 23 * MINUTE),
+        Granularity.MINUTE,
+        Granularity.HOUR,
+        Granularity.DAY,
+    )
+    days = reports.series(scene.period, granularity=Granularity.DAY)
     [changed] = [point.end - point.start for point in days if point.start < scene.change < point.end]
     assert changed in (23 * HOUR, 25 * HOUR)
 
@@ -198,20 +212,20 @@ def compare_elsewhere(scene: Scene) -> None:
     for zone in ("America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"):
         elsewhere = scene._replace(reader=ZoneInfo(zone))
         with timezone.override(elsewhere.reader):
-            compare(elsewhere, scene.period, Step.HOUR, Step.DAY)
+            compare(elsewhere, scene.period, Granularity.HOUR, Granularity.DAY)
 
 
 def compare_after_deletion(scene: Scene) -> None:
     assert prune() > 0
     now = scene.clock[0]
-    compare(scene, scene.period, Step.DAY, zone=scene.project)
-    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Step.HOUR, Step.DAY)
-    compare(scene, Period(scene.change - 41 * MINUTE, now - 17 * MINUTE), Step.HOUR, Step.DAY)
-    compare(scene, Period(now - 20 * HOUR - 3 * MINUTE, now), Step.MINUTE, Step.HOUR, Step.DAY)
+    compare(scene, scene.period, Granularity.DAY, zone=scene.project)
+    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Granularity.HOUR, Granularity.DAY)
+    compare(scene, Period(scene.change - 41 * MINUTE, now - 17 * MINUTE), Granularity.HOUR, Granularity.DAY)
+    compare(scene, Period(now - 20 * HOUR - 3 * MINUTE, now), Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
     scene.clock[0] += 5 * DAY
     assert prune() > 0
-    compare(scene, Period(scene.change - BEFORE, now), Step.DAY, zone=scene.project)
-    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Step.DAY, zone=scene.project)
+    compare(scene, Period(scene.change - BEFORE, now), Granularity.DAY, zone=scene.project)
+    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Granularity.DAY, zone=scene.project)
 
 
 def compare_hours_of_the_day(scene: Scene) -> None:
@@ -226,13 +240,13 @@ def compare_hours_of_the_day(scene: Scene) -> None:
 
 def compare_partitions(scene: Scene) -> None:
     """How many there were, by the hour and by the day, and what the heaviest asked."""
-    for step in (Step.HOUR, Step.DAY):
+    for granularity in (Granularity.HOUR, Granularity.DAY):
         sets: defaultdict[str, set[tuple[str, str | None]]] = defaultdict(set)
         for each in scene.told:
             if each.rule == "soft":
-                sets[on_the_wall(each.at, step, scene.project)].add((each.tier, each.partition))
-        moments = partitions.met(scene.period, step, "soft")
-        found = {on_the_wall(each.period.start, step, scene.project): each.partitions for each in moments}
+                sets[on_the_wall(each.at, granularity, scene.project)].add((each.tier, each.partition))
+        moments = partitions.met(scene.period, granularity, "soft")
+        found = {on_the_wall(each.period.start, granularity, scene.project): each.partitions for each in moments}
         assert {start: count for start, count in found.items() if count} == {
             start: len(callers) for start, callers in sets.items()
         }

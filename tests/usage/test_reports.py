@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.usage.reports import chart, totals
 from django_ratelimiter.usage.reports.totals import Figures, Freshness, Period, Point, Total
-from django_ratelimiter.usage.times import Step, buckets, floor, stored
+from django_ratelimiter.usage.times import Granularity, buckets, floor, stored
 
 Queries = Callable[[int], Any]
 
@@ -63,11 +63,17 @@ def test_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "step"),
-    [(1, Step.MINUTE), (3, Step.MINUTE), (4, Step.HOUR), (24 * 8, Step.HOUR), (24 * 8 + 1, Step.DAY)],
+    ("length", "granularity"),
+    [
+        (1, Granularity.MINUTE),
+        (3, Granularity.MINUTE),
+        (4, Granularity.HOUR),
+        (24 * 8, Granularity.HOUR),
+        (24 * 8 + 1, Granularity.DAY),
+    ],
 )
-def test_steps(length: float, step: Step) -> None:
-    assert hours(length).step is step
+def test_steps(length: float, granularity: Granularity) -> None:
+    assert hours(length).granularity is granularity
 
 
 @pytest.mark.django_db
@@ -116,7 +122,7 @@ class TestSeries:
         with timezone.override(zone):
             points = totals.series(period)
         assert sum(point.figures.allowed for point in points) == expected
-        if period.step is Step.HOUR:
+        if period.granularity is Granularity.HOUR:
             assert [point.figures.allowed for point in points[:5]] == [3] * 5
 
     def test_without_time_zone_support(self, settings: Any) -> None:
@@ -129,7 +135,7 @@ class TestSeries:
 
 
 class TestBuckets:
-    @pytest.mark.parametrize("step", list(Step))
+    @pytest.mark.parametrize("granularity", list(Granularity))
     @pytest.mark.parametrize(
         "zone",
         [
@@ -142,20 +148,20 @@ class TestBuckets:
             "Asia/Gaza",
         ],
     )
-    def test_they_cover_a_year_without_gap_or_overlap(self, step: Step, zone: str) -> None:
+    def test_they_cover_a_year_without_gap_or_overlap(self, granularity: Granularity, zone: str) -> None:
         place, start = ZoneInfo(zone), datetime(2025, 1, 1, tzinfo=UTC)
-        end = start + timedelta(days=3 if step is Step.MINUTE else 366)
-        starts = list(buckets(start, end, step, place))
+        end = start + timedelta(days=3 if granularity is Granularity.MINUTE else 366)
+        starts = list(buckets(start, end, granularity, place))
         assert starts[0] <= start
         assert all(before < after for before, after in pairwise(starts))
-        assert all(floor(at, step, place) == at for at in starts)
+        assert all(floor(at, granularity, place) == at for at in starts)
         known = set(starts)
         minutes = range(0, (end - start) // timedelta(minutes=1), 89)
-        assert all(floor(start + timedelta(minutes=minute), step, place) in known for minute in minutes)
+        assert all(floor(start + timedelta(minutes=minute), granularity, place) in known for minute in minutes)
 
     def test_an_hour_that_comes_twice_is_two(self) -> None:
         start = datetime(2025, 10, 26, tzinfo=UTC)
-        assert len(list(buckets(start, start + timedelta(hours=4), Step.HOUR, ZoneInfo("Europe/Berlin")))) == 4
+        assert len(list(buckets(start, start + timedelta(hours=4), Granularity.HOUR, ZoneInfo("Europe/Berlin")))) == 4
 
 
 def test_the_last_period_ends_with_the_last_whole_minute() -> None:
@@ -226,14 +232,14 @@ class TestChart:
         ],
     )
     def test_marks_on_the_time_axis(self, period: Period, labels: list[str]) -> None:
-        starts = [*buckets(*period, period.step, UTC), period.end]
+        starts = [*buckets(*period, period.granularity, UTC), period.end]
         points = [Point(max(start, period.start), end, Figures()) for start, end in pairwise(starts)]
         assert [mark.label for mark in chart.draw(points).marks] == labels
 
     @pytest.mark.parametrize("days", [9, 10, 17, 61, 62, 123, 366])
     def test_marks_never_crowd(self, days: int) -> None:
         points = self.points(*[Figures()] * days, width=timedelta(days=1))
-        at_midnight = [point._replace(start=floor(point.start, Step.DAY, UTC)) for point in points]
+        at_midnight = [point._replace(start=floor(point.start, Granularity.DAY, UTC)) for point in points]
         assert 2 <= len(chart.draw(at_midnight).marks) <= chart.MARKS
 
     def test_no_locale_writes_a_decimal_comma_into_the_picture(self) -> None:

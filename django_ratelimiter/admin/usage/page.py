@@ -95,7 +95,7 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
     context = {
         "span": report.period,
         "widened": report.period != report.asked,
-        "step": report.step,
+        "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else names.tier(report.tier),
         "all_tiers_url": address(request, tier=None),

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from ...usage.reports import busiest, coverage
+from ...usage.reports import busiest
 from ...usage.reports import partitions as clients
 from ...usage.reports import totals as reports
 from ...usage.reports.busiest import HourOfDay
-from ...usage.reports.coverage import Period
+from ...usage.reports.coverage import Period, read_coverage
 from ...usage.reports.partitions import Heavy, Moment
 from ...usage.reports.totals import Figures, Freshness, Point, Total
-from ...usage.times import Step
+from ...usage.times import Granularity
 
 #: By what the heaviest partitions are ordered: the value of "by" in an address.
 BY_DENIED: Final = "denied"
@@ -30,17 +30,17 @@ class Report:
         self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", client: str = ""
     ) -> None:
         self.rule, self.tier, self.by_denied, self.client = rule, tier, by == BY_DENIED, client
-        self._kept = coverage.kept()
-        self.asked, self.period = period, self._kept.widened(period)
+        self._coverage = read_coverage()
+        self.asked, self.period = period, self._coverage.widen(period)
 
     @property
-    def step(self) -> Step:
+    def granularity(self) -> Granularity:
         """How wide a bar of the chart is."""
-        return self._kept.step(self.period)
+        return self._coverage.granularity(self.period)
 
     @cached_property
     def totals(self) -> list[Total]:
-        return reports.totals(self.period, self.rule, self.tier, self._kept)
+        return reports.totals(self.period, self.rule, self.tier, self._coverage)
 
     @cached_property
     def together(self) -> Figures:
@@ -48,21 +48,21 @@ class Report:
 
     @cached_property
     def points(self) -> list[Point]:
-        return reports.series(self.period, self.rule, self.tier, self._kept)
+        return reports.series(self.period, self.rule, self.tier, self._coverage)
 
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
         """The figures of the period before, by rule and tier; `None` = it was not counted from its start."""
         before = self.period.before
-        if self._kept.since is None or self._kept.since > before.start:
+        if self._coverage.since is None or self._coverage.since > before.start:
             return None
-        totals = reports.totals(before, self.rule, self.tier, self._kept)
+        totals = reports.totals(before, self.rule, self.tier, self._coverage)
         return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
 
     @property
-    def clients_by(self) -> Step:
+    def clients_by(self) -> Granularity:
         """Whether different clients are told by the hour or by the day."""
-        return clients.unit(self.period, self._kept)
+        return clients.unit(self.period, self._coverage)
 
     @cached_property
     def most_clients(self) -> Mapping[tuple[str, str], int]:
@@ -77,7 +77,7 @@ class Report:
     @cached_property
     def hours(self) -> list[Point]:
         """The hours of the last weeks; empty for a short period, and where no hours are left."""
-        return busiest.by_hour(self.period, self.rule, self.tier, self._kept)
+        return busiest.by_hour(self.period, self.rule, self.tier, self._coverage)
 
     @cached_property
     def day(self) -> list[HourOfDay]:
@@ -92,19 +92,19 @@ class Report:
         """The heaviest partitions of the rule, of any tier; empty for all rules."""
         if self.rule is None:
             return []
-        return clients.heaviest(self.period, self.rule, by_denied=self.by_denied, kept=self._kept)
+        return clients.heaviest(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
 
     @cached_property
     def found(self) -> Heavy | None:
         """The client that is looked for; `None` if it was not among the heaviest."""
         if self.rule is None or not self.client:
             return None
-        return clients.one(self.period, self.rule, self.client, kept=self._kept)
+        return clients.one(self.period, self.rule, self.client, coverage=self._coverage)
 
     @property
     def heaviest_in(self) -> Period:
         """The hours that the heaviest partitions are of."""
-        return clients.hours(self.period, self._kept)
+        return clients.hours(self.period, self._coverage)
 
     @cached_property
     def fresh(self) -> Freshness:

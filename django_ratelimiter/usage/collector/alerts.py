@@ -17,7 +17,7 @@ from django.db.models import F, QuerySet, Sum
 
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, refusal_rate_exceeded
-from ..times import Step, floor, stored
+from ..times import Granularity, floor, stored
 from .lag import Lag, engine_time
 
 logger = logging.getLogger("django_ratelimiter")
@@ -97,7 +97,7 @@ def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
 
 def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
     """Of each rule, in the last minutes that have ended."""
-    end = floor(now(), Step.MINUTE, UTC)
+    end = floor(now(), Granularity.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
         granularity=UsageBucket.Granularity.MINUTE,
         start__gte=stored(end - timedelta(minutes=minutes)),

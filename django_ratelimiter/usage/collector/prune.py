@@ -14,7 +14,7 @@ from ...conf import settings
 from ...databases import together, unlocked
 from ...models import RuleSetVersion, TopPartition, UsageBucket, UsageSample
 from ..times import floor, now, stored
-from .rollup import STEPS
+from .rollup import GRANULARITIES
 
 #: Rows that one transaction deletes.
 BATCH: Final = 2_000
@@ -38,7 +38,7 @@ def _old_usage() -> Iterator[QuerySet[Any]]:
         if days is None:
             continue
         # What still runs stays: a day may have 25 hours.
-        running = floor(moment, STEPS[granularity], timezone.get_default_timezone())
+        running = floor(moment, GRANULARITIES[granularity], timezone.get_default_timezone())
         before = stored(min(moment - timedelta(days=days), running))
         for model in (UsageBucket, TopPartition):
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)

@@ -13,12 +13,12 @@ from typing import Final
 from django.utils import timezone
 
 from ...models import UsageBucket
-from ..times import Step, floor, start_of, stored
+from ..times import Granularity, floor, start_of, stored
 
-STEPS: Final = {
-    UsageBucket.Granularity.MINUTE: Step.MINUTE,
-    UsageBucket.Granularity.HOUR: Step.HOUR,
-    UsageBucket.Granularity.DAY: Step.DAY,
+GRANULARITIES: Final = {
+    UsageBucket.Granularity.MINUTE: Granularity.MINUTE,
+    UsageBucket.Granularity.HOUR: Granularity.HOUR,
+    UsageBucket.Granularity.DAY: Granularity.DAY,
 }
 
 
@@ -34,4 +34,6 @@ def starts_of(minute: int) -> dict[str, datetime]:
 @lru_cache(maxsize=256)
 def _starts(minute: int, _zone: str) -> dict[str, datetime]:
     zone = timezone.get_default_timezone()
-    return {str(granularity): stored(floor(start_of(minute), step, zone)) for granularity, step in STEPS.items()}
+    return {
+        str(name): stored(floor(start_of(minute), granularity, zone)) for name, granularity in GRANULARITIES.items()
+    }

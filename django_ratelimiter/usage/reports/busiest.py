@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from django.utils import timezone
 
-from ..times import Step
-from . import coverage, totals
-from .coverage import DAY, HOUR, Kept, Period
+from ..times import Granularity
+from . import totals
+from .coverage import DAY, HOUR, Coverage, Period, read_coverage
 from .totals import Figures, Point
 
 #: How much of a period is looked at, from its end: whole weeks, so that each weekday counts alike.
@@ -36,15 +36,17 @@ class HourOfDay(NamedTuple):
         return self.figures.requests * (HOUR / self.time) if self.time else 0.0
 
 
-def by_hour(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Point]:
+def by_hour(
+    period: Period, rule: str | None = None, tier: str | None = None, coverage: Coverage | None = None
+) -> list[Point]:
     """The hours of the period's last four weeks, as far as hours are left; empty for less than two days."""
-    kept = kept or coverage.kept()
+    coverage = coverage or read_coverage()
     start = max(period.start, period.end - LONGEST)
-    if kept.finest(start) is Step.DAY:
-        start = kept.whole[Step.HOUR]
+    if coverage.finest(start) is Granularity.DAY:
+        start = coverage.complete_from[Granularity.HOUR]
     if period.end - start < 2 * DAY:
         return []
-    return totals.series(Period(start, period.end), rule, tier, kept, Step.HOUR)
+    return totals.series(Period(start, period.end), rule, tier, coverage, Granularity.HOUR)
 
 
 def of_day(hours: Iterable[Point]) -> list[HourOfDay]:

@@ -17,13 +17,13 @@ from django.utils import timezone
 
 from ...conf import settings
 from ...models import UsageBucket
-from ..times import Step, aware, buckets, floor, now, stored
+from ..times import Granularity, aware, buckets, floor, now, stored
 
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
 #: From the narrowest to the widest.
-STEPS: Final = (Step.MINUTE, Step.HOUR, Step.DAY)
+GRANULARITIES: Final = (Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
 
 #: Stand for "always" and "never" where buckets begin; within what every time zone can reckon with.
 ALWAYS: Final = datetime(1, 1, 3, tzinfo=UTC)
@@ -37,10 +37,10 @@ class Period(NamedTuple):
     end: datetime
 
     @property
-    def step(self) -> Step:
+    def granularity(self) -> Granularity:
         """How fine a series over this period is: some 370 buckets at most, up to a year."""
         length = self.end - self.start
-        return Step.MINUTE if length <= 3 * HOUR else Step.HOUR if length <= 8 * DAY else Step.DAY
+        return Granularity.MINUTE if length <= 3 * HOUR else Granularity.HOUR if length <= 8 * DAY else Granularity.DAY
 
     @property
     def before(self) -> Period:
@@ -48,10 +48,10 @@ class Period(NamedTuple):
         return Period(self.start - (self.end - self.start), self.start)
 
 
-class Piece(NamedTuple):
+class BucketRange(NamedTuple):
     """The buckets of one granularity that begin from `start` up to, and without, `end`; in UTC."""
 
-    granularity: Step
+    granularity: Granularity
     start: datetime
     end: datetime
 
@@ -62,103 +62,111 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Coverage:
     """From when on the buckets of each granularity hold everything; NEVER = there are none.
 
     since: when the first of them all begins, told by the finest there are of it; `None` = there are none.
     """
 
-    whole: Mapping[Step, datetime]
+    complete_from: Mapping[Granularity, datetime]
     since: datetime | None
 
-    def widened(self, period: Period) -> Period:
+    def widen(self, period: Period) -> Period:
         """The period with its ends moved outward to whole hours or days where nothing finer is left."""
         start, end = self._floor(period.start), self._floor(period.end)
-        return Period(start, period.end if end == period.end else following(end, self.finest(period.end)))
+        return Period(start, period.end if end == period.end else next_start(end, self.finest(period.end)))
 
-    def finest(self, moment: datetime) -> Step:
+    def finest(self, moment: datetime) -> Granularity:
         """The finest granularity that is whole at this moment; minutes where none is."""
-        return next((step for step in STEPS if self.whole[step] <= moment), Step.MINUTE)
+        return next(
+            (granularity for granularity in GRANULARITIES if self.complete_from[granularity] <= moment),
+            Granularity.MINUTE,
+        )
 
-    def step(self, period: Period, wanted: Step | None = None) -> Step:
+    def granularity(self, period: Period, wanted: Granularity | None = None) -> Granularity:
         """How fine a series over this period is: as wanted, or wider where nothing finer is left at its start.
 
         wanted: `None` = what suits the length of the period.
         """
-        return max(wanted or period.step, self.finest(period.start), key=STEPS.index)
+        return max(wanted or period.granularity, self.finest(period.start), key=GRANULARITIES.index)
 
-    def pieces(self, period: Period, widest: Step = Step.DAY) -> list[Piece]:
+    def bucket_ranges(self, period: Period, widest: Granularity = Granularity.DAY) -> list[BucketRange]:
         """The period in pieces, in order, without gap or overlap; none is of wider buckets than `widest`."""
-        return list(self._cut(period.start, period.end, STEPS.index(widest)))
+        return list(self._cut(period.start, period.end, GRANULARITIES.index(widest)))
 
     def _floor(self, moment: datetime) -> datetime:
         return floor(moment, self.finest(moment), timezone.get_default_timezone())
 
-    def _cut(self, start: datetime, end: datetime, place: int) -> Iterator[Piece]:
+    def _cut(self, start: datetime, end: datetime, place: int) -> Iterator[BucketRange]:
         if start >= end:
             return
-        step = STEPS[place]
+        granularity = GRANULARITIES[place]
         if place == 0:
-            yield Piece(step, start, end)
+            yield BucketRange(granularity, start, end)
             return
-        first, last = _ceil(max(start, self.whole[step]), step), floor(end, step, timezone.get_default_timezone())
+        first, last = (
+            _ceil(max(start, self.complete_from[granularity]), granularity),
+            floor(end, granularity, timezone.get_default_timezone()),
+        )
         if first >= last:
             yield from self._cut(start, end, place - 1)
             return
         yield from self._cut(start, first, place - 1)
-        yield Piece(step, first, last)
+        yield BucketRange(granularity, first, last)
         yield from self._cut(last, end, place - 1)
 
 
-def kept() -> Kept:
+def read_coverage() -> Coverage:
     """What there is to read. Three short queries."""
-    first = {step: _first(step) for step in STEPS}
-    return Kept({step: _whole(step, first) for step in STEPS}, _since(first))
+    first = {granularity: _first_start(granularity) for granularity in GRANULARITIES}
+    return Coverage({granularity: _complete_from(granularity, first) for granularity in GRANULARITIES}, _since(first))
 
 
-def _since(first: Mapping[Step, datetime | None]) -> datetime | None:
+def _since(first: Mapping[Granularity, datetime | None]) -> datetime | None:
     """A day in which counting began has a bucket that begins at midnight, and a minute that says when it was."""
     since: datetime | None = None
     end: datetime | None = None  # of the bucket that says so
-    for step in reversed(STEPS):
-        began = first[step]
+    for granularity in reversed(GRANULARITIES):
+        began = first[granularity]
         if began and (end is None or began < end):
-            since, end = began, following(began, step)
+            since, end = began, next_start(began, granularity)
     return since
 
 
-def _first(step: Step) -> datetime | None:
-    start: datetime | None = UsageBucket.objects.filter(granularity=step).aggregate(at=Min("start"))["at"]
+def _first_start(granularity: Granularity) -> datetime | None:
+    start: datetime | None = UsageBucket.objects.filter(granularity=granularity).aggregate(at=Min("start"))["at"]
     return start and aware(start)
 
 
-def _whole(step: Step, first: Mapping[Step, datetime | None]) -> datetime:
+def _complete_from(granularity: Granularity, first: Mapping[Granularity, datetime | None]) -> datetime:
     """From when on buckets of this granularity hold everything; the start of one of the next wider.
 
     Not before RETENTION, for what is older is deleted in no order. Nor in the first of them, if those of another
     granularity begin earlier: others were deleted, or those ones were counted before there were any of these.
     """
-    began, days = first[step], settings.RETENTION[step]
-    if began is None and step is not Step.MINUTE:
+    began, days = first[granularity], settings.RETENTION[granularity]
+    if began is None and granularity is not Granularity.MINUTE:
         return NEVER
     moment = ALWAYS if days is None else now() - timedelta(days=days)
-    if began is not None and any(other and _earlier(step, began, each, other) for each, other in first.items()):
-        moment = max(moment, following(began, step))
-    return _ceil(moment, STEPS[min(STEPS.index(step) + 1, 2)])
+    if began is not None and any(
+        other and _begins_earlier(granularity, began, each, other) for each, other in first.items()
+    ):
+        moment = max(moment, next_start(began, granularity))
+    return _ceil(moment, GRANULARITIES[min(GRANULARITIES.index(granularity) + 1, 2)])
 
 
-def _earlier(step: Step, began: datetime, other: Step, at: datetime) -> bool:
+def _begins_earlier(granularity: Granularity, began: datetime, other: Granularity, at: datetime) -> bool:
     """Whether the first bucket of another granularity, at `at`, is of an earlier time than the first of this one."""
-    zone, wider = timezone.get_default_timezone(), max(step, other, key=STEPS.index)
+    zone, wider = timezone.get_default_timezone(), max(granularity, other, key=GRANULARITIES.index)
     return floor(at, wider, zone) < floor(began, wider, zone)
 
 
-def _ceil(moment: datetime, step: Step) -> datetime:
-    start = floor(moment, step, timezone.get_default_timezone())
-    return start if start == moment else following(moment, step)
+def _ceil(moment: datetime, granularity: Granularity) -> datetime:
+    start = floor(moment, granularity, timezone.get_default_timezone())
+    return start if start == moment else next_start(moment, granularity)
 
 
-def following(moment: datetime, step: Step) -> datetime:
+def next_start(moment: datetime, granularity: Granularity) -> datetime:
     """The start of the next bucket of the project's clock."""
-    starts = buckets(moment, moment + 3 * DAY, step, timezone.get_default_timezone())
+    starts = buckets(moment, moment + 3 * DAY, granularity, timezone.get_default_timezone())
     return next(islice(starts, 1, None))

@@ -14,9 +14,8 @@ from django.db.models import Max, Q, QuerySet, Sum
 from django.utils import timezone
 
 from ...models import UsageBatch, UsageBucket
-from ..times import Step, aware, buckets, floor, now
-from . import coverage
-from .coverage import DAY, HOUR, STEPS, Kept, Period, Piece
+from ..times import Granularity, aware, buckets, floor, now
+from .coverage import DAY, GRANULARITIES, HOUR, BucketRange, Coverage, Period, read_coverage
 
 __all__ = ["DAY", "HOUR", "Period"]
 
@@ -26,7 +25,7 @@ _SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
 
 def last(length: timedelta) -> Period:
     """The period of this length up to the start of the running minute, which is not yet collected."""
-    end = floor(now(), Step.MINUTE, timezone.get_current_timezone())
+    end = floor(now(), Granularity.MINUTE, timezone.get_current_timezone())
     return Period(end - length, end)
 
 
@@ -90,14 +89,16 @@ class Freshness(NamedTuple):
     latest: datetime | None
 
 
-def totals(period: Period, rule: str | None = None, tier: str | None = None, kept: Kept | None = None) -> list[Total]:
+def totals(
+    period: Period, rule: str | None = None, tier: str | None = None, coverage: Coverage | None = None
+) -> list[Total]:
     """The sums of each rule and tier with usage in the period, by their slugs.
 
-    rule, tier: only this one; `None` = any. kept: what `spans.kept()` said, if it was asked already. Where only hours
-    or days are left, the period is widened to whole ones.
+    rule, tier: only this one; `None` = any. coverage: `None` = read it here. Where only hours or days are left, the
+    period is widened to whole ones.
     """
-    kept = kept or coverage.kept()
-    rows = _rows(kept.pieces(kept.widened(period)), rule, tier)
+    coverage = coverage or read_coverage()
+    rows = _rows(coverage.bucket_ranges(coverage.widen(period)), rule, tier)
     sums = rows.values_list("rule_slug", "tier_slug").annotate(**_SUMS).order_by("rule_slug", "tier_slug")
     return [Total(slug, of_tier, Figures(*figures)) for slug, of_tier, *figures in sums]
 
@@ -106,21 +107,22 @@ def series(
     period: Period,
     rule: str | None = None,
     tier: str | None = None,
-    kept: Kept | None = None,
-    step: Step | None = None,
+    coverage: Coverage | None = None,
+    granularity: Granularity | None = None,
 ) -> list[Point]:
-    """The sums in each step of the period, by the clock of the current time zone; the other arguments as of `totals`.
+    """The sums in each bucket of the period, by the clock of the current time zone; other arguments as of `totals`.
 
-    step: `None` = the one that suits the period. Where nothing so fine is left, the steps are wider, never empty in its
-    stead: `kept.step(period, step)` tells which they are, and each point when it ends. By the project's clock where no
-    buckets are left that fit the current one: hours and days are kept by the project's.
+    granularity: `None` = the one that suits the period. Where nothing so fine is left, the buckets are wider, never
+    empty in its stead: `coverage.granularity(period, granularity)` tells which they are, and each point when it ends.
+    By the project's clock where no buckets are left that fit the current one: hours and days are kept by the
+    project's.
     """
-    kept = kept or coverage.kept()
-    period = kept.widened(period)
-    starts, widest = _steps(period, kept, kept.step(period, step))
+    coverage = coverage or read_coverage()
+    period = coverage.widen(period)
+    starts, widest = _starts(period, coverage, coverage.granularity(period, granularity))
     # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
     # back into Python for every row, not for every start.
-    rows = _rows(kept.pieces(period, widest), rule, tier)
+    rows = _rows(coverage.bucket_ranges(period, widest), rule, tier)
     sums = [Figures()] * len(starts)
     for start, *figures in rows.values_list("start").annotate(**_SUMS).order_by("start").iterator():
         sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
@@ -138,18 +140,18 @@ def freshness() -> Freshness:
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
-def _steps(period: Period, kept: Kept, step: Step) -> tuple[list[datetime], Step]:
-    """Where the steps of a series begin, and the widest buckets that lie within one step each."""
+def _starts(period: Period, coverage: Coverage, granularity: Granularity) -> tuple[list[datetime], Granularity]:
+    """Where the buckets of a series begin, and the widest stored ones that lie within one of these each."""
     project = timezone.get_default_timezone()
-    starts = list(buckets(*period, step, timezone.get_current_timezone()))
-    fitting = [each for each in STEPS if all(floor(start, each, project) == start for start in starts)]
-    widest = min(fitting[-1], step, key=STEPS.index)
-    if STEPS.index(widest) < STEPS.index(kept.finest(period.start)):
-        return list(buckets(*period, step, project)), step
+    starts = list(buckets(*period, granularity, timezone.get_current_timezone()))
+    fitting = [each for each in GRANULARITIES if all(floor(start, each, project) == start for start in starts)]
+    widest = min(fitting[-1], granularity, key=GRANULARITIES.index)
+    if GRANULARITIES.index(widest) < GRANULARITIES.index(coverage.finest(period.start)):
+        return list(buckets(*period, granularity, project)), granularity
     return starts, widest
 
 
-def _rows(pieces: Iterable[Piece], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
+def _rows(bucket_ranges: Iterable[BucketRange], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
     wanted = {"rule_slug": rule, "tier_slug": tier}
     rows = UsageBucket.objects.filter(**{name: slug for name, slug in wanted.items() if slug is not None})
-    return rows.filter(reduce(or_, (piece.condition for piece in pieces), Q(pk__in=[])))
+    return rows.filter(reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[])))

@@ -19,9 +19,9 @@ from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.collector.rollup import starts_of
 from django_ratelimiter.usage.reports import coverage
 from django_ratelimiter.usage.reports import totals as reports
-from django_ratelimiter.usage.reports.coverage import DAY, HOUR, NEVER, STEPS, Period
+from django_ratelimiter.usage.reports.coverage import DAY, GRANULARITIES, HOUR, NEVER, Period
 from django_ratelimiter.usage.reports.totals import Figures
-from django_ratelimiter.usage.times import Step, floor, now
+from django_ratelimiter.usage.times import Granularity, floor, now
 
 pytestmark = pytest.mark.django_db
 
@@ -79,13 +79,13 @@ class TestReading:
                     assert point.figures.allowed == inside
 
     def test_wide_buckets_are_read_and_not_minutes(self) -> None:
-        end = floor(now(), Step.MINUTE, BERLIN)
+        end = floor(now(), Granularity.MINUTE, BERLIN)
         record(trace(end - 30 * DAY, end, 500))
         UsageBucket.objects.filter(granularity="day").update(allowed=10_000)
-        pieces = coverage.kept().pieces(Period(end - 7 * DAY, end))
-        days = [piece for piece in pieces if piece.granularity is Step.DAY]
+        bucket_ranges = coverage.read_coverage().bucket_ranges(Period(end - 7 * DAY, end))
+        days = [piece for piece in bucket_ranges if piece.granularity is Granularity.DAY]
         assert (days[0].end - days[0].start) / DAY > 5.9
-        assert all(before.end == after.start for before, after in pairwise(pieces))
+        assert all(before.end == after.start for before, after in pairwise(bucket_ranges))
         assert admitted(Period(end - 7 * DAY, end))[0] > 5_000
 
     def test_only_of_a_rule_and_a_tier(self) -> None:
@@ -105,7 +105,7 @@ class TestAfterDeletion:
     @pytest.fixture
     def moments(self) -> list[datetime]:
         """A trace of 130 days, of which minutes and hours were deleted as RETENTION says."""
-        end = floor(now(), Step.MINUTE, BERLIN)
+        end = floor(now(), Granularity.MINUTE, BERLIN)
         moments = trace(end - 130 * DAY, end, 600)
         record(moments)
         prune()
@@ -114,7 +114,7 @@ class TestAfterDeletion:
     @pytest.mark.parametrize("days", [1, 7, 8, 30, 100, 120])
     def test_a_period_is_widened_to_what_is_left(self, moments: list[datetime], days: int) -> None:
         asked = reports.last(days * DAY + 7 * MINUTE)
-        period = coverage.kept().widened(asked)
+        period = coverage.read_coverage().widen(asked)
         unit = MINUTE if days < 7 else HOUR if days < 99 else DAY
         assert timedelta(0) <= asked.start - period.start < (25 * HOUR if unit == DAY else unit)
         assert period.end == asked.end
@@ -122,27 +122,27 @@ class TestAfterDeletion:
         assert admitted(asked) == (expected, expected)
 
     def test_a_few_hours_of_long_ago(self, moments: list[datetime]) -> None:
-        for ago, step in ((20 * DAY, Step.HOUR), (110 * DAY, Step.DAY)):
-            start = floor(now(), Step.MINUTE, BERLIN) - ago
+        for ago, granularity in ((20 * DAY, Granularity.HOUR), (110 * DAY, Granularity.DAY)):
+            start = floor(now(), Granularity.MINUTE, BERLIN) - ago
             asked = Period(start, start + 90 * MINUTE)
-            period = coverage.kept().widened(asked)
-            assert period.start == floor(asked.start, step, BERLIN)
-            assert floor(period.end, step, BERLIN) == period.end >= asked.end
+            period = coverage.read_coverage().widen(asked)
+            assert period.start == floor(asked.start, granularity, BERLIN)
+            assert floor(period.end, granularity, BERLIN) == period.end >= asked.end
             expected = sum(period.start <= moment < period.end for moment in moments)
             assert admitted(asked) == (expected, expected)
 
-    @pytest.mark.parametrize(("ago", "step"), [(20 * DAY, Step.HOUR), (110 * DAY, Step.DAY)])
-    @pytest.mark.parametrize("wanted", list(Step))
+    @pytest.mark.parametrize(("ago", "granularity"), [(20 * DAY, Granularity.HOUR), (110 * DAY, Granularity.DAY)])
+    @pytest.mark.parametrize("wanted", list(Granularity))
     @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata"])
     def test_steps_are_never_finer_than_what_is_left(
-        self, moments: list[datetime], ago: timedelta, step: Step, wanted: Step, zone: str
+        self, moments: list[datetime], ago: timedelta, granularity: Granularity, wanted: Granularity, zone: str
     ) -> None:
-        start = floor(now(), Step.DAY, BERLIN) - ago
-        period = coverage.kept().widened(Period(start, start + 3 * DAY))
+        start = floor(now(), Granularity.DAY, BERLIN) - ago
+        period = coverage.read_coverage().widen(Period(start, start + 3 * DAY))
         with timezone.override(ZoneInfo(zone)):
-            points = reports.series(period, step=wanted)
-        taken = max(step, wanted, key=STEPS.index)
-        assert coverage.kept().step(period, wanted) is taken
+            points = reports.series(period, granularity=wanted)
+        taken = max(granularity, wanted, key=GRANULARITIES.index)
+        assert coverage.read_coverage().granularity(period, wanted) is taken
         assert {point.end - point.start for point in points[1:-1]} & {HOUR, DAY} == {HOUR if taken == "hour" else DAY}
         expected = sum(period.start <= moment < period.end for moment in moments)
         assert expected
@@ -152,7 +152,7 @@ class TestAfterDeletion:
     def test_for_readers_elsewhere(self, moments: list[datetime], zone: str) -> None:
         with timezone.override(ZoneInfo(zone)):
             for days in (1, 7, 30, 120):
-                period = coverage.kept().widened(reports.last(days * DAY))
+                period = coverage.read_coverage().widen(reports.last(days * DAY))
                 expected = sum(period.start <= moment < period.end for moment in moments)
                 assert admitted(period) == (expected, expected)
 
@@ -161,7 +161,7 @@ class TestAfterDeletion:
         at = min(moments) + 40 * DAY
         UsageBucket.objects.create(rule_slug="rule", granularity="minute", start=at, allowed=10_000)
         asked = Period(at + DAY / 7, at + 3 * DAY / 7)
-        period = coverage.kept().widened(asked)
+        period = coverage.read_coverage().widen(asked)
         expected = sum(period.start <= moment < period.end for moment in moments)
         assert period != asked
         assert admitted(asked) == (expected, expected)
@@ -169,7 +169,7 @@ class TestAfterDeletion:
     def test_a_longer_retention_brings_nothing_back(self, moments: list[datetime], settings: Any) -> None:
         settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": None, "hour": None, "day": None}}
         for days in (7, 9, 30, 120):
-            period = coverage.kept().widened(reports.last(days * DAY))
+            period = coverage.read_coverage().widen(reports.last(days * DAY))
             expected = sum(period.start <= moment < period.end for moment in moments)
             assert admitted(period) == (expected, expected)
 
@@ -187,20 +187,20 @@ def test_minutes_alone_are_read_where_there_were_no_wider_buckets_yet() -> None:
 
 
 def test_nothing_at_all() -> None:
-    kept = coverage.kept()
-    assert kept.since is None
-    assert kept.whole[Step.HOUR] == kept.whole[Step.DAY] == NEVER
+    found = coverage.read_coverage()
+    assert found.since is None
+    assert found.complete_from[Granularity.HOUR] == found.complete_from[Granularity.DAY] == NEVER
     assert admitted(reports.last(365 * DAY)) == (0, 0)
 
 
 def test_counting_began_in_the_first_minute_and_not_at_the_midnight_before() -> None:
     first = datetime(2026, 6, 1, 10, 30, tzinfo=UTC)
     record([first, first + 9 * HOUR])
-    assert coverage.kept().since == first
+    assert coverage.read_coverage().since == first
     UsageBucket.objects.filter(granularity="minute", start=first).delete()
-    assert coverage.kept().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
+    assert coverage.read_coverage().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
     UsageBucket.objects.filter(granularity="hour").delete()
-    assert coverage.kept().since == first + 9 * HOUR  # the first minute there is of that day
+    assert coverage.read_coverage().since == first + 9 * HOUR  # the first minute there is of that day
 
 
 def test_the_period_before() -> None:
