@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from enum import StrEnum
 
 from django.utils import timezone
 
+from ..models import UsageBucket
 
-class Granularity(StrEnum):
-    """How wide one bucket of a series is."""
-
-    MINUTE = "minute"
-    HOUR = "hour"
-    DAY = "day"
+#: How wide a bucket is.
+Granularity = UsageBucket.Granularity
 
 
 def aware(moment: datetime) -> datetime:

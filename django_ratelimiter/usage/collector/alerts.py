@@ -99,7 +99,7 @@ def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
     """Of each rule, in the last minutes that have ended."""
     end = floor(now(), Granularity.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
-        granularity=UsageBucket.Granularity.MINUTE,
+        granularity=Granularity.MINUTE,
         start__gte=stored(end - timedelta(minutes=minutes)),
         start__lt=stored(end),
     )

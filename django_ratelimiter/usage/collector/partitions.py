@@ -19,7 +19,7 @@ from ...databases import limit_wait, upsert
 from ...engine.base import Engine
 from ...engine.partition_stats import MINUTE_US, Hour, heaviest_of, rule_of
 from ...models import TopPartition, UsageBucket, UsageSample
-from ..times import start_of, stored
+from ..times import Granularity, start_of, stored
 from .rollup import starts_of
 from .upsert import slug
 
@@ -32,8 +32,8 @@ GRACE: Final = 2
 #: Weights that are read at once.
 MOST_AT_ONCE: Final = 50_000
 
-HOUR: Final[str] = UsageBucket.Granularity.HOUR
-DAY: Final[str] = UsageBucket.Granularity.DAY
+HOUR: Final[str] = Granularity.HOUR
+DAY: Final[str] = Granularity.DAY
 
 #: Admitted and denied, by partition.
 Weights = Mapping[str, tuple[int, int]]

@@ -13,8 +13,7 @@ from django.utils import timezone
 from ...conf import settings
 from ...databases import together, unlocked
 from ...models import RuleSetVersion, TopPartition, UsageBucket, UsageSample
-from ..times import floor, now, stored
-from .rollup import GRANULARITIES
+from ..times import Granularity, floor, now, stored
 
 #: Rows that one transaction deletes.
 BATCH: Final = 2_000
@@ -33,16 +32,16 @@ def prune() -> int:
 def _old_usage() -> Iterator[QuerySet[Any]]:
     database = router.db_for_write(UsageBucket)
     moment = now()
-    for granularity in UsageBucket.Granularity:
+    for granularity in Granularity:
         days = settings.RETENTION[granularity]
         if days is None:
             continue
         # What still runs stays: a day may have 25 hours.
-        running = floor(moment, GRANULARITIES[granularity], timezone.get_default_timezone())
+        running = floor(moment, granularity, timezone.get_default_timezone())
         before = stored(min(moment - timedelta(days=days), running))
         for model in (UsageBucket, TopPartition):
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
-        if granularity == UsageBucket.Granularity.MINUTE:
+        if granularity is Granularity.MINUTE:
             yield UsageSample.objects.using(database).filter(minute__lt=before)
 
 

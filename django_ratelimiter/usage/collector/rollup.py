@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
 
 from django.utils import timezone
 
-from ...models import UsageBucket
 from ..times import Granularity, floor, start_of, stored
-
-GRANULARITIES: Final = {
-    UsageBucket.Granularity.MINUTE: Granularity.MINUTE,
-    UsageBucket.Granularity.HOUR: Granularity.HOUR,
-    UsageBucket.Granularity.DAY: Granularity.DAY,
-}
 
 
 def starts_of(minute: int) -> dict[str, datetime]:
@@ -34,6 +26,4 @@ def starts_of(minute: int) -> dict[str, datetime]:
 @lru_cache(maxsize=256)
 def _starts(minute: int, _zone: str) -> dict[str, datetime]:
     zone = timezone.get_default_timezone()
-    return {
-        str(name): stored(floor(start_of(minute), granularity, zone)) for name, granularity in GRANULARITIES.items()
-    }
+    return {str(each): stored(floor(start_of(minute), each, zone)) for each in Granularity}

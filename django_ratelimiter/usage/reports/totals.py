@@ -136,7 +136,7 @@ def series(
 def freshness() -> Freshness:
     """When usage was last collected, and until when there is any. Two queries."""
     collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
-    latest = UsageBucket.objects.filter(granularity=UsageBucket.Granularity.MINUTE).aggregate(at=Max("start"))["at"]
+    latest = UsageBucket.objects.filter(granularity=Granularity.MINUTE).aggregate(at=Max("start"))["at"]
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
