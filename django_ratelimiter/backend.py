@@ -25,10 +25,10 @@ from .engine.usage import Unsent
 from .exceptions import EngineUnavailable
 
 #: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
-unsent: Final = Unsent()
+usage_buffer: Final = Unsent()
 
 _engine: Engine | None = None
-_awaited: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
+_async_engine: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
 _building = Lock()
 
 
@@ -57,10 +57,10 @@ def get_async_engine() -> Any:
     Raises SynchronousOnlyOperation on an event loop if it has to be built first, which may take a while. On Redis it
     has connections of its own with the options of the same alias, at most 64 on each event loop.
     """
-    global _awaited
-    engine, twin = get_engine(), _awaited
+    global _async_engine
+    engine, twin = get_engine(), _async_engine
     if twin is None or twin[0] is not engine:
-        twin = _awaited = engine, awaited(engine)
+        twin = _async_engine = engine, awaited(engine)
     return twin[1]
 
 
@@ -85,18 +85,18 @@ def _without_password(address: object) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else ""
 
 
-def forget_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
+def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
     """Build the engine anew when it is next asked for, if `setting` is one that it was built from."""
     global _engine
     if setting in ("RATELIMITER", "CACHES"):
         _engine = None
 
 
-setting_changed.connect(forget_engine, dispatch_uid="django_ratelimiter.backend")
+setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")
 
 
 @atexit.register
-def _tell_all() -> None:
+def _flush_counts() -> None:
     """Tell the engine what this process has decided by itself, before it ends."""
     engine: object = _engine
     if isinstance(engine, Approximate):
@@ -108,7 +108,7 @@ def _build() -> Any:
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine
-    return Approximate(engine, Ledger(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, unsent=unsent))
+    return Approximate(engine, Ledger(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, unsent=usage_buffer))
 
 
 def _exact() -> Engine:

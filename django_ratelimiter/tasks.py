@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds. A broker may take a message that is held back for longer for a lost one, and deliver it twice.
-LONGEST_COUNTDOWN: Final = 600.0
+MAX_COUNTDOWN: Final = 600.0
 #: Seconds by which a message may come before its time and be obeyed at once.
 EARLY_SECONDS: Final = 0.01
 
@@ -111,7 +111,7 @@ def _turn(task: Task[..., Any], slot: Slot) -> Decision:
 
 def _send_again(task: Task[..., Any], at: float, reserved: bool) -> NoReturn:
     request: Any = task.request
-    seconds = max(0.0, min(at - time.time(), LONGEST_COUNTDOWN))
+    seconds = max(0.0, min(at - time.time(), MAX_COUNTDOWN))
     message = task.signature_from_request(
         request,
         countdown=seconds,

@@ -143,7 +143,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             return True
         http = _begin(request)
         if extra is not None:
-            extra = self._told_apart(http, extra)
+            extra = self._with_distinct_slug(http, extra)
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
             if not getattr(http, "ratelimit", NOTHING_TO_DECIDE).allowed:
                 return self._looks_only(request, extra)
@@ -229,7 +229,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         inline.register(rule)
         return rule
 
-    def _told_apart(self, http: HttpRequest, extra: Extra) -> Extra:
+    def _with_distinct_slug(self, http: HttpRequest, extra: Extra) -> Extra:
         """The same, by a name of its own if another throttle of this view has counted under the usual one."""
         rule, key = extra.rule, f"{extra.rule.slug}:{digest(str(extra.value))}"
         [record] = rule.limits[None]

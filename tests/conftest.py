@@ -18,7 +18,7 @@ from django.db.backends.signals import connection_created
 from hypothesis import settings
 
 from django_ratelimiter import backend as connections
-from django_ratelimiter.backend import unsent
+from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import LocalEngine
@@ -94,9 +94,9 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
     # Tests that give settings of their own are not about how long a loaded machine lets one wait.
     monkeypatch.setitem(ENTRIES, "DEADLINE_MS", ENTRIES["DEADLINE_MS"]._replace(default=10_000))
-    monkeypatch.setattr(cache, "_kept", cache._Kept())
+    monkeypatch.setattr(cache, "_state", cache._State())
     monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine())
-    unsent._forget()
+    usage_buffer._forget()
     monkeypatch.setattr(events, "_told", events.Told())
     monkeypatch.setattr(events, "_reached", events.Told())
     monkeypatch.setattr(versions, "_published", threading.local())

@@ -97,7 +97,7 @@ def look(request: HttpRequest) -> Standing:
     enforcement is stopped.
     """
     rules, identity = cache.current_rules(), identify(request)
-    granted = cache.standing_for(
+    granted = cache.entitlement_for(
         rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
     )
     access = charges.access_of(cache.access_list(), identity)

@@ -22,7 +22,7 @@ HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 #: The request headers in which proxies tell whom they speak for.
 FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
 #: No request passes so many proxies; a greater number would let clients choose their address.
-MOST_PROXIES: Final = 20
+MAX_PROXIES: Final = 20
 
 #: Days for which usage is kept, by granularity, and versions of the rule set, where nothing else is said.
 RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "version": 365}
@@ -50,24 +50,24 @@ def flag(value: Any) -> bool:
     return value
 
 
-def number(low: float, high: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
-    """A number from `low` to `high`; above: `low` itself is not one. right: what the error says."""
+def number(minimum: float, maximum: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
+    """A number from `minimum` to `maximum`; above: `minimum` itself is not one. right: what the error says."""
 
     def read(value: Any) -> float:
         usable = isinstance(value, int | float) and not isinstance(value, bool)
-        if not usable or not low <= value <= high or (above and value == low):  # NaN fails here too
+        if not usable or not minimum <= value <= maximum or (above and value == minimum):  # NaN fails here too
             raise ValueError(right)
         return float(value)
 
     return read
 
 
-def whole(least: int, most: int) -> Callable[[Any], int]:
+def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
     """A whole number of this range."""
 
     def read(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise ValueError(f"a whole number from {minimum} to {maximum}")
         return value
 
     return read
@@ -124,9 +124,9 @@ def proxies(value: Any) -> TrustedProxies:
     networks = tuple(
         _network(item) for item in value if item not in ("unix", *FORWARDED_FIELDS) and type(item) is not int
     )
-    if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MOST_PROXIES for count in hops):
+    if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MAX_PROXIES for count in hops):
         raise ValueError(
-            f"a list of networks, or the number of proxies up to {MOST_PROXIES}; "
+            f"a list of networks, or the number of proxies up to {MAX_PROXIES}; "
             f"and beside either one of {' and '.join(map(repr, FORWARDED_FIELDS))} at most"
         )
     return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None)

@@ -24,7 +24,18 @@ from ..headers import retry_after, status_of, words_of
 from ..limiter import slots
 from ..limiter.io import Lookup
 from ..limiter.metered import Charge
-from .arguments import Asked, Key, Limited, Methods, Rate, check_failure_policy, http_of, is_rate, name_of, parsed
+from .arguments import (
+    Key,
+    LimiterCall,
+    Methods,
+    Rate,
+    RatelimitArguments,
+    check_failure_policy,
+    django_request,
+    is_rate_text,
+    name_of,
+    parse_rate,
+)
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
 __all__ = [
@@ -80,8 +91,8 @@ def ratelimit(
     failure_policy: of a rate, what happens while Redis is out of reach: "local", "open" or "closed"; `None` = "local",
     unless RATELIMIT_FAIL_OPEN is set.
     """
-    if is_rate(rate):
-        parsed(rate)
+    if is_rate_text(rate):
+        parse_rate(rate)
     check_failure_policy(failure_policy, has_rate=key is not None or rate is not None)
 
     def decorate(view: View) -> View:
@@ -95,9 +106,11 @@ def ratelimit(
 
     def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
         number = getattr(view, "ratelimits", 0) + 1
-        limited = Limited(group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number)
-        limited.announce(view)
-        wrapper: Any = (_awrapper if is_async else _wrapper)(view, limited)
+        arguments = RatelimitArguments(
+            group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number
+        )
+        arguments.register_rule(view)
+        wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
         wrapper.ratelimits = number
         made: Any = getattr(view, "cls", None)
         if getattr(made, "__qualname__", "") == "WrappedAPIView":  # by @api_view for this function alone
@@ -112,73 +125,75 @@ for _sets in (ratelimit, get_usage, is_ratelimited, aget_usage, ais_ratelimited)
     _sets.ALL, _sets.UNSAFE = ALL, UNSAFE
 
 
-def _wrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
+def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callable[..., Any]:
     @wraps(view)
     def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
-        asked = limited.ask(request, view)
-        if limited.cost_after is None or asked == Asked():
-            decision = _check(request, asked, limited)
-            _settle(request, asked, decision, limited.block)
+        call = arguments.resolve(request, view)
+        if arguments.cost_after is None or call == LimiterCall():
+            decision = _check(request, call, arguments)
+            _apply_decision(request, call, decision, arguments.block)
             slots.hold(decision)
             return view(*args, **kwargs)
         with ExitStack() as stack:
-            charge = _charge(request, asked, limited)
-            with _refusing(request, asked, limited):
+            charge = _charge(request, call, arguments)
+            with _refusing(request, call, arguments):
                 stack.enter_context(charge)
             response = view(*args, **kwargs)
-            charge.cost = limited.cost_after(response)
+            charge.cost = arguments.cost_after(response)
         return response
 
     return limited_view
 
 
-def _awrapper(view: Callable[..., Any], limited: Limited) -> Callable[..., Any]:
+def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callable[..., Any]:
     @wraps(view)
     async def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
-        asked = await Lookup(limited.ask, request, view).atake()
-        if limited.cost_after is None or asked == Asked():
+        call = await Lookup(arguments.resolve, request, view).atake()
+        if arguments.cost_after is None or call == LimiterCall():
             decision = NOTHING_TO_DECIDE
-            if asked != Asked():
-                decision = await limiter.acheck(request, **asked.options(request, limited.cost))
-            _settle(request, asked, decision, limited.block)
+            if call != LimiterCall():
+                decision = await limiter.acheck(request, **call.limiter_kwargs(request, arguments.cost))
+            _apply_decision(request, call, decision, arguments.block)
             await slots.ahold(decision)
             return await view(*args, **kwargs)
         async with AsyncExitStack() as stack:
-            charge = _charge(request, asked, limited)
-            with _refusing(request, asked, limited):
+            charge = _charge(request, call, arguments)
+            with _refusing(request, call, arguments):
                 await stack.enter_async_context(charge)
             response = await view(*args, **kwargs)
-            charge.cost = limited.cost_after(response)
+            charge.cost = arguments.cost_after(response)
         return response
 
     return limited_view
 
 
-def _check(request: Any, asked: Asked, limited: Limited) -> Decision:
-    return NOTHING_TO_DECIDE if asked == Asked() else limiter.check(request, **asked.options(request, limited.cost))
+def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Decision:
+    if call == LimiterCall():
+        return NOTHING_TO_DECIDE
+    return limiter.check(request, **call.limiter_kwargs(request, arguments.cost))
 
 
-def _charge(request: Any, asked: Asked, limited: Limited) -> Charge:
-    options = asked.options(request, limited.cost)
-    usual = asked.extra.rule.cost if asked.extra else 1
+def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Charge:
+    options = call.limiter_kwargs(request, arguments.cost)
+    usual = call.extra.rule.cost if call.extra else 1
     return limiter.charge(request, **(options | {"cost": options["cost"] or usual}))
 
 
 @contextmanager
-def _refusing(request: Any, asked: Asked, limited: Limited) -> Iterator[None]:
+def _refusing(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Iterator[None]:
     """Answer for a charge that begins as for any other decision."""
     with suppress(LimitExceeded):
         yield
-    _settle(request, asked, http_of(request).ratelimit, limited.block)  # type: ignore[attr-defined]
+    _apply_decision(request, call, django_request(request).ratelimit, arguments.block)  # type: ignore[attr-defined]
 
 
-def _settle(request: Any, asked: Asked, decision: Decision, block: bool) -> None:
+def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: bool) -> None:
     """Note on the request whether it is limited, and refuse it if so and it is to be blocked."""
-    result = asked.result(decision)
+    result = call.result(decision)
     limited = not decision.allowed or (result is not None and not _passes(result))
-    seen: list[Any] = [request] if request is http_of(request) else [request, http_of(request)]
+    seen: list[Any] = [request] if request is django_request(request) else [request, django_request(request)]
     for each in seen:
         each.limited = limited or getattr(each, "limited", False)
     if limited and (block or decision.access is not None):
@@ -195,7 +210,7 @@ def _refuse(request: Any, decision: Decision) -> None:
         raise (import_string(exception) if isinstance(exception, str) else exception)
     view = (getattr(request, "parser_context", None) or {}).get("view")
     if view is None or decision.access is not None:
-        match = http_of(request).resolver_match
+        match = django_request(request).resolver_match
         is_ninjas = match is not None and getattr(match.func, "__module__", None) == _NINJAS_VIEWS
         raise _as_ninja_knows_it(decision) if is_ninjas else Ratelimited(decision)
     # The REST framework answers 403 to Ratelimited.

@@ -30,18 +30,18 @@ _STAND_INS: Final = "django.utils.decorators"
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
 
-class Asked(NamedTuple):
-    """What is asked of the limiter for one call of a view; all `None` = nothing."""
+class LimiterCall(NamedTuple):
+    """How one call of a view calls the limiter; all `None` = not at all."""
 
     scope: str | None = None
     extra: Extra | None = None
 
-    def options(self, request: Any, cost: int | None = None) -> dict[str, Any]:
+    def limiter_kwargs(self, request: Any, cost: int | None = None) -> dict[str, Any]:
         """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
         scope, extra = self
         if extra is None:
             return {"scope": scope, "cost": cost}
-        http = http_of(request)
+        http = django_request(request)
         earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
         if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
             http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
@@ -49,12 +49,12 @@ class Asked(NamedTuple):
         return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}
 
     def result(self, decision: Decision) -> Result | None:
-        """What a decision says of the rate; `None` if nothing, or if none was asked about."""
+        """Return the result of the rate in a decision; `None` if it has none, or if there is no rate."""
         slug = self.extra and self.extra.rule.slug
         return next((result for result in decision.results if result.rule.slug == slug), None)
 
 
-class Limited(NamedTuple):
+class RatelimitArguments(NamedTuple):
     """The arguments of one `@ratelimit`.
 
     name: what is limited; empty = to be found out. number: which of several decorators of one view this is, counted
@@ -73,24 +73,24 @@ class Limited(NamedTuple):
     name: str = ""
     number: int = 1
 
-    def ask(self, request: Any, function: Callable[..., Any] | None) -> Asked:
+    def resolve(self, request: Any, function: Callable[..., Any] | None) -> LimiterCall:
         """What to ask for this request. On an event loop, SynchronousOnlyOperation if that has to wait."""
         if not _is_on(request, self.method):
-            return Asked()
+            return LimiterCall()
         if self.group and self.key is None and self.rate is None:
-            return Asked(scope=self.group)
+            return LimiterCall(scope=self.group)
         group = self.group or self.name or name_of(function)
-        rate = parsed(_called(self.rate, group, request))
+        rate = parse_rate(_called(self.rate, group, request))
         if rate is None:
-            return Asked()
+            return LimiterCall()
         if not self.key:
             raise ImproperlyConfigured(f"@ratelimit of {group}: a rate needs a key, such as key='ip'.")
-        return Asked(extra=Extra(self._rule(group, *rate), _value(self.key, group, request)))
+        return LimiterCall(extra=Extra(self._rule(group, *rate), _key_value(self.key, group, request)))
 
-    def announce(self, view: Callable[..., Any]) -> None:
+    def register_rule(self, view: Callable[..., Any]) -> None:
         """Have the rule shown before anybody meets it, where it is the same for every request."""
-        if self.key and is_rate(self.rate) and view.__module__ != _STAND_INS:
-            rate = parsed(self.rate)
+        if self.key and is_rate_text(self.rate) and view.__module__ != _STAND_INS:
+            rate = parse_rate(self.rate)
             if rate is not None:
                 self._rule(self.group or self.name or name_of(view), *rate)
 
@@ -136,13 +136,13 @@ def _usual_failure_policy() -> str:
     return "local" if fail_open is None else "open" if fail_open else "closed"
 
 
-def http_of(request: Any) -> HttpRequest:
+def django_request(request: Any) -> HttpRequest:
     """Django's request of Django's or the REST framework's."""
     http: HttpRequest = getattr(request, "_request", request)
     return http
 
 
-def is_rate(given: Rate) -> bool:
+def is_rate_text(given: Rate) -> bool:
     """Whether it is a rate as a text, and not the dotted path of a callable."""
     return isinstance(given, str) and not _DOTTED.fullmatch(given)
 
@@ -182,7 +182,7 @@ def _called(given: Any, group: str, request: Any) -> Any:
     return given(group, request) if callable(given) else given
 
 
-def parsed(rate: Any) -> tuple[int, float] | None:
+def parse_rate(rate: Any) -> tuple[int, float] | None:
     """Quota and window; `None` = no limit."""
     if rate is None:
         return None
@@ -195,9 +195,9 @@ def parsed(rate: Any) -> tuple[int, float] | None:
         raise ImproperlyConfigured(f"@ratelimit: {error}") from error
 
 
-def _value(key: Key, group: str, request: Any) -> str | None:
+def _key_value(key: Key, group: str, request: Any) -> str | None:
     """What a request is counted by; `None` if it lacks it."""
-    identity = identify(http_of(request))
+    identity = identify(django_request(request))
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     if kind in ("user", "user_or_ip") and not name:
         if identity.user_id is not None:

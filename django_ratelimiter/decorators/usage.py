@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .. import ALL, limiter
 from ..decision import Decision
 from ..limiter.io import Lookup
-from .arguments import Asked, Key, Limited, Methods, Rate
+from .arguments import Key, LimiterCall, Methods, Rate, RatelimitArguments
 
 
 def get_usage(
@@ -27,12 +27,12 @@ def get_usage(
 
     increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
     """
-    asked = _limited(group, fn, key, rate, method).ask(request, fn)
-    if asked.extra is None:
+    call = _arguments(group, fn, key, rate, method).resolve(request, fn)
+    if call.extra is None:
         return None
     if increment:
-        return _usage(limiter.check(request, **asked.options(request)), asked)
-    return _usage(limiter.peek(request, extra=(asked.extra,)), asked)
+        return _usage(limiter.check(request, **call.limiter_kwargs(request)), call)
+    return _usage(limiter.peek(request, extra=(call.extra,)), call)
 
 
 async def aget_usage(
@@ -45,12 +45,12 @@ async def aget_usage(
     increment: bool = False,
 ) -> dict[str, Any] | None:
     """The same on an event loop, which it does not block."""
-    asked = await Lookup(_limited(group, fn, key, rate, method).ask, request, fn).atake()
-    if asked.extra is None:
+    call = await Lookup(_arguments(group, fn, key, rate, method).resolve, request, fn).atake()
+    if call.extra is None:
         return None
     if increment:
-        return _usage(await limiter.acheck(request, **asked.options(request)), asked)
-    return _usage(await limiter.apeek(request, extra=(asked.extra,)), asked)
+        return _usage(await limiter.acheck(request, **call.limiter_kwargs(request)), call)
+    return _usage(await limiter.apeek(request, extra=(call.extra,)), call)
 
 
 def is_ratelimited(
@@ -81,14 +81,16 @@ async def ais_ratelimited(
     return usage is not None and bool(usage["should_limit"])
 
 
-def _limited(group: str | None, fn: Callable[..., Any] | None, key: Key | None, rate: Rate, method: Methods) -> Limited:
+def _arguments(
+    group: str | None, fn: Callable[..., Any] | None, key: Key | None, rate: Rate, method: Methods
+) -> RatelimitArguments:
     if group is None and fn is None:
         raise ImproperlyConfigured("get_usage: name a group or a function.")
-    return Limited(group, key, rate, method, block=False)
+    return RatelimitArguments(group, key, rate, method, block=False)
 
 
-def _usage(decision: Decision, asked: Asked) -> dict[str, Any] | None:
-    result = asked.result(decision)
+def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
+    result = call.result(decision)
     if result is not None and result.verdict is None and result.rule.failure_policy == "closed":
         return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # as django-ratelimit says it
     if result is None or result.verdict is None:

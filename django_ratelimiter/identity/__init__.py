@@ -20,13 +20,13 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..rules.tiers import api_key_known, resolved_api_key
-from ..values.partitions import written
+from ..rules.tiers import is_known_api_key, resolve_api_key
+from ..values.partitions import encode_partition
 from .body import fields_of
 from .proxies import client_address, client_ip
-from .users import UserUnread, id_of, is_found_by_django, tell_of_unread, user_of
+from .users import UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
 
-__all__ = ["MAX_API_KEY", "Identity", "UserUnread", "client_ip", "digest", "hash_api_key", "identify", "partition"]
+__all__ = ["MAX_API_KEY", "Identity", "UserNotLoaded", "client_ip", "digest", "hash_api_key", "identify", "partition"]
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -35,7 +35,7 @@ MAX_API_KEY: Final = 256
 
 #: Characters of a value whose digest is remembered, and of a field that is brought into a normal form, which takes long
 #: for long texts. What code counts by may be as long as a body; no name of anybody's is longer than this.
-_LONGEST: Final = 1_000
+_MAX_LENGTH: Final = 1_000
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
@@ -69,16 +69,16 @@ class Identity:
         return self.value("user")
 
     async def read_user(self) -> None:
-        """Have the user read without blocking the event loop, after UserUnread."""
+        """Have the user read without blocking the event loop, after UserNotLoaded."""
         try:
-            if is_found_by_django(getattr(self._request, "user", None)):
-                self._values["user"] = id_of(await self._request.auser())
+            if is_djangos_own(getattr(self._request, "user", None)):
+                self._values["user"] = user_key(await self._request.auser())
             else:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:
             raise
         except Exception:  # users may be found by anything
-            tell_of_unread()
+            log_unreadable_user()
             self._values["user"] = None
 
     @property
@@ -142,12 +142,12 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
         if value is None:
             return None
         parts.append((name, value))
-    return written(parts)
+    return encode_partition(parts)
 
 
 def digest(value: str) -> str:
     """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
-    remembered = len(value) <= _LONGEST
+    remembered = len(value) <= _MAX_LENGTH
     return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
 
 
@@ -178,9 +178,9 @@ def _api_key(request: HttpRequest) -> str | None:
     if raw is None:
         return None
     if settings.API_KEY_RESOLVER is not None:
-        return resolved_api_key(settings.API_KEY_RESOLVER, raw)
+        return resolve_api_key(settings.API_KEY_RESOLVER, raw)
     hashed = hash_api_key(raw)
-    return hashed if api_key_known(hashed) else None
+    return hashed if is_known_api_key(hashed) else None
 
 
 def _raw_api_key(request: HttpRequest) -> str | None:
@@ -210,7 +210,7 @@ def _field(value: object) -> str | None:
     if not isinstance(value, str | int | float):
         return None
     text = str(value).strip()
-    return normalize("NFKC", text).strip() if len(text) <= _LONGEST else text
+    return normalize("NFKC", text).strip() if len(text) <= _MAX_LENGTH else text
 
 
 def _custom(request: HttpRequest, name: str) -> str | None:

@@ -19,7 +19,7 @@ from django.http.multipartparser import MultiPartParser
 from ..conf import django_setting
 
 #: Bytes. A longer body is left alone, and has no fields.
-MOST_READ: Final = 64 * 1024
+MAX_BODY: Final = 64 * 1024
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
@@ -42,7 +42,7 @@ def _read(request: HttpRequest) -> Mapping[str, object]:
         return {}
     body = _small_body(request)
     if body is None:
-        parsed = is_form and hasattr(request, "_post") and _said_length(request) <= MOST_READ
+        parsed = is_form and hasattr(request, "_post") and _said_length(request) <= MAX_BODY
         return request._post if parsed else {}  # type: ignore[attr-defined]
     if kind == _FORM:
         return QueryDict(body, encoding="utf-8")
@@ -55,8 +55,8 @@ def _read(request: HttpRequest) -> Mapping[str, object]:
 def _small_body(request: Any) -> bytes | None:
     """The body; `None` if it is longer than we read, or has been read by somebody who did not keep it."""
     if hasattr(request, "_body"):
-        return request._body if len(request._body) <= MOST_READ else None
-    if request._read_started or not 0 < _length(request) <= _most():
+        return request._body if len(request._body) <= MAX_BODY else None
+    if request._read_started or not 0 < _length(request) <= _max_body():
         return None
     try:
         return request.body  # type: ignore[no-any-return]  # from now on kept, for the view as well
@@ -80,10 +80,10 @@ def _said_length(request: HttpRequest) -> int:
     return int(request.META.get("CONTENT_LENGTH") or 0)
 
 
-def _most() -> int:
+def _max_body() -> int:
     """Bytes to read at most: `request.body` refuses to hold more than the project's own bound."""
-    bound: int | None = django_setting("DATA_UPLOAD_MAX_MEMORY_SIZE", MOST_READ)
-    return MOST_READ if bound is None else min(MOST_READ, bound)
+    bound: int | None = django_setting("DATA_UPLOAD_MAX_MEMORY_SIZE", MAX_BODY)
+    return MAX_BODY if bound is None else min(MAX_BODY, bound)
 
 
 class _BrokenStream:

@@ -14,7 +14,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 logger = logging.getLogger("django_ratelimiter")
 
 
-class UserUnread(SynchronousOnlyOperation):
+class UserNotLoaded(SynchronousOnlyOperation):
     """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
 
 
@@ -22,7 +22,7 @@ _attribute = object.__getattribute__
 
 
 def user_of(request: HttpRequest) -> str | None:
-    """The primary key, as text, of a request's user. Raises UserUnread on an event loop if it has to be read first."""
+    """Return the primary key of a request's user, as text; on an event loop, UserNotLoaded if nobody has read it."""
     user: Any = getattr(request, "user", None)
     try:
         if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
@@ -34,11 +34,11 @@ def user_of(request: HttpRequest) -> str | None:
                     _read_user(user)
                 wrapped = _attribute(user, "_wrapped")
             user = wrapped
-        return id_of(user)
+        return user_key(user)
     except SynchronousOnlyOperation as error:
-        raise UserUnread(*error.args) from None
+        raise UserNotLoaded(*error.args) from None
     except Exception:  # users may be found by anything
-        tell_of_unread()
+        log_unreadable_user()
         return None
 
 
@@ -48,7 +48,7 @@ def _read_user(user: Any) -> None:
     user._setup()
 
 
-def id_of(user: Any) -> str | None:
+def user_key(user: Any) -> str | None:
     """The primary key of a user, as text; `None` for nobody."""
     if user is None or not user.is_authenticated:
         return None
@@ -56,13 +56,13 @@ def id_of(user: Any) -> str | None:
     return None if key is None else str(key)
 
 
-def is_found_by_django(user: Any) -> bool:
+def is_djangos_own(user: Any) -> bool:
     """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
     find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
     return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 
 
-def tell_of_unread() -> None:
+def log_unreadable_user() -> None:
     """Log the error that is being dealt with."""
     # Whether the request can do without its session, its view will tell.
     logger.exception("The user of a request cannot be read; it counts as anonymous.")

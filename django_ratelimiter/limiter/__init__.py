@@ -134,14 +134,14 @@ def _deciding(question: Question) -> Path[Decision | None]:
             rules = yield charges.RULES
             try:
                 planned = yield from charges.planning(rules, question)
-                if not planned and not cache.is_time_to_ask(rules):
+                if not planned and not cache.is_version_check_due(rules):
                     return None
                 verdicts = yield Spending(charges_of(planned), rules.compared_as, receipts, question.now_us)
             except StaleRules as stale:
                 yield Lookup(cache.reload, stale, rules, together=True)
             else:
                 if not verdicts or type(verdicts[0]) is Verdict:  # else this process has answered by itself
-                    cache.confirm(rules)
+                    cache.mark_confirmed(rules)
                 return decide([*map(Planned.result, planned, verdicts)], rules.version)
         raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:

@@ -15,10 +15,10 @@ from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, decide
 from ..engine.limits import Algorithm
 from ..exceptions import AccessDenied, EngineUnavailable
-from ..identity import Identity, UserUnread, digest, identify, partition
+from ..identity import Identity, UserNotLoaded, digest, identify, partition
 from ..rules import cache
 from ..rules.ruleset import Facts, RuleRecord, RuleSet
-from ..rules.tiers import Standing
+from ..rules.tiers import Entitlement
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
 from .io import Asking, Lookup, Path
@@ -31,7 +31,7 @@ Reach = Literal["request", "scope", "all"]
 
 
 #: Where there are no tiers: nobody's session need be read, then, nor responses vary by cookie.
-NO_STANDING: Final = Standing(None)
+NO_ENTITLEMENT: Final = Entitlement(None)
 
 #: What a path looks up first: who is let in or kept out, and the rules. By name, for `override_rules` replaces them.
 ENTRIES: Final = Lookup(methodcaller("access_list"), cache, together=True)
@@ -139,7 +139,7 @@ class Planning(Lookup):
             if self._error is None:
                 return self.take()  # type: ignore[no-any-return]
             raise self._error
-        except UserUnread:
+        except UserNotLoaded:
             await cast(Identity, self._identity).read_user()
         except SynchronousOnlyOperation:
             pass
@@ -158,9 +158,9 @@ def planning(rules: RuleSet, question: Question) -> Path[Sequence[Planned]]:
             step = Planning(rules, question, error)
         return (yield step)  # type: ignore[no-any-return]
     except AccessDenied:
-        if cache.is_time_to_ask(rules):
+        if cache.is_version_check_due(rules):
             yield Asking("check", [], version=rules.compared_as)
-            cache.confirm(rules)
+            cache.mark_confirmed(rules)
         raise
 
 
@@ -209,8 +209,8 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
         matched = _with_extra(matched, question.extra)
     if not matched:
         return []
-    standing = _standing(rules, question) if rules.tiers else NO_STANDING
-    sheet, identity = sheet_of(rules, matched, standing), question.identity
+    entitlement = _entitlement(rules, question) if rules.tiers else NO_ENTITLEMENT
+    sheet, identity = sheet_of(rules, matched, entitlement), question.identity
     if identity is not None and question.is_usual:
         values = [
             identity.value(name) if name else _value(rule, question) if name is None else ""
@@ -254,12 +254,12 @@ def access_of(entries: AccessList, identity: Identity | None) -> AccessRecord | 
     )
 
 
-def _standing(rules: RuleSet, question: Question) -> Standing:
+def _entitlement(rules: RuleSet, question: Question) -> Entitlement:
     identity = question.identity
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (question.before_authentication and identity.awaits_authentication):
-        return Standing(None)
-    return cache.standing_for(
+        return Entitlement(None)
+    return cache.entitlement_for(
         rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from ..backend import unsent
+from ..backend import usage_buffer
 from ..conf import settings
 from ..decision import Decision, Result, decide
 from ..engine.base import Charge, Verdict
@@ -21,7 +21,7 @@ _local = LocalEngine()
 
 def deciding(question: Question, error: Exception) -> Path[Decision | None]:
     """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
-    rules = yield Lookup(cache.renewed_by_age, together=True)
+    rules = yield Lookup(cache.rules_during_outage, together=True)
     planned = yield Planning(rules, question)
     if not planned:
         return None
@@ -44,7 +44,7 @@ def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
     ]
     field = field_of(verdicts, degraded=True)
     if field:
-        unsent.add(int(time.time()) // 60, field)
+        usage_buffer.add(int(time.time()) // 60, field)
 
 
 def _admits(result: Result) -> bool:

@@ -13,8 +13,8 @@ from ..engine.base import Charge, Verdict
 from ..engine.limits import EXACT
 from ..identity import digest
 from ..rules.ruleset import NO_VERSION, RuleRecord, RuleSet, TierRecord
-from ..rules.tiers import Standing
-from ..values.partitions import IDENTITIES, written
+from ..rules.tiers import Entitlement
+from ..values.partitions import IDENTITIES, encode_partition
 
 #: More than any limit holds: refused for good, and counted.
 NEVER: Final = EXACT
@@ -49,7 +49,7 @@ class Plan(tuple[Planned, ...]):
 
 
 class Stencil:
-    """What a rule charges those of one standing, who have some limit there.
+    """What a rule charges callers of one entitlement, who have some limit there.
 
     name: the one that the rule is split by, of those whose values are short; empty where it is split by none, `None`
     where by another or by several.
@@ -57,14 +57,14 @@ class Stencil:
 
     __slots__ = ("label", "name", "records", "rule", "tier")
 
-    def __init__(self, rule: RuleRecord, standing: Standing) -> None:
-        self.rule, self.tier = rule, standing.tier
+    def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
+        self.rule, self.tier = rule, entitlement.tier
         #: Of each limit: the limit, its longest delay, and how its counters' names end.
         self.records = tuple(
             (limit, delay, f":{generation}" if generation else "")
-            for limit, delay, generation in rule.limits_for(*standing)
+            for limit, delay, generation in rule.limits_for(*entitlement)
         )
-        self.label = f"{rule.slug}|{standing.tier or ''}"
+        self.label = f"{rule.slug}|{entitlement.tier or ''}"
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         self.name = "" if not rule.partition_by else alone if alone in IDENTITIES else None
 
@@ -91,7 +91,7 @@ class Stencil:
 
 
 class Sheet:
-    """The stencils of some rules for one standing, but for those that do not apply to it, or grant it everything.
+    """The stencils of some rules for one entitlement, but for those that do not apply to it, or grant it everything.
 
     Compared by identity, as a key of a cache on the hot path should be. asked: each stencil's rule and name. kept: the
     rules and the tier, so that no others have their `id`.
@@ -99,10 +99,10 @@ class Sheet:
 
     __slots__ = ("asked", "kept", "stencils")
 
-    def __init__(self, rules: Sequence[RuleRecord], standing: Standing) -> None:
-        self.stencils = tuple([stencil for rule in rules if (stencil := Stencil(rule, standing)).records])
+    def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement) -> None:
+        self.stencils = tuple([stencil for rule in rules if (stencil := Stencil(rule, entitlement)).records])
         self.asked = tuple([(stencil.rule, stencil.name) for stencil in self.stencils])
-        self.kept = rules, standing
+        self.kept = rules, entitlement
 
 
 class _Latest:
@@ -116,19 +116,19 @@ class _Latest:
 _latest = _Latest(RuleSet(NO_VERSION))
 
 
-def sheet_of(rules: RuleSet, met: Sequence[RuleRecord], standing: Standing) -> Sheet:
+def sheet_of(rules: RuleSet, met: Sequence[RuleRecord], entitlement: Entitlement) -> Sheet:
     """The sheet of the rules that are met. Those of the latest rule set are kept."""
     global _latest
     latest = _latest
     if latest.rules is not rules:
         latest = _latest = _Latest(rules)
-    tier, multiplier = standing
+    tier, multiplier = entitlement
     key = (*map(id, met), id(tier), multiplier)
     sheet = latest.sheets.get(key)
     if sheet is None:
         if len(latest.sheets) >= MOST_SHEETS:
             latest.sheets.clear()
-        sheet = latest.sheets[key] = Sheet(met, standing)
+        sheet = latest.sheets[key] = Sheet(met, entitlement)
     return sheet
 
 
@@ -146,7 +146,7 @@ def filled_in(sheet: Sheet, values: tuple[str | None, ...], max_delay: str | Non
             planned += stencil.charges(None, None, max_delay)
             continue
         if latest != (name, value):  # most rules are split by the same
-            latest, hashed = (name, value), digest(written([(name, value)]) if name else value)
+            latest, hashed = (name, value), digest(encode_partition([(name, value)]) if name else value)
         planned += stencil.charges(hashed, None, max_delay)
     return Plan(planned)
 

@@ -277,10 +277,10 @@ class RuleLimit(models.Model):
     def _check_interval(self, limit: Limit) -> None:
         """Refuse what no process can count by itself, if the rule wants that."""
         try:
-            interval = sync_interval.seconds_of(self.rule.sync_interval_ms)
+            interval = sync_interval.to_seconds(self.rule.sync_interval_ms)
         except ValueError:  # the rule's own fault, and told there
             return
-        sync_interval.check(limit, interval)
+        sync_interval.check_sync_interval(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..values.sync_interval import LOCAL_MS, LONGEST_MS
+from ..values.sync_interval import LOCAL_MS, MAX_MS
 from .validation import METHODS, validate_identities, validate_path, validate_words
 
 
@@ -124,7 +124,7 @@ class Rule(models.Model):
         _("count in each process for (ms)"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(LONGEST_MS)],
+        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_MS)],
         help_text=_(
             "Empty = Redis decides each request. Milliseconds = each process decides by what it has counted, and asks "
             "Redis once in so long. -1 = each process for itself, for good. Only for windows that are counted."
@@ -149,7 +149,7 @@ class Rule(models.Model):
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimiter_rule_cost"),
             models.CheckConstraint(
-                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, LONGEST_MS)),
+                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_MS)),
                 name="ratelimiter_rule_sync_interval",
             ),
         ]

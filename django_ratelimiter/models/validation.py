@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from ..conf import settings
 from ..values.access import network_of
-from ..values.partitions import IDENTITIES, NAMED, is_identity, names_of_partition
+from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 
 #: What is stored of an API key.
 validate_hash: Final = RegexValidator(
@@ -102,7 +102,7 @@ def _load_urlconf() -> bool:
 
 def normal_partition(text: str) -> str:
     """A partition such as "tenant:acme" or "user:7|ip:192.0.2.7". An address or network alone gets its usual form."""
-    names = names_of_partition(text)
+    names = partition_names(text)
     if not all(names):
         raise ValidationError(_("Write what is counted by and its value, such as “ip:192.0.2.7”."), code="no_value")
     for name in names:

@@ -1,4 +1,4 @@
-"""The rule set that this process decides by: loaded once, kept, and renewed when the engine calls it stale."""
+"""The rule set that this process decides by: loaded once, cached, and reloaded when the engine calls it stale."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
 from .stored.versions import editing, invalidate, last_publish_failed, republish, switch_enforcement
-from .tiers import standing_for, tier_for
+from .tiers import entitlement_for, tier_for
 
 __all__ = [
     "access_list",
-    "confirm",
     "connect",
     "current_rules",
     "editing",
     "enforcement_enabled",
+    "entitlement_for",
     "invalidate",
-    "is_time_to_ask",
+    "is_version_check_due",
     "last_publish_failed",
+    "mark_confirmed",
     "reload",
-    "renewed_by_age",
     "republish",
-    "standing_for",
+    "rules_during_outage",
     "switch_enforcement",
     "tier_for",
 ]
@@ -55,11 +55,11 @@ SWITCH_SECONDS: Final = 0.8
 _WAITS: Final = async_unsafe("The rules have to be read from the database; `limiter.acheck` does it in a thread.")
 
 
-class _Kept:
-    """What this process keeps; times are monotonic seconds.
+class _State:
+    """The cached rules and the times around them, in monotonic seconds.
 
-    confirmed_at: when the rules were last found to be in force. asked_at: when that was last asked.
-    look_at: when the database may next be asked whether enforcement was stopped.
+    confirmed_at: when the rules were last found to be in force. checked_at: when that was last asked.
+    switch_check_at: when the database may next be asked whether enforcement was stopped.
     """
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class _Kept:
         self.rules = RuleSet(NO_VERSION)
         self.outdated = True
         self.confirmed_at = float("-inf")
-        self.asked_at = float("-inf")
+        self.checked_at = float("-inf")
         self.failed_at = float("-inf")
-        self.look_at = float("-inf")
-        self.told = NO_VERSION  # the version that receivers were last told of
+        self.switch_check_at = float("-inf")
+        self.notified = NO_VERSION  # the version that receivers were last told of
 
 
-_kept = _Kept()
+_state = _State()
 
 
 def current_rules() -> RuleSet:
@@ -83,7 +83,7 @@ def current_rules() -> RuleSet:
         return uncommitted
     if _is_outdated():
         _load_if_outdated()
-    return _kept.rules
+    return _state.rules
 
 
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
@@ -100,13 +100,13 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     return _reload(seen, behind) if renewed is None else renewed
 
 
-def confirm(rules: RuleSet) -> None:
+def mark_confirmed(rules: RuleSet) -> None:
     """Note that these rules have just been found to be in force. Uncommitted ones were compared with nothing."""
     if rules.compared_as is not None:
-        _kept.confirmed_at = _kept.asked_at = time.monotonic()
+        _state.confirmed_at = _state.checked_at = time.monotonic()
 
 
-def is_time_to_ask(rules: RuleSet) -> bool:
+def is_version_check_due(rules: RuleSet) -> bool:
     """Whether a request that meets none of these rules should ask the engine for the version; one asks, others go on.
 
     Not where it meets none of its transaction's own, uncommitted rules: no version is compared then.
@@ -114,13 +114,13 @@ def is_time_to_ask(rules: RuleSet) -> bool:
     if rules.compared_as is None:
         return False
     now = time.monotonic()
-    if now - _kept.asked_at < settings.VERSION_CHECK_INTERVAL:
+    if now - _state.checked_at < settings.VERSION_CHECK_INTERVAL:
         return False
-    _kept.asked_at = now
+    _state.checked_at = now
     return True
 
 
-def renewed_by_age() -> RuleSet:
+def rules_during_outage() -> RuleSet:
     """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
 
     Whether they are enforced at all is read each SWITCH_SECONDS. Within a transaction that edits them neither is: what
@@ -129,7 +129,7 @@ def renewed_by_age() -> RuleSet:
     if versions.uncommitted_rules() is None:
         if _is_aged():
             _load_if_aged()
-        elif _is_time_to_look():
+        elif _is_switch_check_due():
             _load_if_switched()
     return current_rules()
 
@@ -143,7 +143,7 @@ def connect() -> None:
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
     post_save.connect(_number_anew, sender=models.RuleSetState, dispatch_uid="django_ratelimiter.number_anew")
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
-    post_migrate.connect(_note_migration, dispatch_uid="django_ratelimiter.note_migration")
+    post_migrate.connect(_on_migration, dispatch_uid="django_ratelimiter.note_migration")
     # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
     when_recovered(_mark_outdated)
 
@@ -163,11 +163,11 @@ def _number_anew(raw: bool, **signal: Any) -> None:
 
 
 def _mark_outdated(**kwargs: Any) -> None:
-    _kept.outdated = True
-    _kept.failed_at = float("-inf")
+    _state.outdated = True
+    _state.failed_at = float("-inf")
 
 
-def _note_migration(using: str, **_signal: Any) -> None:
+def _on_migration(using: str, **_signal: Any) -> None:
     if tables.were_missing(using):
         tables.forget()
         _mark_outdated()
@@ -179,10 +179,10 @@ def _reaches(rules: RuleSet, version: Version | None) -> bool:
 
 def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
     """The rules that another thread has just read; `None` = it is ours to read them."""
-    kept = _kept.rules
-    if kept is not seen and not _kept.outdated and _reaches(kept, behind):
-        return kept
-    if time.monotonic() - _kept.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
+    current = _state.rules
+    if current is not seen and not _state.outdated and _reaches(current, behind):
+        return current
+    if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
         raise RulesUnavailable(
             "The rules are stale, and the database could not be read, or was being edited, just now."
         )
@@ -192,12 +192,12 @@ def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
 @_WAITS
 def _reload(seen: RuleSet, behind: Version | None) -> RuleSet:
     rules = _reread(seen, behind)
-    _tell_of_change()
+    _send_if_changed()
     return rules
 
 
 def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
-    with _kept.lock:
+    with _state.lock:
         renewed = _renewed(seen, behind)
         if renewed is not None:
             return renewed
@@ -206,7 +206,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
             if behind is not None and not _reaches(rules, behind):
                 rules = _reaching(behind)
         except Error as error:
-            _kept.failed_at = time.monotonic()
+            _state.failed_at = time.monotonic()
             raise RulesUnavailable("The rules are stale and the database cannot be asked now.") from error
         uncommitted = versions.uncommitted_rules()
         if uncommitted is not None:  # the new epoch is
@@ -227,67 +227,67 @@ def _reaching(behind: Version) -> RuleSet:
 
 
 def _is_outdated() -> bool:
-    return _kept.outdated and time.monotonic() - _kept.failed_at > RETRY_SECONDS
+    return _state.outdated and time.monotonic() - _state.failed_at > RETRY_SECONDS
 
 
 @_WAITS
 def _load_if_outdated() -> None:
-    with _kept.lock:
+    with _state.lock:
         if _is_outdated():
             _load_or_keep()
-    _tell_of_change()
+    _send_if_changed()
 
 
 def _is_aged() -> bool:
-    return time.monotonic() - _kept.confirmed_at > settings.RULES_MAX_AGE
+    return time.monotonic() - _state.confirmed_at > settings.RULES_MAX_AGE
 
 
 @_WAITS
 def _load_if_aged() -> None:
-    with _kept.lock:
+    with _state.lock:
         if _is_aged():
             _load_or_keep()
-            confirm(_kept.rules)  # even if it failed: the database is asked once per RULES_MAX_AGE
-    _tell_of_change()
+            mark_confirmed(_state.rules)  # even if it failed: the database is asked once per RULES_MAX_AGE
+    _send_if_changed()
 
 
-def _is_time_to_look() -> bool:
-    return time.monotonic() >= _kept.look_at
+def _is_switch_check_due() -> bool:
+    return time.monotonic() >= _state.switch_check_at
 
 
 @_WAITS
 def _load_if_switched() -> None:
     """Read the rules again if the database says otherwise than they do whether they are enforced; one asks it."""
-    with _kept.lock:
-        if not _is_time_to_look():
+    with _state.lock:
+        if not _is_switch_check_due():
             return
-        _kept.look_at = time.monotonic() + SWITCH_SECONDS
+        _state.switch_check_at = time.monotonic() + SWITCH_SECONDS
     try:
-        switched = enforcement_enabled() is not _kept.rules.enforced
+        switched = enforcement_enabled() is not _state.rules.enforced
     except Error:  # each attempt may take as long as a connection does to fail
-        _kept.look_at = time.monotonic() + settings.RULES_MAX_AGE
+        _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
         return
     if switched:
-        with _kept.lock:
+        with _state.lock:
             _load_or_keep()
-        _tell_of_change()
+        _send_if_changed()
 
 
 def _load_or_keep() -> None:
     try:
         _keep(storage.load())
     except Error:
-        _kept.failed_at = time.monotonic()
-        logger.exception("The rules cannot be read; deciding by version %s.", _kept.rules.version)
+        _state.failed_at = time.monotonic()
+        logger.exception("The rules cannot be read; deciding by version %s.", _state.rules.version)
 
 
-def _tell_of_change() -> None:
-    """Send `rules_changed` if this process has another version than it last told of; not under the lock."""
-    with _kept.lock:
-        version = _kept.rules.version
-        if version == _kept.told:
+def _send_if_changed() -> None:
+    """Send `rules_changed` if this process has another version than receivers were last told of; not under the lock."""
+    with _state.lock:
+        version = _state.rules.version
+        if version == _state.notified:
             return
-        _kept.told = version
+        _state.notified = version
     logger.info("Deciding by version %s.", version.number, extra={"version": version.number})
     rules_changed.send_robust(RuleSet, version=version)
 
@@ -295,7 +295,7 @@ def _tell_of_change() -> None:
 def _keep(rules: RuleSet) -> None:
     for rule, reason in rules.left_out:
         logger.error("Rule %s is not in force: %s", rule, reason)
-    _kept.rules, _kept.outdated = rules, False
+    _state.rules, _state.outdated = rules, False
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
-        _kept.outdated, _kept.failed_at = True, time.monotonic()
-    confirm(rules)
+        _state.outdated, _state.failed_at = True, time.monotonic()
+    mark_confirmed(rules)

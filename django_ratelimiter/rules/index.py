@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from .ruleset import Facts, RuleRecord
 
 #: Of how many kinds of requests it is remembered what they meet; beyond that all are looked up anew.
-MOST_REMEMBERED: Final = 2_000
+MAX_REMEMBERED: Final = 2_000
 
 
-class Index:
+class RuleIndex:
     """Rules by the one condition that fewest requests meet, so that a lookup does not grow with those it never meets.
 
     Requests of one kind meet the same rules. rules: in the order in which they are met; those that are off are left
@@ -38,7 +38,7 @@ class Index:
         met = self._remembered.get(kind)
         if met is None:
             met = self._look_up(facts)
-            if len(self._remembered) >= MOST_REMEMBERED:
+            if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[kind] = met
         return met

@@ -15,7 +15,7 @@ PREFIX: Final = "code:"
 #: As long as the slugs of operators' rules, so that usage is reported under the whole of it.
 _SLUG_LENGTH: Final = 50
 #: A rate that depends on the request may have any number of values; only so many rules are kept.
-_MOST_RULES: Final = 1_000
+_MAX_RULES: Final = 1_000
 
 #: "100/h", "10/30s", "100/10" (seconds); a plain word after the slash is left to Limit.parse.
 _RATE = re.compile(r"(?P<quota>[0-9]+)/(?P<count>[0-9]*)(?P<unit>[smhd]?)", re.ASCII)
@@ -33,11 +33,11 @@ def registered() -> tuple[RuleRecord, ...]:
 
 def register(rule: RuleRecord) -> None:
     """Keep a rule to be shown."""
-    if rule.slug in _registered or len(_registered) < _MOST_RULES:
+    if rule.slug in _registered or len(_registered) < _MAX_RULES:
         _registered[rule.slug] = rule
 
 
-@lru_cache(maxsize=_MOST_RULES)
+@lru_cache(maxsize=_MAX_RULES)
 def slug_of(*parts: str) -> str:
     """The slug of a rule, such as "code:shop.views.order". What would not fit is cut, and told apart by a digest."""
     whole = ".".join(filter(None, parts))
@@ -48,7 +48,7 @@ def slug_of(*parts: str) -> str:
     return PREFIX + text
 
 
-@lru_cache(maxsize=_MOST_RULES)
+@lru_cache(maxsize=_MAX_RULES)
 def parse_rate(rate: str) -> tuple[int, float]:
     """Quota and window in seconds of "100/h", "10/30s", "100/minute" or "10 per 30 seconds"; quota 0 = none pass.
 
@@ -67,7 +67,7 @@ def parse_rate(rate: str) -> tuple[int, float]:
     return int(match["quota"]), window
 
 
-@lru_cache(maxsize=_MOST_RULES)
+@lru_cache(maxsize=_MAX_RULES)
 def rule_of(
     slug: str,
     quota: int,

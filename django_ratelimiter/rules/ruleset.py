@@ -9,11 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
-from ..values.multiplier import multiplied
+from ..values.multiplier import multiply_limit
 from ..values.partitions import IDENTITIES, NAMED, is_identity
-from ..values.sync_interval import check as check_interval
-from ..values.sync_interval import seconds_of
-from .index import Index
+from ..values.sync_interval import check_sync_interval, to_seconds
+from .index import RuleIndex
 
 Snapshot = Mapping[str, Any]
 
@@ -41,7 +40,7 @@ class Facts(NamedTuple):
     scope: str = ""
 
 
-class LeftOut(NamedTuple):
+class RejectedRule(NamedTuple):
     """A rule that is not in force, and why."""
 
     rule: str
@@ -121,7 +120,7 @@ class RuleRecord:
         if multiplier == 1:
             return records
         return tuple(
-            record._replace(limit=multiplied(record.limit, multiplier, self.cost))
+            record._replace(limit=multiply_limit(record.limit, multiplier, self.cost))
             if self.cost <= record.limit.capacity
             else record
             for record in records
@@ -159,7 +158,7 @@ class RuleSet:
         version: Version,
         tiers: Iterable[TierRecord] = (),
         rules: Iterable[RuleRecord] = (),
-        left_out: Iterable[LeftOut] = (),
+        left_out: Iterable[RejectedRule] = (),
         *,
         enforced: bool = True,
         is_versioned: bool = True,
@@ -171,7 +170,7 @@ class RuleSet:
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
-        self._index = Index(self.rules)
+        self._index = RuleIndex(self.rules)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, version: Version = NO_VERSION) -> RuleSet:
@@ -179,13 +178,13 @@ class RuleSet:
         tiers = [
             TierRecord(tier["slug"], tier["name"], tier["rank"], tier["default_for"]) for tier in snapshot["tiers"]
         ]
-        left_out = [LeftOut(entry["rule"], entry["reason"]) for entry in snapshot["left_out"]]
+        left_out = [RejectedRule(entry["rule"], entry["reason"]) for entry in snapshot["left_out"]]
         rules = []
         for data in snapshot["rules"]:
             try:
                 rules.append(rule_from(data))
             except (ValueError, KeyError, TypeError) as error:
-                left_out.append(LeftOut(str(data.get("slug")), str(error)))
+                left_out.append(RejectedRule(str(data.get("slug")), str(error)))
         enforced = snapshot.get("enforcement", True) is not False  # versions before it was known lack it
         return cls(version, tiers, rules, left_out, enforced=enforced)
 
@@ -221,9 +220,9 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     for entry in data["limits"]:
         tier = entry["tier"]
         limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
-    sync_interval = seconds_of(data.get("sync_interval_ms"))  # versions before it was known lack it
+    sync_interval = to_seconds(data.get("sync_interval_ms"))  # versions before it was known lack it
     for record in [record for several in limits.values() for record in several]:
-        check_interval(record.limit, sync_interval)
+        check_sync_interval(record.limit, sync_interval)
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")

@@ -20,25 +20,25 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..values.partitions import is_identity, names_of_partition
+from ..values.partitions import is_identity, partition_names
 from .ruleset import RuleSet, TierRecord
 from .stored import tables
 from .stored.tables import models
-from .ttl_cache import Recognised, Remembered, Whole
+from .ttl_cache import KeyCache, TableCache, TTLCache
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: As many assignments as one process holds of partitions, or of one caller; the latest are.
-MOST_HELD: Final = 20_000
+MAX_ASSIGNMENTS: Final = 20_000
 
 #: As many known API keys as one process holds while it is shown many unknown ones.
-MOST_KEYS: Final = 200_000
+MAX_KEYS: Final = 200_000
 
 #: What a caller's partition by these names is; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
 
 
-class Standing(NamedTuple):
+class Entitlement(NamedTuple):
     """What a caller is granted. tier: `None` = no tier. multiplier: of the numbers of every limit that is met."""
 
     tier: TierRecord | None
@@ -63,17 +63,17 @@ class _Partitions(NamedTuple):
 
 
 def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """The tier of a caller of whom no more is known; see `standing_for`."""
-    return standing_for(rules, user_id, api_key).tier
+    """The tier of a caller of whom no more is known; see `entitlement_for`."""
+    return entitlement_for(rules, user_id, api_key).tier
 
 
-def standing_for(
+def entitlement_for(
     rules: RuleSet,
     user_id: str | None,
     api_key: str | None,
     partition_of: PartitionOf | None = None,
     resolve: Callable[[], str | None] | None = None,
-) -> Standing:
+) -> Entitlement:
     """What is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
@@ -81,29 +81,29 @@ def standing_for(
     hash. No query when warm. resolve: what TIER_RESOLVER says; no assignment counts then, and no multiplier.
     """
     if resolve is not None and settings.TIER_RESOLVER is not None:
-        return Standing(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
+        return Entitlement(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
     found: tuple[_Assigned, ...] = ()
     if user_id is not None or api_key is not None:
         found = _callers.get((user_id, api_key))
-    if partition_of is not None and (known := _partitions.get()).names:
-        found = (*found, *_assigned_partitions(partition_of, known))
+    if partition_of is not None and (partitions := _partitions.get()).names:
+        found = (*found, *_assigned_partitions(partition_of, partitions))
     tiers = rules.tiers
     best = None
     for each in found:
         if each.tier in tiers and (best is None or _weight(each, tiers) > _weight(best, tiers)):
             best = each
     if best is None:
-        return Standing(_default(rules, user_id, api_key))
-    return Standing(tiers[best.tier], best.multiplier)
+        return Entitlement(_default(rules, user_id, api_key))
+    return Entitlement(tiers[best.tier], best.multiplier)
 
 
-def api_key_known(api_key: str) -> bool:
+def is_known_api_key(api_key: str) -> bool:
     """Whether an assignment or access entry knows this hash, in force or not; any other key is no identity."""
     return _keys.get(api_key) is not None
 
 
-def resolved_api_key(path: str, raw: str) -> str | None:
-    """What API_KEY_RESOLVER, at this path, takes the key for; `None` = unknown. Remembered like assignments."""
+def resolve_api_key(path: str, raw: str) -> str | None:
+    """What API_KEY_RESOLVER, at this path, takes the key for; `None` = unknown. Cached like assignments."""
     return _resolved_keys.get((path, raw))
 
 
@@ -155,7 +155,7 @@ def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[st
     rows = (
         assignments.filter(begun, not_over)
         .order_by("-pk")
-        .values_list("partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")[: MOST_HELD + 1]
+        .values_list("partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")[: MAX_ASSIGNMENTS + 1]
     )
     for partition, tier, starts_at, ends_at, multiplier, pk in rows:
         yield partition, _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, pk)
@@ -165,10 +165,10 @@ def _find_partitions() -> _Partitions:
     by_value: dict[str, list[_Assigned]] = {}
     names, prefixes = set(), set()
     for number, (value, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
-        if number == MOST_HELD:
-            logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MOST_HELD)
+        if number == MAX_ASSIGNMENTS:
+            logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MAX_ASSIGNMENTS)
             break
-        of = names_of_partition(value)
+        of = partition_names(value)
         if not all(map(is_identity, of)):  # written by SQL, or by a later version
             continue
         by_value.setdefault(value, []).append(assigned)
@@ -180,14 +180,14 @@ def _find_partitions() -> _Partitions:
     return _Partitions(by_value, frozenset(names), frozenset(prefixes))
 
 
-def _assigned_partitions(partition_of: PartitionOf, known: _Partitions) -> Iterator[_Assigned]:
-    for names in known.names:
+def _assigned_partitions(partition_of: PartitionOf, partitions: _Partitions) -> Iterator[_Assigned]:
+    for names in partitions.names:
         value = partition_of(names)
         if value is not None:
-            yield from known.by_value.get(value, ())
-    if known.prefixes:
-        for value in _networks_around(partition_of(("ip",)), known.prefixes):
-            yield from known.by_value.get(value, ())
+            yield from partitions.by_value.get(value, ())
+    if partitions.prefixes:
+        for value in _networks_around(partition_of(("ip",)), partitions.prefixes):
+            yield from partitions.by_value.get(value, ())
 
 
 @lru_cache(maxsize=4096)
@@ -208,8 +208,8 @@ def _find_key(api_key: str) -> str | None:
     if not _can_know_keys():
         return None
     assigned = models.TierAssignment.objects.filter(api_key_hash=api_key)
-    known = assigned.exists() or models.AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
-    return api_key if known else None
+    is_known = assigned.exists() or models.AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
+    return api_key if is_known else None
 
 
 def _find_all_keys() -> frozenset[str] | None:
@@ -217,8 +217,8 @@ def _find_all_keys() -> frozenset[str] | None:
         return frozenset()
     assigned = models.TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)
     listed = models.AccessEntry.objects.filter(kind="api_key").values_list("value", flat=True)
-    found = frozenset([*assigned[: MOST_KEYS + 1], *listed[: MOST_KEYS + 1]])
-    return None if len(found) > MOST_KEYS else found
+    found = frozenset([*assigned[: MAX_KEYS + 1], *listed[: MAX_KEYS + 1]])
+    return None if len(found) > MAX_KEYS else found
 
 
 def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
@@ -235,7 +235,7 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     return found or None
 
 
-_callers: Remembered[tuple[_Assigned, ...]] = Remembered(_find_caller, ())
-_keys = Recognised(_find_key, Whole(_find_all_keys, None, "Assignments of API keys"))
-_resolved_keys = Recognised(_resolve_key)
-_partitions = Whole(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")
+_callers: TTLCache[tuple[_Assigned, ...]] = TTLCache(_find_caller, ())
+_keys = KeyCache(_find_key, TableCache(_find_all_keys, None, "Assignments of API keys"))
+_resolved_keys = KeyCache(_resolve_key)
+_partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

@@ -29,42 +29,44 @@ _WAITS: Final = async_unsafe("Assignments have to be read from the database; `li
 Found = TypeVar("Found")
 
 
-class Remembered(Generic[Found]):
+class TTLCache(Generic[Found]):
     """What `find(key)` returned, by key. find: one query. otherwise: stands in while the database cannot be read."""
 
     def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
         self._find, self._otherwise = _WAITS(find), otherwise
-        self._kept: dict[Hashable, tuple[float, Found]] = {}
+        self._cached: dict[Hashable, tuple[float, Found]] = {}
 
     def get(self, key: Hashable) -> Found:
         """What is known of `key`. No query when warm."""
         now = time.monotonic()
-        kept = self._kept.get(key)
-        if kept and now < kept[0]:
-            return kept[1]
+        cached = self._cached.get(key)
+        if cached and now < cached[0]:
+            return cached[1]
         try:
             found = self._find(key)
         except _UNREADABLE:
             logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
-            found = kept[1] if kept else self._otherwise
-        if len(self._kept) >= CACHE_SIZE:
-            self._kept.clear()
-        self._kept[key] = (now + settings.TIER_CACHE_SECONDS, found)
+            found = cached[1] if cached else self._otherwise
+        if len(self._cached) >= CACHE_SIZE:
+            self._cached.clear()
+        self._cached[key] = (now + settings.TIER_CACHE_SECONDS, found)
         return found
 
     def forget(self) -> None:
         """Ask the database again from now on."""
-        self._kept.clear()
+        self._cached.clear()
 
 
-class Recognised(Remembered[str | None]):
+class KeyCache(TTLCache[str | None]):
     """What the keys that callers show count as; `None` = unknown.
 
     Invented keys push out none that is known. Once MISSES_PER_SECOND of them have been looked up within a second,
     others are only if `all_keys` holds them. all_keys: every key that is known; holds `None` if nobody can list them.
     """
 
-    def __init__(self, find: Callable[[Any], str | None], all_keys: Whole[frozenset[str] | None] | None = None) -> None:
+    def __init__(
+        self, find: Callable[[Any], str | None], all_keys: TableCache[frozenset[str] | None] | None = None
+    ) -> None:
         super().__init__(find, None)
         self._all_keys = all_keys
         self._unknown: dict[Hashable, float] = {}
@@ -72,14 +74,14 @@ class Recognised(Remembered[str | None]):
 
     def get(self, key: Hashable) -> str | None:
         now = time.monotonic()
-        kept = self._kept.get(key)
-        if kept and now < kept[0]:
-            return kept[1]
+        cached = self._cached.get(key)
+        if cached and now < cached[0]:
+            return cached[1]
         if now < self._unknown.get(key, now) or not self._is_worth_asking(key, now):
             return None
         found = super().get(key)
         if found is None:
-            self._kept.pop(key, None)
+            self._cached.pop(key, None)
             if len(self._unknown) >= CACHE_SIZE:
                 self._unknown.clear()
             self._unknown[key] = now + settings.TIER_CACHE_SECONDS
@@ -96,13 +98,13 @@ class Recognised(Remembered[str | None]):
     def _is_worth_asking(self, key: Hashable, now: float) -> bool:
         if now - self._since >= 1:
             self._since, self._misses = now, 0
-        if key in self._kept or self._misses < MISSES_PER_SECOND or not settings.TIER_CACHE_SECONDS:
+        if key in self._cached or self._misses < MISSES_PER_SECOND or not settings.TIER_CACHE_SECONDS:
             return True
         known = self._all_keys.get() if self._all_keys is not None else None
         return known is not None and key in known
 
 
-class Whole(Generic[Found]):
+class TableCache(Generic[Found]):
     """What `find()` returned: all that there is of a kind, in one query.
 
     While one thread reads it anew the others go on with what there was. The last good one is kept where the

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from ..backend import forget_engine, get_engine, unsent
+from ..backend import get_engine, reset_engine, usage_buffer
 from ..engine.memory import MemoryEngine
 from ..engine.redis import RedisEngine
 from ..limiter import fallback
 
 #: What stays: it says which rules are in force, and counts nothing.
-_KEPT: Final = (b"version", b"shards")
+_PRESERVED: Final = (b"version", b"shards")
 
 
 def clear_counts() -> None:
@@ -28,13 +28,13 @@ def clear_counts() -> None:
     elif isinstance(exact, RedisEngine):
         for shard in range(exact.shards):
             exact._run(shard, partial(_delete, exact._prefix(shard)))
-        forget_engine()  # with what this process has counted and remembered by itself
+        reset_engine()  # with what this process has counted and remembered by itself
     fallback._local.clear()
-    unsent._forget()
+    usage_buffer._forget()
 
 
 def _delete(prefix: str, client: Any) -> None:
     keys: list[Any] = [name.encode() if isinstance(name, str) else name for name in client.scan_iter(f"{prefix}*")]
     for name in keys:
-        if name.removeprefix(prefix.encode()) not in _KEPT:
+        if name.removeprefix(prefix.encode()) not in _PRESERVED:
             client.delete(name)

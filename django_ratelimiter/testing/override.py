@@ -17,11 +17,11 @@ from ..limiter import events, slots
 from ..rules import cache
 from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
 from ..rules.stored import storage, versions
-from ..rules.tiers import Standing
+from ..rules.tiers import Entitlement
 from ..signals import rules_committed
 from ..values.access import NOBODY
+from .builders import WrittenRule, record_of
 from .clock import FrozenClock
-from .written import WrittenRule, record_of
 
 #: Where no tier is made, nobody is asked which one a caller has.
 _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
@@ -44,15 +44,15 @@ class RulesInForce:
         """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
         records = [record_of(rule) for rule in rules]
         self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
-        cache._kept = cache._Kept()  # loaded anew when next asked for
+        cache._state = cache._State()  # loaded anew when next asked for
 
     def rule_set(self) -> RuleSet:
         """The rules in force."""
         return self._rules
 
-    def standing(self, *_caller: object, **_more: object) -> Standing:
+    def entitlement(self, *_caller: object, **_more: object) -> Entitlement:
         """What any caller is granted."""
-        return Standing(None if self.tier is None else TierRecord(self.tier, self.tier, 0, "none"))
+        return Entitlement(None if self.tier is None else TierRecord(self.tier, self.tier, 0, "none"))
 
 
 class override_rules(TestContextDecorator):
@@ -89,18 +89,18 @@ class override_rules(TestContextDecorator):
     def enable(self) -> RulesInForce:
         in_force = RulesInForce(self._clock or FrozenClock(), self._tier)
         with ExitStack() as stack:
-            stack.enter_context(_noting_what_is_saved())
+            stack.enter_context(_reloading_saved_rules())
             written = {**django_setting("RATELIMITER", {}), "ENABLED": True, "API_KEY_RESOLVER": None}
             stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
             for owner, name, stand_in in (
                 (backend, "_build", lambda: in_force.engine),
-                (cache, "_kept", cache._Kept()),
+                (cache, "_state", cache._State()),
                 (cache, "access_list", lambda: NOBODY),
                 (cache, "enforcement_enabled", lambda: True),
-                (cache, "standing_for", in_force.standing),
+                (cache, "entitlement_for", in_force.entitlement),
                 (storage, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
-                (identity, "api_key_known", self._api_keys.__contains__),
+                (identity, "is_known_api_key", self._api_keys.__contains__),
                 (events, "_told", events.Told()),
                 (events, "_reached", events.Told()),
                 (slots, "_sleep", in_force.clock.sleep),
@@ -117,7 +117,7 @@ class override_rules(TestContextDecorator):
 
 
 @contextmanager
-def _noting_what_is_saved() -> Iterator[None]:
+def _reloading_saved_rules() -> Iterator[None]:
     """Have the rules of the database read anew at the end, if they were changed meanwhile: the engine was not told."""
     saved: list[Any] = []
 
@@ -136,5 +136,7 @@ def _noting_what_is_saved() -> Iterator[None]:
 class _EngineWithoutVersions(MemoryEngine):
     """Believes any version: a rule that the test saves is not in force, and makes nothing stale."""
 
-    def check(self, charges: Iterable[Charge], *, version: int | Version | None = None, **given: Any) -> list[Verdict]:
-        return super().check(charges, **given)
+    def check(
+        self, charges: Iterable[Charge], *, version: int | Version | None = None, **options: Any
+    ) -> list[Verdict]:
+        return super().check(charges, **options)

@@ -11,17 +11,17 @@ from ..engine.limits import MOST_ENTRIES, MOST_UNITS, Algorithm, Limit
 
 
 @lru_cache(maxsize=4096)
-def multiplied(limit: Limit, multiplier: Decimal, least: int = 1) -> Limit:
+def multiply_limit(limit: Limit, multiplier: Decimal, minimum: int = 1) -> Limit:
     """This limit with its quota, burst and soft quota times `multiplier`, rounded down. It counts by the same counters.
 
-    least: what its capacity never falls below. A quota stops at the most that its algorithm can keep; a limit that
+    minimum: what its capacity never falls below. A quota stops at the most that its algorithm can keep; a limit that
     could not be reckoned exactly stays as it is.
     """
     keeps_entries = limit.algorithm in (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
     quota = min(_times(limit.quota, multiplier), MOST_ENTRIES if keeps_entries else MOST_UNITS)
-    burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), least), MOST_UNITS)
+    burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MOST_UNITS)
     if burst is None:
-        quota = max(quota, least)
+        quota = max(quota, minimum)
     soft = None if limit.soft_quota is None else _times(limit.soft_quota, multiplier)
     if soft is not None and soft >= min(quota, burst or quota):
         soft = None

@@ -13,7 +13,7 @@ IDENTITIES: Final = ("user", "ip", "api_key", "session")
 NAMED: Final = ("header:NAME", "path:NAME", "field:NAME")
 
 #: Longer values stand in a partition as their SHA-256.
-LONGEST_VALUE: Final = 200
+MAX_VALUE: Final = 200
 
 _IDENTITY: Final = re.compile(
     r"(?!(?:header|path|field)\Z)[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -34,7 +34,7 @@ def may_need_user(name: str) -> bool:
     return name == "user" or (name not in IDENTITIES and ":" not in name)
 
 
-def written(parts: Iterable[tuple[str, str]]) -> str:
+def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
     """The partition of these names and values. Two that differ in a name or a value are written differently.
 
     A name holds neither "|" nor "%", and a ":" only after "header", "path" or "field", so that it is plain where its
@@ -43,7 +43,7 @@ def written(parts: Iterable[tuple[str, str]]) -> str:
     return "|".join([f"{name}:{_escaped(value)}" for name, value in parts])
 
 
-def names_of_partition(value: str) -> tuple[str, ...]:
+def partition_names(value: str) -> tuple[str, ...]:
     """What the parts of a partition are values of: ("user", "header:X-Org") for "user:7|header:X-Org:acme".
 
     A part that lacks a value has the name "".
@@ -60,7 +60,7 @@ def _name(part: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    if len(value) > LONGEST_VALUE:  # "%s" is no escape, so that no short value reads like this
+    if len(value) > MAX_VALUE:  # "%s" is no escape, so that no short value reads like this
         return f"%sha256-{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
     if "|" in value or "%" in value:
         return value.replace("%", "%25").replace("|", "%7C")

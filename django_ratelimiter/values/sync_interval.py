@@ -16,22 +16,22 @@ WINDOW_COUNTERS: Final = (
 #: Stands for "never": each process counts for itself alone.
 LOCAL_MS: Final = -1
 #: The longest interval, in milliseconds.
-LONGEST_MS: Final = 3_600_000
+MAX_MS: Final = 3_600_000
 
 
-def seconds_of(sync_interval_ms: object) -> float | None:
+def to_seconds(sync_interval_ms: object) -> float | None:
     """The interval in seconds; negative = purely local, `None` = never, an exact rule. ValueError for what is none."""
     if sync_interval_ms is None or sync_interval_ms == 0:
         return None
-    if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= LONGEST_MS:
+    if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= MAX_MS:
         raise ValueError(
-            f"sync_interval_ms: must be a whole number of milliseconds up to {LONGEST_MS}, 0 or -1, "
+            f"sync_interval_ms: must be a whole number of milliseconds up to {MAX_MS}, 0 or -1, "
             f"not {sync_interval_ms!r}."
         )
     return -1.0 if sync_interval_ms == LOCAL_MS else sync_interval_ms / 1_000
 
 
-def check(limit: Limit, sync_interval: float | None) -> None:
+def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
     """Raise ValueError, naming the limit's field, for a limit that no process can count by itself."""
     if sync_interval is None:
         return

@@ -166,7 +166,7 @@ class TestRemembering:
     def test_as_many_as_a_process_can_hold(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(access_cache, "MOST_HELD", 2)
+        monkeypatch.setattr(access_cache, "MAX_ENTRIES", 2)
         for last in range(3):
             enter(value=f"192.0.2.{last}")
         found = access_cache.access_list()

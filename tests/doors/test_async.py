@@ -181,7 +181,7 @@ def test_many_tasks_share_one_reading_of_stale_rules(
     assert all(decision.results for decision in async_to_sync(decide_all)())
     assert len(loads) == 1
     backend.get_engine().publish(cache.invalidate() and storage.committed_version())
-    cache._kept.outdated = False  # as if another process had made that edit
+    cache._state.outdated = False  # as if another process had made that edit
     loads.clear()
     assert all(decision.results for decision in async_to_sync(decide_all)())
     assert len(loads) == 1

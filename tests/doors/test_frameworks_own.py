@@ -65,7 +65,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memor
 #: They test two functions that are not public. These stand in for them.
 STAND_INS = """
 from django_ratelimiter.core import get_usage, is_ratelimited
-from django_ratelimiter.decorators.arguments import _address, parsed as _split_rate
+from django_ratelimiter.decorators.arguments import _address, parse_rate as _split_rate
 from django_ratelimiter.identity import identify
 
 def _get_ip(request):

@@ -21,7 +21,7 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 
 from django_ratelimiter.identity import identify
-from django_ratelimiter.identity.body import MOST_READ
+from django_ratelimiter.identity.body import MAX_BODY
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
@@ -160,11 +160,11 @@ UNREADABLE = [
     ("text/plain", b"email=ann"),
     ("", b"email=ann"),
     ("; ;=", b"email=ann"),
-    (FORM, b"email=" + b"a" * MOST_READ),
-    (JSON, b'{"email": "ann", "more": "%s"}' % (b"a" * MOST_READ)),
+    (FORM, b"email=" + b"a" * MAX_BODY),
+    (JSON, b'{"email": "ann", "more": "%s"}' % (b"a" * MAX_BODY)),
     (
         MULTIPART_CONTENT,
-        encode_multipart(BOUNDARY, {"email": "ann", "photo": SimpleUploadedFile("p", b"p" * MOST_READ)}),
+        encode_multipart(BOUNDARY, {"email": "ann", "photo": SimpleUploadedFile("p", b"p" * MAX_BODY)}),
     ),
 ]
 
@@ -208,7 +208,7 @@ def test_the_framework_parses_json_afterwards(make: Any) -> None:
 
 
 def test_a_long_body_is_not_touched() -> None:
-    body = b"email=" + b"a" * MOST_READ
+    body = b"email=" + b"a" * MAX_BODY
     request = wsgi(body, FORM)
     assert field(request) is None
     assert request.environ["wsgi.input"].taken == 0
@@ -217,8 +217,8 @@ def test_a_long_body_is_not_touched() -> None:
 
 
 def test_a_body_as_long_as_is_read() -> None:
-    body = b"a=" + b"a" * (MOST_READ - 12) + b"&email=ann"
-    assert len(body) == MOST_READ
+    body = b"a=" + b"a" * (MAX_BODY - 12) + b"&email=ann"
+    assert len(body) == MAX_BODY
     assert field(wsgi(body, FORM)) == "ann"
 
 

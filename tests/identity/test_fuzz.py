@@ -22,12 +22,12 @@ from django.test import override_settings
 
 from django_ratelimiter import identity
 from django_ratelimiter.identity import digest, identify, partition
-from django_ratelimiter.values.partitions import LONGEST_VALUE
+from django_ratelimiter.values.partitions import MAX_VALUE
 
 INPUTS = 10 * int(os.environ.get("TWIN_STEPS", "2_000"))
 
 #: What no combination of three values may be longer than: names, and values escaped or hashed.
-LONGEST = 3 * (110 + 3 * LONGEST_VALUE)
+LONGEST = 3 * (110 + 3 * MAX_VALUE)
 
 ADDRESSES = [
     "6.6.6.6",
@@ -64,7 +64,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "api_key_known", lambda hashed: False)
+    monkeypatch.setattr(identity, "is_known_api_key", lambda hashed: False)
 
 
 def scribble(random: Random) -> str:

@@ -13,7 +13,7 @@ from django_ratelimiter.identity import hash_api_key, identify, partition
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.tiers import Standing, standing_for
+from django_ratelimiter.rules.tiers import Entitlement, entitlement_for
 
 from ..rules.build import snapshot
 
@@ -127,7 +127,7 @@ class TestAssignedKeys:
 
     def test_with_too_many_to_hold_an_unseen_one_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.monotonic", lambda: 1000.0)
-        monkeypatch.setattr(tiers, "MOST_KEYS", 0)
+        monkeypatch.setattr(tiers, "MAX_KEYS", 0)
         tier = Tier.objects.create(slug="pro", name="Pro")
         TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("late"))
         for number in range(200):
@@ -141,7 +141,7 @@ class TestAssignedKeys:
         for number in range(200):
             assert with_key(f"invented-{number}").api_key is None
         assert len(tiers._keys._unknown) <= 50
-        assert not tiers._keys._kept
+        assert not tiers._keys._cached
 
 
 class TestTiers:
@@ -157,9 +157,9 @@ class TestTiers:
     def tier(self, slug: Any, user: str | None, name: str = "tier_of") -> str:
         found = identify(SimpleNamespace(META={}, tier=slug))  # type: ignore[arg-type]
         with override_settings(RATELIMITER={"TIER_RESOLVER": f"tests.identity.test_resolvers.{name}"}):
-            standing = standing_for(self.rules, user, None, None, found.resolve_tier)
-        assert standing == Standing(standing.tier)
-        return str(standing.tier)
+            entitlement = entitlement_for(self.rules, user, None, None, found.resolve_tier)
+        assert entitlement == Entitlement(entitlement.tier)
+        return str(entitlement.tier)
 
     def test_are_what_the_resolver_says_without_a_query(self) -> None:
         assert self.tier("pro", "7") == self.tier("pro", None) == "pro"

@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_ratelimiter.identity import identify, partition
-from django_ratelimiter.values.partitions import IDENTITIES, LONGEST_VALUE, is_identity, names_of_partition, written
+from django_ratelimiter.values.partitions import IDENTITIES, MAX_VALUE, encode_partition, is_identity, partition_names
 
 STORES: Any = [db.SessionStore, cached.SessionStore, file.SessionStore, signed_cookies.SessionStore]
 
@@ -206,8 +206,8 @@ def test_a_combination_is_missing_without_one_of_its_parts() -> None:
 )
 def test_names_that_rules_may_be_split_by(name: str) -> None:
     assert is_identity(name)
-    assert names_of_partition(f"{name}:v:w") == (name,)
-    assert names_of_partition(f"{name}:") == names_of_partition(name) == ("",)
+    assert partition_names(f"{name}:v:w") == (name,)
+    assert partition_names(f"{name}:") == partition_names(name) == ("",)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ names = st.one_of(
     st.from_regex(r"field:[^\s|%:]{1,9}", fullmatch=True),
 )
 values = st.one_of(
-    st.text(min_size=1), st.sampled_from(["|", "%", "%25", "|user:1", "a:b", ":", "%7C", "v" * LONGEST_VALUE])
+    st.text(min_size=1), st.sampled_from(["|", "%", "%25", "|user:1", "a:b", ":", "%7C", "v" * MAX_VALUE])
 )
 parts = st.lists(st.tuples(names, values), min_size=1, max_size=3)
 
@@ -238,14 +238,14 @@ parts = st.lists(st.tuples(names, values), min_size=1, max_size=3)
 @example([("user", "v" * 201)], [("user", "%sha256-" + "0" * 64)])
 @example([("user", "v" * 201)], [("user", "v" * 202)])
 def test_only_the_same_names_and_values_are_written_alike(one: Any, other: Any) -> None:
-    assert (written(one) == written(other)) == (one == other)
+    assert (encode_partition(one) == encode_partition(other)) == (one == other)
 
 
 @given(parts)
 def test_a_partition_tells_what_its_parts_are_values_of(one: Any) -> None:
-    assert names_of_partition(written(one)) == tuple(name for name, _ in one)
+    assert partition_names(encode_partition(one)) == tuple(name for name, _ in one)
 
 
 @given(st.text(min_size=1, max_size=5).map(lambda text: text * 5_000), names)
 def test_no_value_makes_a_partition_long(long: str, name: str) -> None:
-    assert len(written([(name, long)])) < 3 * LONGEST_VALUE + 120
+    assert len(encode_partition([(name, long)])) < 3 * MAX_VALUE + 120

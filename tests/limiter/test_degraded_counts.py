@@ -9,7 +9,7 @@ import pytest
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
-from django_ratelimiter.backend import get_engine, unsent
+from django_ratelimiter.backend import get_engine, usage_buffer
 from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.engine.usage import counts_of
 from django_ratelimiter.rules import cache
@@ -35,10 +35,10 @@ def _outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counted() -> dict[str, tuple[int, int, int, int]]:
     """Allowed, denied, denied by a shadow rule, and degraded, by the rule's slug."""
-    held = unsent.take()
+    held = usage_buffer.take()
     if held is None:
         return {}
-    unsent.done(held)
+    usage_buffer.done(held)
     minutes = {minute for minute, *_ in held.entries}
     assert all(abs(minute - time.time() / 60) < 2 for minute in minutes)
     totals: dict[str, tuple[int, int, int, int]] = {}

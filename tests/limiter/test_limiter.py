@@ -219,7 +219,7 @@ def test_a_request_that_meets_no_rule_learns_of_a_new_one(make_rule: MakeRule, m
         cache.invalidate()
     finally:
         cache.connect()
-    cache._kept.outdated = False
+    cache._state.outdated = False
     met = [bool(limiter.check(ask()).results) for _ in range(4)]
     assert met[-1]
 
@@ -270,7 +270,7 @@ def test_while_the_engine_is_away_rules_are_read_again_at_their_maximum_age(
     Rule.objects.filter(pk=rule.pk).update(failure_policy="closed")
     with cache.editing():
         pass
-    cache._kept.outdated = False  # another process made that edit
+    cache._state.outdated = False  # another process made that edit
     assert outcomes(ask()) == [True]
     monkeypatch.setattr(cache.time, "monotonic", lambda: now + 11)
     assert outcomes(ask()) == [False]

@@ -156,6 +156,6 @@ rules, key = RuleSet.from_snapshot(snapshot_of_rows()), str(Person.objects.get()
 for _ in range(2):
     connection.force_debug_cursor = True
     reset_queries()
-    standing = tiers.standing_for(rules, key, None, lambda names: None)
-print(standing.tier, standing.multiplier.normalize(), connection.queries)
+    entitlement = tiers.entitlement_for(rules, key, None, lambda names: None)
+print(entitlement.tier, entitlement.multiplier.normalize(), connection.queries)
 """

@@ -119,7 +119,7 @@ class Journey:
         ada = Client(REMOTE_ADDR="192.0.2.1")
         ada.force_login(self.ada)
         assert [ada.get("/hello/").status_code for _ in range(8)] == [200] * 6 + [429] * 2
-        of_bob = tiers.standing_for(cache.current_rules(), str(self.bob.pk), None)
+        of_bob = tiers.entitlement_for(cache.current_rules(), str(self.bob.pk), None)
         assert of_bob.tier is not None
         assert (of_bob.tier.slug, of_bob.multiplier) == ("gold", 3)
         assert Client(REMOTE_ADDR="192.0.2.9").get("/hello/").status_code == 403

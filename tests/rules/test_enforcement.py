@@ -120,7 +120,7 @@ def test_while_stopped_the_engine_is_asked_for_the_version_alone(redis_client: r
 
 def told_elsewhere(now: list[float]) -> list[bool]:
     """Whether a process that committed nothing itself decides, each tenth of a second, until it decides no longer."""
-    cache._kept.outdated = False
+    cache._state.outdated = False
     found = []
     for _ in range(11):
         decision = ask()
@@ -163,7 +163,7 @@ def test_without_redis_what_a_transaction_edits_is_for_itself_alone(away: None, 
         with transaction.atomic():
             cache.switch_enforcement(False)
             assert ask() == NOTHING_TO_DECIDE
-            assert cache._kept.rules.enforced
+            assert cache._state.rules.enforced
             transaction.set_rollback(True)
         assert ask().degraded
 

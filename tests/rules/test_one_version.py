@@ -200,7 +200,7 @@ class TestKilledAfterTheCommit:
         assert quota_in_force() == 5
 
     def test_a_process_that_begins_reads_the_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cache, "_kept", cache._Kept())
+        monkeypatch.setattr(cache, "_state", cache._State())
         assert quota_in_force("second") == 7
         assert quota_in_force() is None
         assert held() == storage.committed_version()

@@ -30,15 +30,15 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     rule = Rule.objects.create(slug="rule", name="rule", path="/items/1/", path_kind="exact", mode="enforce")
     limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
     assert quota() == 50
-    engine, before = backend.get_engine(), cache._kept
+    engine, before = backend.get_engine(), cache._state
     publish = engine.publish
 
     # Another process saves, and Redis does not hear of it.
-    monkeypatch.setattr(cache, "_kept", cache._Kept())
+    monkeypatch.setattr(cache, "_state", cache._State())
     monkeypatch.setattr(engine, "publish", lambda version: None)
     limit.quota = 60
     limit.save()
-    monkeypatch.setattr(cache, "_kept", before)
+    monkeypatch.setattr(cache, "_state", before)
     monkeypatch.setattr(engine, "publish", publish)
     before.outdated = False
 

@@ -108,7 +108,7 @@ def test_a_path_is_not_taken_for_the_beginning_of_another() -> None:
 
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
     rules = RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/")))
     for number in range(10):
         rules.match(Facts("GET", f"/api/items/{number}/"))

@@ -41,7 +41,7 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """No table is found; a test may add names of tables that are."""
     found: set[str] = set()
     monkeypatch.setattr(tables, "_seen", set())
-    monkeypatch.setattr(tables, "_look_at", {})
+    monkeypatch.setattr(tables, "_next_check", {})
     monkeypatch.setattr(tables, "_logged", False)
     monkeypatch.setattr(tables, "_names", lambda using: sorted(found))
     return found
@@ -100,7 +100,7 @@ def test_a_version_that_another_database_put_in_force_is_left_alone(
 def test_no_table_is_selected_from(check: Callable[..., Decision]) -> None:
     with CaptureQueriesContext(connection) as queries:
         check(ask(), extra=[extra()])
-        tiers.api_key_known("no key")
+        tiers.is_known_api_key("no key")
         storage.enforcement_enabled()
     assert not queries.captured_queries
 
@@ -132,7 +132,7 @@ def test_tables_made_by_another_process_are_found_within_rules_max_age(
     with cache.editing():
         rule = Rule.objects.create(slug="all", name="all", mode="enforce")
         RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=1, window_seconds=60)
-    cache._kept = cache._Kept()  # as in another process, which has not been told
+    cache._state = cache._State()  # as in another process, which has not been told
     time.seconds += 5
     assert [check(ask()).allowed for _ in range(3)] == [True] * 3
     assert len(looked) == 1
@@ -152,7 +152,7 @@ def test_migrating_in_this_process_is_noticed_at_once(missing: set[str], time: T
     assert cache.current_rules() is storage.NO_TABLES
     missing |= set(connection.introspection.table_names())
     assert cache.current_rules() is storage.NO_TABLES
-    cache._note_migration(using="default")
+    cache._on_migration(using="default")
     assert cache.current_rules() is not storage.NO_TABLES
 
 

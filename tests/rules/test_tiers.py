@@ -20,7 +20,7 @@ from django_ratelimiter.limiter.charges import plan, request_question
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.tiers import Standing, standing_for
+from django_ratelimiter.rules.tiers import Entitlement, entitlement_for
 
 from .build import snapshot
 
@@ -55,13 +55,13 @@ def assign(rules: RuleSet) -> Assign:
     return make
 
 
-def standing(rules: RuleSet, **partitions: str) -> tuple[str | None, Decimal]:
+def entitlement(rules: RuleSet, **partitions: str) -> tuple[str | None, Decimal]:
     """Of the key, or of a caller without one who has these partitions."""
 
     def partition_of(names: tuple[str, ...]) -> str | None:
         return f"{names[0]}:{partitions[names[0]]}" if names[0] in partitions else None
 
-    found = standing_for(rules, None, None if partitions else HASH, partition_of)
+    found = entitlement_for(rules, None, None if partitions else HASH, partition_of)
     return found.tier and found.tier.slug, found.multiplier
 
 
@@ -69,45 +69,45 @@ class TestWhichAssignment:
     def test_the_highest_rank_of_those_without_dates(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", multiplier=2)
         assign("free", multiplier=9)
-        assert standing(rules) == ("pro", 2)
+        assert entitlement(rules) == ("pro", 2)
 
     @pytest.mark.parametrize("hours", [(-1, None), (None, 1), (-1, 1)])
     def test_a_dated_one_first_whatever_its_rank(self, rules: RuleSet, assign: Assign, hours: tuple[Any, Any]) -> None:
         assign("pro")
         assign("free", hours, multiplier="0.5")
-        assert standing(rules) == ("free", Decimal("0.5"))
+        assert entitlement(rules) == ("free", Decimal("0.5"))
 
     @pytest.mark.parametrize("hours", [(1, None), (None, -1), (-2, -1), (1, 2)])
     def test_none_before_its_time_or_after_it(self, rules: RuleSet, assign: Assign, hours: tuple[Any, Any]) -> None:
         assign("pro", hours)
-        assert standing(rules) == ("free", 1)  # the default of those who are known
+        assert entitlement(rules) == ("free", 1)  # the default of those who are known
         tiers.forget()
         assign("partner")
-        assert standing(rules) == ("partner", 1)
+        assert entitlement(rules) == ("partner", 1)
 
     def test_the_latest_of_equals(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", (None, 1), multiplier=3)
         assign("pro", (None, 2), multiplier=2)
-        assert standing(rules) == ("pro", 2)
+        assert entitlement(rules) == ("pro", 2)
 
     def test_one_of_a_tier_that_the_rules_do_not_know_is_none(self, rules: RuleSet, assign: Assign) -> None:
         Tier.objects.create(slug="new", name="New", rank=9)
         assign("new")
-        assert standing(rules) == ("free", 1)
+        assert entitlement(rules) == ("free", 1)
 
     def test_of_user_group_and_key_together(self, rules: RuleSet, assign: Assign) -> None:
         user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
         user.groups.add(group)
         assign("free", user=user)
         assign("pro", group=group)
-        assert standing_for(rules, str(user.pk), None) == Standing(rules.tiers["pro"])
+        assert entitlement_for(rules, str(user.pk), None) == Entitlement(rules.tiers["pro"])
         assign("partner")
-        assert standing_for(rules, str(user.pk), HASH) == Standing(rules.tiers["partner"])
+        assert entitlement_for(rules, str(user.pk), HASH) == Entitlement(rules.tiers["partner"])
         assert tiers.tier_for(rules, str(user.pk), HASH) == rules.tiers["partner"]
 
     def test_an_ended_assignment_leaves_the_key_known(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", (None, -1))
-        assert tiers.api_key_known(HASH)
+        assert tiers.is_known_api_key(HASH)
 
 
 class TestPartitions:
@@ -129,26 +129,26 @@ class TestPartitions:
         self, rules: RuleSet, assign: Assign, assigned: str, address: str, meets: bool
     ) -> None:
         assign("pro", partition=assigned, multiplier=2)
-        assert standing(rules, ip=address) == (("pro", 2) if meets else (None, 1))
+        assert entitlement(rules, ip=address) == (("pro", 2) if meets else (None, 1))
 
     def test_who_lacks_it_is_not_met(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", partition="user:7")
-        assert standing(rules, ip="192.0.2.7") == (None, 1)
-        assert standing(rules, user="7") == ("pro", 1)
+        assert entitlement(rules, ip="192.0.2.7") == (None, 1)
+        assert entitlement(rules, user="7") == ("pro", 1)
 
     def test_a_row_of_sql_that_nothing_can_be_counted_by_is_skipped(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", partition="ip:192.0.2.7")
         assign("partner", partition="no such thing")
         assign("partner", partition="ip:nonsense/7")
-        assert standing(rules, ip="192.0.2.7") == ("pro", 1)
+        assert entitlement(rules, ip="192.0.2.7") == ("pro", 1)
 
     def test_as_many_as_a_process_can_hold(
         self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(tiers, "MOST_HELD", 2)
+        monkeypatch.setattr(tiers, "MAX_ASSIGNMENTS", 2)
         for last in range(3):
             assign("pro", partition=f"ip:192.0.2.{last}")
-        assert [standing(rules, ip=f"192.0.2.{last}")[0] for last in range(3)] == [None, "pro", "pro"]
+        assert [entitlement(rules, ip=f"192.0.2.{last}")[0] for last in range(3)] == [None, "pro", "pro"]
         assert "More than 2 partitions" in caplog.text
 
 
@@ -158,19 +158,19 @@ class TestRemembering:
     ) -> None:
         now = 1_000.0
         monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
-        assert (standing(rules), standing(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
+        assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
         assign("pro")
         assign("pro", partition="ip:192.0.2.7")
         now += 4.9
-        assert (standing(rules), standing(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
+        assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
         now += 0.1
-        assert (standing(rules), standing(rules, ip="192.0.2.7")) == (("pro", 1), ("pro", 1))
+        assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("pro", 1), ("pro", 1))
 
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
-            assert standing(rules) == ("free", 1)
+            assert entitlement(rules) == ("free", 1)
             assign("pro")
-            assert standing(rules) == ("pro", 1)
+            assert entitlement(rules) == ("pro", 1)
 
     @pytest.mark.once
     def test_no_query_when_warm_with_many_assignments(
@@ -182,19 +182,19 @@ class TestRemembering:
         )
         keys = [f"{number:064x}" for number in range(0, 100_000, 10_000)]
         with CaptureQueriesContext(connection) as cold:
-            assert {standing_for(rules, None, key, lambda names: None).tier for key in keys} == {rules.tiers["pro"]}
+            assert {entitlement_for(rules, None, key, lambda names: None).tier for key in keys} == {rules.tiers["pro"]}
         assert len(cold) == len(keys) + 1
         with django_assert_num_queries(0):
             for key in keys:
-                assert standing_for(rules, None, key, lambda names: None).tier == rules.tiers["pro"]
+                assert entitlement_for(rules, None, key, lambda names: None).tier == rules.tiers["pro"]
 
     def test_memory_is_bounded(self, rules: RuleSet, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 10)
         for number in range(35):
-            standing_for(rules, None, f"{number:064x}")
-            tiers.api_key_known(f"{number:064x}")
-        assert len(tiers._callers._kept) <= 10
-        assert len(tiers._keys._kept) <= 10
+            entitlement_for(rules, None, f"{number:064x}")
+            tiers.is_known_api_key(f"{number:064x}")
+        assert len(tiers._callers._cached) <= 10
+        assert len(tiers._keys._cached) <= 10
 
     @pytest.mark.parametrize("column", ["multiplier", "ends_at"])
     def test_a_row_that_cannot_be_read_costs_its_own_caller(
@@ -208,9 +208,9 @@ class TestRemembering:
             cursor.execute(
                 f"UPDATE django_ratelimiter_tierassignment SET {column} = '2026-99-99 10:00' WHERE id = %s", [row.pk]
             )
-        assert standing(rules) == ("free", 1)
+        assert entitlement(rules) == ("free", 1)
         assert "cannot be read" in caplog.text
-        assert standing_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
+        assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
 
 
 def test_the_limits_that_are_met_are_multiplied(rules: RuleSet, assign: Assign) -> None:

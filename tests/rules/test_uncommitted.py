@@ -154,22 +154,22 @@ def test_what_needs_no_charge_asks_the_engine_nothing_meanwhile(limit: RuleLimit
     with transaction.atomic():
         limit.delete()
         asked.clear()
-        cache._kept.asked_at = float("-inf")
+        cache._state.checked_at = float("-inf")
         assert ask().access
         AccessEntry.objects.all().delete()
         access_cache.forget()
         assert ask().results == ()
         assert asked == []
-        assert cache.is_time_to_ask(cache._kept.rules)  # nobody has asked in the place of other threads
+        assert cache.is_version_check_due(cache._state.rules)  # nobody has asked in the place of other threads
         transaction.set_rollback(True)
 
 
 def test_a_decision_by_uncommitted_rules_confirms_none(limit: RuleLimit) -> None:
     with transaction.atomic():
         limit.save()
-        cache._kept.confirmed_at = 0.0
+        cache._state.confirmed_at = 0.0
         assert quota_of(ask()) == 50
-        assert cache._kept.confirmed_at == 0.0
+        assert cache._state.confirmed_at == 0.0
 
 
 @pytest.mark.parametrize("interval", [60_000, -1])

@@ -219,7 +219,7 @@ def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     with cache.editing():
         pass
     stale = StaleRules(storage.committed_version().number, storage.committed_version().epoch)
-    cache._kept.outdated = False
+    cache._state.outdated = False
 
     def counted() -> Any:
         loads.append(1)

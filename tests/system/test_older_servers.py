@@ -193,14 +193,14 @@ def decided_by(decision: Any) -> int:
 
 def edit_elsewhere(rule: Rule, other: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit and publish a new version in what stands for another process."""
-    worker = cache._kept
+    worker = cache._state
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "_kept", cache._Kept())
+        patch.setattr(cache, "_state", cache._State())
         patch.setattr(versions, "get_engine", lambda: other)
         with cache.editing():
             rule.limits.update(quota=NEW)
     assert not cache.last_publish_failed()
-    assert cache._kept is worker
+    assert cache._state is worker
     assert not worker.outdated
 
 

@@ -126,12 +126,12 @@ class TestRules:
             assert_limited(client, "/plain/", after=1, by="twice")
 
     def test_are_put_back_when_the_block_fails(self, client: Client) -> None:
-        before, build = cache._kept, backend._build
+        before, build = cache._state, backend._build
         with pytest.raises(RuntimeError), override_rules(TWICE):
             raise RuntimeError
         with pytest.raises(ValueError, match="rate"), override_rules({"slug": "bad", "limits": ["2/fortnight"]}):
             pass
-        assert (cache._kept, backend._build) == (before, build)
+        assert (cache._state, backend._build) == (before, build)
         assert "RateLimit" not in _unlimited(client)
 
     def test_hold_whatever_the_settings_say(self, client: Client) -> None:

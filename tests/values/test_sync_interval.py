@@ -131,7 +131,7 @@ def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
         monkeypatch.setattr(get_engine().engine, method, fail)  # type: ignore[attr-defined]
     RuleLimit.objects.update(quota=5)
     cache.invalidate()
-    cache._kept.outdated = False  # as if another process had saved it
+    cache._state.outdated = False  # as if another process had saved it
     found = []
     for _ in range(130):
         found.append(asked_for())

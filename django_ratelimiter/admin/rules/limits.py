@@ -19,7 +19,7 @@ from ...engine.calendars import CALENDARS
 from ...engine.registry import Algorithm
 from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
-from ...values.sync_interval import LOCAL_MS, LONGEST_MS
+from ...values.sync_interval import LOCAL_MS, MAX_MS
 from ..identities import IdentitiesField
 from .descriptions import sentences
 from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
@@ -85,7 +85,7 @@ class RuleFacts(forms.Form):
     partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
     charge_when = forms.CharField(required=False)
-    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=LONGEST_MS)
+    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_MS)
 
 
 def told(typed: QueryDict) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ...conf import settings
 from ...identity import Identity, digest, identify
 from ...rules import cache
 from ...rules.ruleset import RuleRecord
-from ...values.partitions import written
+from ...values.partitions import encode_partition
 from ..identities import label_of
 
 _FALLBACK: Final = "ip"
@@ -53,7 +53,7 @@ class ClientForm(forms.Form):
         identity = identify(_request_of(typed))
         parts = [(name, self._value(identity, name, typed[name])) for name in names]
         if not self.errors:
-            self.cleaned_data["digest"] = digest(written(parts))
+            self.cleaned_data["digest"] = digest(encode_partition(parts))
         return self.cleaned_data
 
     def _value(self, identity: Identity, name: str, typed: str) -> str:

@@ -10,14 +10,14 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ...values.access import NOBODY, AccessList, AccessRecord
-from ..ttl_cache import Whole
+from ..ttl_cache import TableCache
 from . import tables
 from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: As many entries as one process holds; the latest are.
-MOST_HELD: Final = 50_000
+MAX_ENTRIES: Final = 50_000
 
 
 def access_list() -> AccessList:
@@ -38,10 +38,10 @@ def _find() -> AccessList:
     if not tables.exists("AccessEntry", router.db_for_read):
         return NOBODY
     rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
-    found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason")[: MOST_HELD + 1])
-    if len(found) > MOST_HELD:
-        logger.error("There are more than %s access entries; the oldest are not obeyed.", MOST_HELD)
-        found = found[:MOST_HELD]
+    found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason")[: MAX_ENTRIES + 1])
+    if len(found) > MAX_ENTRIES:
+        logger.error("There are more than %s access entries; the oldest are not obeyed.", MAX_ENTRIES)
+        found = found[:MAX_ENTRIES]
     if found != _latest[0]:
         _latest = found, _list_of(found)
     return _latest[1]
@@ -57,4 +57,4 @@ def _list_of(rows: tuple[Any, ...]) -> AccessList:
 
 
 _latest: tuple[tuple[Any, ...], AccessList] = (), NOBODY
-_entries = Whole(_find, NOBODY, "Access entries")
+_entries = TableCache(_find, NOBODY, "Access entries")

@@ -48,7 +48,7 @@ else:
 #: Alias and name of each table that was seen. A table that was seen is not looked for again.
 _seen: set[tuple[str, str]] = set()
 #: When to look again, by alias, where a table was missing. Monotonic seconds.
-_look_at: dict[str, float] = {}
+_next_check: dict[str, float] = {}
 _logged = False
 
 
@@ -65,26 +65,26 @@ def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
     using, table = alias_for(model), model._meta.db_table
     if (using, table) in _seen:
         return True
-    if time.monotonic() < _look_at.get(using, 0.0):
+    if time.monotonic() < _next_check.get(using, 0.0):
         return False
     _seen.update((using, found) for found in _names(using))
     if (using, table) in _seen:
-        _look_at.pop(using, None)
+        _next_check.pop(using, None)
         return True
-    _look_at[using] = time.monotonic() + settings.RULES_MAX_AGE
+    _next_check[using] = time.monotonic() + settings.RULES_MAX_AGE
     _log(using, table)
     return False
 
 
 def were_missing(using: str) -> bool:
     """Return whether a table was missing in this database when it was last looked for."""
-    return using in _look_at
+    return using in _next_check
 
 
 def forget() -> None:
     """Look for the tables again when they are next needed."""
     _seen.clear()
-    _look_at.clear()
+    _next_check.clear()
 
 
 def _names(using: str) -> list[str]:

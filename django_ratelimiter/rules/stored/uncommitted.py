@@ -18,7 +18,7 @@ from ...engine.base import Version
 from ..ruleset import RuleSet
 
 #: So many edits of a transaction are named in the summary of its version; the others are counted.
-MOST_NAMED: Final = 3
+MAX_NAMED: Final = 3
 
 
 class _Mark:
@@ -95,7 +95,7 @@ class Edits:
         """Say what the latest edit was, and whose. summary: not called for more edits than are named."""
         last = self._marks[-1]
         last.author = last.author or author
-        if self._named < MOST_NAMED:
+        if self._named < MAX_NAMED:
             self._named += 1
             last.named += filter(None, [summary()])
         else:
