@@ -133,7 +133,7 @@ ON_MARIADB = (
         "tests/api/test_me.py",
         "tests/projects/test_settings.py::test_the_journey[naive]",
     ),
-    *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "tops")),
+    *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "partitions")),
 )
 
 #: What need not be asked again once it was asked on the Python of .venv.

@@ -116,7 +116,7 @@ _HEAVIEST: Final = {
 
 def parts() -> dict[str, Callable[[Any], object]]:
     """What a page reads, by name; each part once for a report."""
-    names = ("totals", "points", "before", "most_clients", "clients", "hours", "heaviest", "fresh")
+    names = ("totals", "points", "before", "most_clients", "clients", "hours", "top_partitions", "fresh")
     return {name: lambda report, name=name: getattr(report, name) for name in names}  # type: ignore[misc]
 
 

@@ -9,19 +9,19 @@ from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination, PageNumberPagination
 from rest_framework.request import Request
 
-PAGE: Final = 100
-LARGEST_PAGE: Final = 1_000
+PAGE_SIZE: Final = 100
+MAX_PAGE_SIZE: Final = 1_000
 
 #: What a query may say of them; else the framework would take a wrong size for none.
-RANGES: Final = {"page": {"minimum": 1}, "page_size": {"minimum": 1, "maximum": LARGEST_PAGE}}
+RANGES: Final = {"page": {"minimum": 1}, "page_size": {"minimum": 1, "maximum": MAX_PAGE_SIZE}}
 
 
 class Pages(PageNumberPagination):
     """Numbered pages, of lists that are short."""
 
-    page_size = PAGE
+    page_size = PAGE_SIZE
     page_size_query_param = "page_size"
-    max_page_size = LARGEST_PAGE
+    max_page_size = MAX_PAGE_SIZE
     last_page_strings = ()
 
     def get_schema_operation_parameters(self, view: Any) -> list[Any]:
@@ -32,9 +32,9 @@ class BucketPages(CursorPagination):
     """Pages of usage buckets, each found by where the one before ended, however many there are."""
 
     ordering = ("start", "rule_slug", "tier_slug")
-    page_size = PAGE
+    page_size = PAGE_SIZE
     page_size_query_param = "page_size"
-    max_page_size = LARGEST_PAGE
+    max_page_size = MAX_PAGE_SIZE
 
     def decode_cursor(self, request: Request) -> Any:
         """The framework hands to the database whatever a cursor says; 404, as for other wrong cursors, if no moment."""

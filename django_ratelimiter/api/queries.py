@@ -16,7 +16,7 @@ from ..rules.ruleset import MODES
 from ..usage.reports import totals
 from ..usage.reports.totals import Period
 from ..usage.times import Granularity
-from .pagination import LARGEST_PAGE, RANGES
+from .pagination import MAX_PAGE_SIZE, RANGES
 
 DEFAULT: Final = "24h"
 #: Up to 999 minutes or hours, or 366 days.
@@ -34,7 +34,7 @@ class Query(serializers.Serializer[Any]):
     """The parameters of a view; those of its pages are told to schemas by their class."""
 
     page = serializers.IntegerField(required=False, min_value=1)
-    page_size = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_PAGE)
+    page_size = serializers.IntegerField(required=False, min_value=1, max_value=MAX_PAGE_SIZE)
 
 
 class RulesQuery(Query):

@@ -87,7 +87,7 @@ class Partitions(_Report):
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
-        granularity = Granularity(query.get("granularity") or partitions.unit(span, read_coverage()))
+        granularity = Granularity(query.get("granularity") or partitions.counted_by(span, read_coverage()))
         start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
             rows.filter(BucketRange(granularity, start, span.end).condition)

@@ -19,7 +19,7 @@ from .common import TAG, are_wrong, imported, rules_in_force
 #: What a client sends as it likes.
 _CHOSEN: Final = ("session", "header:", "field:")
 #: Shorter prefixes of addresses that anybody may have are not those of somebody's proxies.
-_SHORTEST: Final = {4: 8, 6: 16}
+_MIN_PREFIX: Final = {4: 8, 6: 16}
 
 
 def check_callables(**_kwargs: object) -> list[CheckMessage]:
@@ -94,7 +94,7 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
     v4 = collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
     v6 = collapse_addresses(network for network in networks if isinstance(network, IPv6Network))
     merged: list[IPv4Network | IPv6Network] = [*v4, *v6]
-    wide = [str(each) for each in merged if each.prefixlen < _SHORTEST[each.version] and not each.is_private]
+    wide = [str(each) for each in merged if each.prefixlen < _MIN_PREFIX[each.version] and not each.is_private]
     if not wide:
         return []
     return [

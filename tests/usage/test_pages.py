@@ -18,7 +18,7 @@ from django_ratelimiter.models import Rule, TopPartition, UsageBucket
 from django_ratelimiter.rules import inline
 from django_ratelimiter.usage.reports import busiest, coverage, partitions
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
-from django_ratelimiter.usage.reports.partitions import Heavy
+from django_ratelimiter.usage.reports.partitions import TopPartitionRow
 from django_ratelimiter.usage.reports.totals import last
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -165,11 +165,13 @@ class TestClients:
     def test_over_time(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50, partitions=7)
         count(3 * HOUR, tier="pro", allowed=50, partitions=4)
-        moments = partitions.met(last(DAY), Granularity.HOUR, "search")
+        moments = partitions.partition_counts(last(DAY), Granularity.HOUR, "search")
         assert len(moments) in (24, 25)
         assert [moment.partitions for moment in moments if moment.partitions is not None] == [11]
         assert [
-            each.partitions for each in partitions.met(last(DAY), Granularity.HOUR, "search", "pro") if each.partitions
+            each.partitions
+            for each in partitions.partition_counts(last(DAY), Granularity.HOUR, "search", "pro")
+            if each.partitions
         ] == [4]
         page = text_of(staff.get(RULE))
         assert "Different clients per hour" in page
@@ -189,10 +191,10 @@ class TestClients:
         weigh(2 * HOUR, "bbbb", 2, 15)
         weigh(2 * HOUR, "cccc", 5, 0)
         weigh(2 * HOUR, "dddd", 100, 0, rule="other")
-        assert partitions.heaviest(last(DAY), "search") == [
-            Heavy("aaaa", 20, 2),
-            Heavy("bbbb", 2, 15),
-            Heavy("cccc", 5, 0),
+        assert partitions.top_partitions(last(DAY), "search") == [
+            TopPartitionRow("aaaa", 20, 2),
+            TopPartitionRow("bbbb", 2, 15),
+            TopPartitionRow("cccc", 5, 0),
         ]
         page = shown(staff.get(f"{RULE}&by=denied"))
         table = page.partition('<table class="ratelimiter-heaviest">')[2].partition("</table>")[0]
@@ -217,7 +219,9 @@ class TestClients:
             )
         period = last(10 * DAY)
         whole = partitions.hours(period, coverage.read_coverage())
-        assert partitions.heaviest(period, "search") == [Heavy("aaaa", (whole.end - whole.start) // HOUR, 0)]
+        assert partitions.top_partitions(period, "search") == [
+            TopPartitionRow("aaaa", (whole.end - whole.start) // HOUR, 0)
+        ]
 
 
 class TestBusiestHours:

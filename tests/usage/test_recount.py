@@ -245,13 +245,13 @@ def compare_partitions(scene: Scene) -> None:
         for each in scene.told:
             if each.rule == "soft":
                 sets[on_the_wall(each.at, granularity, scene.project)].add((each.tier, each.partition))
-        moments = partitions.met(scene.period, granularity, "soft")
+        moments = partitions.partition_counts(scene.period, granularity, "soft")
         found = {on_the_wall(each.period.start, granularity, scene.project): each.partitions for each in moments}
         assert {start: count for start, count in found.items() if count} == {
             start: len(callers) for start, callers in sets.items()
         }
     sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
-    heaviest = partitions.heaviest(scene.period, "soft")
-    assert {each.partition: (each.allowed, each.denied) for each in heaviest} == {
+    top_partitions = partitions.top_partitions(scene.period, "soft")
+    assert {each.partition: (each.allowed, each.denied) for each in top_partitions} == {
         partition: (figures.allowed, figures.denied) for partition, figures in sums.items()
     }

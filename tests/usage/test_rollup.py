@@ -133,8 +133,8 @@ def test_versions_are_kept_by_age_and_by_number(
 ) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": retention}
     monkeypatch.setattr(pruning, "BATCH", 2)
-    monkeypatch.setattr(pruning, "FEWEST_VERSIONS", 2)
-    monkeypatch.setattr(pruning, "MOST_VERSIONS", 5)
+    monkeypatch.setattr(pruning, "MIN_VERSIONS", 2)
+    monkeypatch.setattr(pruning, "MAX_VERSIONS", 5)
     RuleSetVersion.objects.all().delete()
     for number in range(10):  # the earlier epoch has the higher numbers, and each is a day younger than the last
         epoch, counted = (1, 100 + number) if number < 8 else (2, number)
@@ -151,7 +151,7 @@ def test_versions_are_kept_by_age_and_by_number(
 @pytest.mark.django_db(transaction=True)
 def test_the_version_in_force_is_kept_however_old(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"version": 1}}
-    monkeypatch.setattr(pruning, "FEWEST_VERSIONS", 1)
+    monkeypatch.setattr(pruning, "MIN_VERSIONS", 1)
     for slug in ("one", "two"):
         Rule.objects.create(slug=slug, name=slug)
     RuleSetVersion.objects.create(number=1, epoch=1, snapshot={})

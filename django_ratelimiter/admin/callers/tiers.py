@@ -21,7 +21,7 @@ from .deletion import deleted_with_tiers
 from .forms import AssignmentForm, NewAssignmentForm
 
 #: As many users, and groups, of a name that is searched for in another database.
-MOST_FOUND = 500
+MAX_FOUND = 500
 
 GRANT = {
     "fields": ("multiplier", ("starts_at", "ends_at")),
@@ -123,7 +123,7 @@ class TierAssignmentAdmin(SoundList):
         found, may_have_duplicates = super().get_search_results(request, queryset, search_term)
         if search_term and not is_joinable(TierAssignment, Group):
             users, groups = (
-                list(people._default_manager.filter(**{f"{name}__icontains": search_term})[:MOST_FOUND])
+                list(people._default_manager.filter(**{f"{name}__icontains": search_term})[:MAX_FOUND])
                 for people, name in ((get_user_model(), get_user_model().USERNAME_FIELD), (Group, "name"))
             )
             found |= queryset.filter(Q(user__in=users) | Q(group__in=groups))

@@ -87,8 +87,8 @@ def _day(report: Report) -> list[Row]:
     return [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day]
 
 
-def _heaviest(report: Report) -> list[Row]:
-    return [heavy._asdict() for heavy in report.heaviest]
+def _top_partitions(report: Report) -> list[Row]:
+    return [row._asdict() for row in report.top_partitions]
 
 
 _COUNTS: Final = tuple(_figures(Figures()))
@@ -100,7 +100,7 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "clients": (("start", "end", "partitions"), _clients),
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
-    "heaviest": (("partition", "allowed", "denied"), _heaviest),
+    "heaviest": (("partition", "allowed", "denied"), _top_partitions),
 }
 
 

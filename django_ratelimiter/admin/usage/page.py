@@ -17,7 +17,7 @@ from django.utils.translation import pgettext
 from ...models import Rule, Tier
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
-from ...usage.reports.partitions import Heavy
+from ...usage.reports.partitions import TopPartitionRow
 from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
 from .report import BY_DENIED, Report
@@ -149,11 +149,11 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     return {
         "clients_chart": chart.clients(report.clients) if known else None,
         "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in known],
-        "heaviest": [_heavy(each) for each in report.heaviest],
-        "heaviest_in": report.heaviest_in,
+        "top_partitions": [_top_row(each) for each in report.top_partitions],
+        "top_partitions_in": report.top_partitions_in,
         "by_denied": report.by_denied,
         "client": report.client,
-        "found": report.found and _heavy(report.found),
+        "found": report.found and _top_row(report.found),
         "search_url": address(request, "client", client=None),
         "by_requests_url": address(request, "rule", by=None),
         "by_denied_url": address(request, "rule", by=BY_DENIED),
@@ -161,8 +161,8 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     }
 
 
-def _heavy(heavy: Heavy) -> tuple[str, str, str]:
-    return heavy.partition, chart.number(heavy.allowed), chart.number(heavy.denied)
+def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:
+    return row.partition, chart.number(row.allowed), chart.number(row.denied)
 
 
 def _hours(report: Report) -> dict[str, Any]:

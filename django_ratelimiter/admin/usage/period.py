@@ -17,7 +17,7 @@ from ...usage.times import aware, stored
 
 CUSTOM: Final = "custom"
 DEFAULT: Final = "24h"
-LONGEST: Final = timedelta(days=366)
+MAX_PERIOD: Final = timedelta(days=366)
 
 LENGTHS: Final = {
     "1h": (timedelta(hours=1), gettext_lazy("Last hour")),
@@ -78,8 +78,8 @@ class PeriodForm(forms.Form):
         span = Period(aware(since), aware(until))
         if span.start >= span.end:
             self.add_error("until", _("The end must be later than the start."))
-        elif span.end - span.start > LONGEST:
-            self.add_error("until", _("A report covers at most %d days.") % LONGEST.days)
+        elif span.end - span.start > MAX_PERIOD:
+            self.add_error("until", _("A report covers at most %d days.") % MAX_PERIOD.days)
         return span
 
 

@@ -11,7 +11,7 @@ from ...usage.reports import partitions as clients
 from ...usage.reports import totals as reports
 from ...usage.reports.busiest import HourOfDay
 from ...usage.reports.coverage import Period, read_coverage
-from ...usage.reports.partitions import Heavy, Moment
+from ...usage.reports.partitions import PartitionCount, TopPartitionRow
 from ...usage.reports.totals import Figures, Freshness, Point, Total
 from ...usage.times import Granularity
 
@@ -62,17 +62,17 @@ class Report:
     @property
     def clients_by(self) -> Granularity:
         """Whether different clients are told by the hour or by the day."""
-        return clients.unit(self.period, self._coverage)
+        return clients.counted_by(self.period, self._coverage)
 
     @cached_property
     def most_clients(self) -> Mapping[tuple[str, str], int]:
         """The most different clients that one hour or day met, by rule and tier."""
-        return clients.most(self.period, self.clients_by, self.rule, self.tier)
+        return clients.most_partitions(self.period, self.clients_by, self.rule, self.tier)
 
     @cached_property
-    def clients(self) -> list[Moment]:
+    def clients(self) -> list[PartitionCount]:
         """Different clients of each hour or day; empty for all rules, which would count a client many times."""
-        return [] if self.rule is None else clients.met(self.period, self.clients_by, self.rule, self.tier)
+        return [] if self.rule is None else clients.partition_counts(self.period, self.clients_by, self.rule, self.tier)
 
     @cached_property
     def hours(self) -> list[Point]:
@@ -88,21 +88,21 @@ class Report:
         return busiest.busiest(self.hours)
 
     @cached_property
-    def heaviest(self) -> list[Heavy]:
+    def top_partitions(self) -> list[TopPartitionRow]:
         """The heaviest partitions of the rule, of any tier; empty for all rules."""
         if self.rule is None:
             return []
-        return clients.heaviest(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
+        return clients.top_partitions(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
 
     @cached_property
-    def found(self) -> Heavy | None:
+    def found(self) -> TopPartitionRow | None:
         """The client that is looked for; `None` if it was not among the heaviest."""
         if self.rule is None or not self.client:
             return None
-        return clients.one(self.period, self.rule, self.client, coverage=self._coverage)
+        return clients.one_partition(self.period, self.rule, self.client, coverage=self._coverage)
 
     @property
-    def heaviest_in(self) -> Period:
+    def top_partitions_in(self) -> Period:
         """The hours that the heaviest partitions are of."""
         return clients.hours(self.period, self._coverage)
 

@@ -24,7 +24,7 @@ from ...models import UsageBatch, UsageBucket
 from ...rules import cache
 from .partitions import collect_partitions
 from .rollup import starts_of
-from .upsert import FIELDS, Key, add, slug
+from .upsert import FIELDS, BucketKey, add, slug
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -117,13 +117,13 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
     return True
 
 
-def _totals(counts: Iterable[UsageCount]) -> dict[Key, list[int]]:
+def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     """Sums by row: labels that differ only in what cannot be stored share one."""
-    totals: dict[Key, list[int]] = {}
+    totals: dict[BucketKey, list[int]] = {}
     for count in counts:
         rule, _, tier = count.label.partition("|")
         for granularity, start in starts_of(count.minute).items():
-            sums = totals.setdefault(Key(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
+            sums = totals.setdefault(BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
             for place, field in enumerate(FIELDS):
                 sums[place] += getattr(count, field)
     return totals

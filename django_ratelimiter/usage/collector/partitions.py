@@ -24,13 +24,13 @@ from .rollup import starts_of
 from .upsert import slug
 
 #: Rows for each rule and start, and for each rule and minute.
-MOST: Final = 100
+MAX_PARTITIONS: Final = 100
 
 #: Minutes by which the clocks of an engine's servers may differ; until then an hour may still be counted in.
-GRACE: Final = 2
+GRACE_MINUTES: Final = 2
 
 #: Weights that are read at once.
-MOST_AT_ONCE: Final = 50_000
+MAX_AT_ONCE: Final = 50_000
 
 HOUR: Final[str] = Granularity.HOUR
 DAY: Final[str] = Granularity.DAY
@@ -39,49 +39,49 @@ DAY: Final[str] = Granularity.DAY
 Weights = Mapping[str, tuple[int, int]]
 
 
-def collect_partitions(engine: Engine, database: str, go_on: Callable[[], None] = lambda: None) -> None:
+def collect_partitions(engine: Engine, database: str, progress: Callable[[], None] = lambda: None) -> None:
     """Store what the engine knows; an engine of the project's own need not know anything.
 
-    go_on: called again and again, for what is behind takes its time.
+    progress: called again and again, for what is behind takes its time.
     What is over is over by the engine's clock: ours may be wrong. Raises EngineUnavailable and OperationalError;
     nothing is lost then.
     """
-    seen = getattr(engine, "partitions", None)
-    if seen is None:
+    stats = getattr(engine, "partitions", None)
+    if stats is None:
         return
-    before = seen.now_us() // MINUTE_US - GRACE
-    hours = sorted(seen.hours())
+    before = stats.now_us() // MINUTE_US - GRACE_MINUTES
+    hours = sorted(stats.hours())
     if hours:
-        _store_hours(database, seen, hours, before, go_on)
-    while samples := seen.samples(before, 1):
-        go_on()
+        _store_hours(database, stats, hours, before, progress)
+    while samples := stats.samples(before, 1):
+        progress()
         for minute, counts in samples.items():
             _store_samples(database, minute, counts)
-        seen.drop_samples(samples)
+        stats.drop_samples(samples)
 
 
-def _store_hours(database: str, seen: Any, hours: Sequence[Hour], before: int, go_on: Callable[[], None]) -> None:
+def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, progress: Callable[[], None]) -> None:
     """Store these, and have the engine forget what is complete. before: the minute before which nothing is added."""
-    _store_unique(database, seen, hours)
+    _store_unique(database, stats, hours)
     over, today = before // 60, starts_of(before)[DAY]
     early: set[Hour] = set()  # whose counts have not come in
-    for some in _in_parts(seen, sorted({(hour, rule_of(label)) for hour, label in hours})):
-        for (hour, rule), weights in zip(some, seen.heaviest(some, MOST), strict=True):
-            go_on()
-            if not _store_heaviest(database, slug(rule), hour, weights):
+    for some in _batches(stats, sorted({(hour, rule_of(label)) for hour, label in hours})):
+        for (hour, rule), weights in zip(some, stats.heaviest(some, MAX_PARTITIONS), strict=True):
+            progress()
+            if not _store_top(database, slug(rule), hour, weights):
                 early.add((hour, rule))
-        seen.drop_heaviest([each for each in some if each[0] < over and each not in early])
+        stats.drop_heaviest([each for each in some if each[0] < over and each not in early])
     complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
-    seen.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
+    stats.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
 
 
-def _in_parts(seen: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
+def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
     """Those of these hours and rules of which something is known, so many at once that memory is bounded."""
     some: list[Hour] = []
     size = 0
-    for each, weights in zip(rules, seen.weighed(rules), strict=True):
+    for each, weights in zip(rules, stats.weighed(rules), strict=True):
         if weights:
-            if some and size + weights > MOST_AT_ONCE:
+            if some and size + weights > MAX_AT_ONCE:
                 yield some
                 some, size = [], 0
             some.append(each)
@@ -90,30 +90,30 @@ def _in_parts(seen: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
         yield some
 
 
-def _store_unique(database: str, seen: Any, hours: Iterable[Hour]) -> None:
+def _store_unique(database: str, stats: Any, hours: Iterable[Hour]) -> None:
     groups: defaultdict[tuple[str, str, datetime], list[int]] = defaultdict(list)
     for hour, label in hours:
         for granularity in (HOUR, DAY):
             groups[label, granularity, starts_of(hour * 60)[granularity]].append(hour)
-    counts = seen.count([(label, spanned) for (label, _, _), spanned in groups.items()])
+    counts = stats.count([(label, spanned) for (label, _, _), spanned in groups.items()])
     rows = UsageBucket.objects.using(database)
-    known = _known(database, {start for _, _, start in groups})
+    stored_counts = _stored_counts(database, {start for _, _, start in groups})
     for (label, granularity, start), count in zip(groups, counts, strict=True):
         rule, _, tier = label.partition("|")
         key = granularity, slug(rule), slug(tier), start
-        if count > known.get(key, count):
+        if count > stored_counts.get(key, count):
             some = rows.filter(granularity=granularity, rule_slug=key[1], tier_slug=key[2], start=start)
             some.filter(Q(partitions=None) | Q(partitions__lt=count)).update(partitions=count)
 
 
-def _known(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, str, datetime], int]:
+def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, str, datetime], int]:
     """What the rows that are there hold by now; 0 if they hold nothing yet."""
     rows = UsageBucket.objects.using(database).filter(granularity__in=(HOUR, DAY), start__in=starts)
     fields = ("granularity", "rule_slug", "tier_slug", "start")
     return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
 
 
-def _store_heaviest(database: str, rule: str, hour: int, weights: Weights) -> bool:
+def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
     """Store these; False if nothing of this rule and day has been counted yet, so that others could not be kept out."""
     starts = starts_of(hour * 60)
     either = starts[DAY], starts_of(hour * 60 + 59)[DAY]  # days that begin at half past may share an hour of the engine
@@ -126,12 +126,12 @@ def _store_heaviest(database: str, rule: str, hour: int, weights: Weights) -> bo
         # Until this transaction ends, no other collector writes the heaviest partitions of this rule and day.
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
-        if _keep_heaviest(database, rule, HOUR, starts[HOUR], weights):
-            _keep_heaviest(database, rule, DAY, starts[DAY], _of_day(database, rule, hour, starts[DAY]))
+        if _merge_top(database, rule, HOUR, starts[HOUR], weights):
+            _merge_top(database, rule, DAY, starts[DAY], _day_sums(database, rule, hour, starts[DAY]))
     return True
 
 
-def _of_day(database: str, rule: str, hour: int, day: datetime) -> Weights:
+def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
     """The sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=HOUR, start__in=starts)
@@ -139,7 +139,7 @@ def _of_day(database: str, rule: str, hour: int, day: datetime) -> Weights:
     return {partition: (allowed, denied) for partition, allowed, denied in sums}
 
 
-def _keep_heaviest(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
+def _merge_top(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
     """Let the heaviest of these, and of those that are there, stand; whether that changes anything."""
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=granularity, start=start)
     before = {partition: (allowed, denied) for partition, allowed, denied in rows.values_list(*_WEIGHTS)}
@@ -147,7 +147,7 @@ def _keep_heaviest(database: str, rule: str, granularity: str, start: datetime, 
     for partition, (allowed, denied) in weights.items():
         had = before.get(partition, (0, 0))
         both[slug(partition, 200)] = max(allowed, had[0]), max(denied, had[1])
-    after = heaviest_of(both, MOST)
+    after = heaviest_of(both, MAX_PARTITIONS)
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
@@ -168,7 +168,7 @@ _WEIGHTS: Final = ("partition", "allowed", "denied")
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:
     """Of each rule those partitions that come first by name: from minute to minute, the same ones."""
     rows: list[UsageSample] = []
-    left: defaultdict[str, int] = defaultdict(lambda: MOST)
+    left: defaultdict[str, int] = defaultdict(lambda: MAX_PARTITIONS)
     for (rule, partition), count in sorted(counts.items()):
         left[rule] -= 1
         if left[rule] >= 0:

@@ -19,9 +19,9 @@ from ..times import Granularity, floor, now, stored
 BATCH: Final = 2_000
 
 #: So many of the latest versions of the rule set are kept, whatever their age; the first of them is in force.
-FEWEST_VERSIONS: Final = 50
+MIN_VERSIONS: Final = 50
 #: No more than these are kept, unless all are: each holds the whole rule set.
-MOST_VERSIONS: Final = 1_000
+MAX_VERSIONS: Final = 1_000
 
 
 def prune() -> int:
@@ -51,8 +51,8 @@ def _old_versions() -> Iterator[QuerySet[Any]]:
         return
     versions = RuleSetVersion.objects.using(router.db_for_write(RuleSetVersion))
     before = timezone.now() - timedelta(days=days)
-    for kept, aged in ((FEWEST_VERSIONS, Q(created_at__lt=before)), (MOST_VERSIONS, Q())):
-        last = versions.order_by("-epoch", "-number").values_list("epoch", "number")[kept - 1 : kept].first()
+    for limit, aged in ((MIN_VERSIONS, Q(created_at__lt=before)), (MAX_VERSIONS, Q())):
+        last = versions.order_by("-epoch", "-number").values_list("epoch", "number")[limit - 1 : limit].first()
         if last is not None:
             epoch, number = last
             yield versions.filter(aged, Q(epoch__lt=epoch) | Q(epoch=epoch, number__lt=number))

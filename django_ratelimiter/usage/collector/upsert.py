@@ -18,10 +18,10 @@ FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degrade
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
 #: Rows of one statement: few enough for the parameters that any database takes.
-MOST_ROWS: Final = 80
+MAX_ROWS: Final = 80
 
 
-class Key(NamedTuple):
+class BucketKey(NamedTuple):
     """What the row of a count is found by. Rows are always touched in this order, so that no two deadlock."""
 
     granularity: str
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 
 #: Amounts in the order of FIELDS.
-Totals = Mapping[Key, Sequence[int]]
+Amounts = Mapping[BucketKey, Sequence[int]]
 
 
 def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
@@ -39,7 +39,7 @@ def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
     return text.replace("\x00", "")[:length]
 
 
-def add(database: str, totals: Totals) -> None:
+def add(database: str, totals: Amounts) -> None:
     """Add these amounts, inside a transaction of the caller's. Raises OperationalError if that cannot be done now."""
     keys = sorted(totals)
     # A row that is to be added to is checked as if it were new, and a new one must not be below 0.
@@ -47,18 +47,20 @@ def add(database: str, totals: Totals) -> None:
     if takes_back or not connections[database].features.supports_update_conflicts:
         _add_one_by_one(database, keys, totals)
     else:
-        for place in range(0, len(keys), MOST_ROWS):
-            _add_at_once(database, keys[place : place + MOST_ROWS], totals)
+        for place in range(0, len(keys), MAX_ROWS):
+            _add_at_once(database, keys[place : place + MAX_ROWS], totals)
 
 
-def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
+def _add_at_once(database: str, keys: Sequence[BucketKey], totals: Amounts) -> None:
     connection = connections[database]
-    names = (*Key._fields, *FIELDS)
+    names = (*BucketKey._fields, *FIELDS)
     fields: list[Any] = [UsageBucket._meta.get_field(name) for name in names]
     quoted = dict(zip(names, (connection.ops.quote_name(field.column) for field in fields), strict=True))
     table = connection.ops.quote_name(UsageBucket._meta.db_table)
     row = f"({', '.join(['%s'] * len(names))})"
-    suffix = adding_suffix(connection, table, [quoted[name] for name in Key._fields], [quoted[name] for name in FIELDS])
+    suffix = adding_suffix(
+        connection, table, [quoted[name] for name in BucketKey._fields], [quoted[name] for name in FIELDS]
+    )
     values = [
         field.get_db_prep_save(value, connection)
         for key in keys
@@ -71,7 +73,7 @@ def _add_at_once(database: str, keys: Sequence[Key], totals: Totals) -> None:
         )
 
 
-def _add_one_by_one(database: str, keys: Sequence[Key], totals: Totals) -> None:
+def _add_one_by_one(database: str, keys: Sequence[BucketKey], totals: Amounts) -> None:
     """Row after row in key order. Nothing falls below 0: what is taken back may have been lost before it came here."""
     rows = UsageBucket.objects.using(database)
     for key in keys:

@@ -14,10 +14,10 @@ from .coverage import DAY, HOUR, Coverage, Period, read_coverage
 from .totals import Figures, Point
 
 #: How much of a period is looked at, from its end: whole weeks, so that each weekday counts alike.
-LONGEST: Final = 28 * DAY
+MAX_PERIOD: Final = 28 * DAY
 
 #: How many of the busiest hours are told.
-MOST: Final = 10
+MAX_HOURS: Final = 10
 
 
 class HourOfDay(NamedTuple):
@@ -41,7 +41,7 @@ def by_hour(
 ) -> list[Point]:
     """The hours of the period's last four weeks, as far as hours are left; empty for less than two days."""
     coverage = coverage or read_coverage()
-    start = max(period.start, period.end - LONGEST)
+    start = max(period.start, period.end - MAX_PERIOD)
     if coverage.finest(start) is Granularity.DAY:
         start = coverage.complete_from[Granularity.HOUR]
     if period.end - start < 2 * DAY:
@@ -61,4 +61,4 @@ def of_day(hours: Iterable[Point]) -> list[HourOfDay]:
 def busiest(hours: Iterable[Point]) -> list[Point]:
     """The hours with the most requests, the busiest first; none without requests."""
     busy = [point for point in hours if point.figures.requests]
-    return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MOST]
+    return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MAX_HOURS]

@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from .busiest import HourOfDay
 from .coverage import Period
-from .partitions import Moment
+from .partitions import PartitionCount
 from .totals import Point
 
 #: Minutes between two marks on the time axis; the first that gives no more marks than MARKS is taken.
@@ -73,15 +73,15 @@ def draw(points: Sequence[Point]) -> Chart:
     return Chart(bars, busiest[1].told if busiest else "", _lines(top), marks)
 
 
-def clients(moments: Sequence[Moment]) -> Chart:
+def clients(counts: Sequence[PartitionCount]) -> Chart:
     """Place one bar for each hour or day: how many different clients it met."""
     told = [
-        f"{span(moment.period)}: {_('not known') if moment.partitions is None else number(moment.partitions)}"
-        for moment in moments
+        f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
+        for each in counts
     ]
-    slot = 100 / max(len(moments), 1)
-    marks = _marks([moment.period.start for moment in moments], slot)
-    return _plain([moment.partitions or 0 for moment in moments], told, marks)
+    slot = 100 / max(len(counts), 1)
+    marks = _marks([each.period.start for each in counts], slot)
+    return _plain([each.partitions or 0 for each in counts], told, marks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:

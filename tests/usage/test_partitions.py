@@ -15,7 +15,7 @@ from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.partition_stats import is_sampled
 from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector import collect as module
-from django_ratelimiter.usage.collector import partitions as tops
+from django_ratelimiter.usage.collector import partitions as collecting
 from django_ratelimiter.usage.collector.collect import Collected, collect
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +73,7 @@ def test_the_heaviest_of_hours_and_days(engine: Engine) -> None:
 
 
 def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tops, "MOST", 3)
+    monkeypatch.setattr(collecting, "MAX_PARTITIONS", 3)
     meet(engine, ["a"] * 3 + ["b"] * 2 + ["c"] * 9 + ["d"], DAY)
     collect()
     assert set(heaviest("hour")[DAY]) == {"a", "b", "c"}
@@ -121,7 +121,7 @@ def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     early = engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9)[0]
     meet(engine, ["a", "b"], DAY)
     collect()
-    tops._store_heaviest("default", "rule", int(DAY.timestamp()) // 3_600, early)
+    collecting._store_top("default", "rule", int(DAY.timestamp()) // 3_600, early)
     assert heaviest("hour")[DAY] == heaviest("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
 
 
@@ -135,13 +135,13 @@ def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.Monk
     meet(engine, ["a", "b"], DAY)
     collect()
     meet(engine, ["a"], DAY)
-    monkeypatch.setattr(tops, "_known", lambda *args: Early())
+    monkeypatch.setattr(collecting, "_stored_counts", lambda *args: Early())
     collect()
     assert partitions("hour") == partitions("day") == [(DAY, 2)]
 
 
 def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tops, "MOST", 2)
+    monkeypatch.setattr(collecting, "MAX_PARTITIONS", 2)
     names = [name for name in map(str, range(100)) if is_sampled(name)]
     assert len(names) > 2
     meet(engine, names * 2, DAY)
@@ -179,7 +179,7 @@ def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_c
 
 
 def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tops, "MOST_AT_ONCE", 5)
+    monkeypatch.setattr(collecting, "MAX_AT_ONCE", 5)
     read, seen = engine.partitions.heaviest, []
 
     def watched(asked: Sequence[Any], most: int) -> list[dict[str, tuple[int, int]]]:
@@ -210,7 +210,7 @@ def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_befo
 def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
     """The counts of another shard, say: only one collector at once may write what is bounded."""
     meet(engine, ["a"], DAY)
-    tops.collect_partitions(engine, "default")
+    collecting.collect_partitions(engine, "default")
     assert heaviest("hour") == {}
     collect()
     assert heaviest("hour") == heaviest("day") == {DAY: {"a": (1, 0)}}
