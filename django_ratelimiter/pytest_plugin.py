@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _ratelimit_counts_start_at_zero() -> None:
     """Drop what earlier tests counted in the memory of this process. Counts in Redis stay; see `clear_counts`."""
-    for module, name in (("connection", "_engine"), ("outage", "_local")):
-        counting: Any = getattr(
-            sys.modules.get(f"{__package__}.{module}"), name, None
-        )  # not loaded: nothing was counted
+    for module, name in (("backend", "_engine"), ("limiter.fallback", "_local")):
+        loaded = sys.modules.get(f"{__package__}.{module}")  # not loaded: nothing was counted
+        counting: Any = getattr(loaded, name, None)
         if type(counting).__name__ in ("MemoryEngine", "LocalEngine"):
             counting.clear()
 
