@@ -201,7 +201,7 @@ def _observe(decision: Decision, seconds: float) -> None:
 def _named(result: Result) -> tuple[str, str, str]:
     """The rule, the tier and the outcome of one limit."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
-    if rule.failure_policy != "closed" if verdict is None else verdict.allowed:
+    if not rule.during_outage.refuses if verdict is None else verdict.allowed:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
         outcome = "denied" if result.mode == "enforce" else "shadow_denied"

@@ -201,7 +201,7 @@ def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: 
 
 
 def _passes(result: Result) -> bool:
-    return result.rule.failure_policy != "closed" if result.verdict is None else result.verdict.allowed
+    return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
 
 
 def _refuse(request: Any, decision: Decision) -> None:

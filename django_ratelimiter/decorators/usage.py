@@ -91,7 +91,7 @@ def _arguments(
 
 def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
     result = call.result(decision)
-    if result is not None and result.verdict is None and result.rule.failure_policy == "closed":
+    if result is not None and result.verdict is None and result.rule.during_outage.refuses:
         return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # as django-ratelimit says it
     if result is None or result.verdict is None:
         return None

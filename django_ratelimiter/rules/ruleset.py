@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from ..engine.base import Version
 from ..engine.limits import Limit
+from ..values.failure_policies import FAILURE_POLICIES, FailurePolicy
 from ..values.multiplier import multiply_limit
 from ..values.partitions import IDENTITIES, NAMED, is_identity
 from ..values.sync_interval import check_sync_interval, to_seconds
@@ -22,7 +23,6 @@ NO_VERSION: Final = Version(0)
 MODES: Final = ("off", "shadow", "enforce")
 PATH_KINDS: Final = ("any", "exact", "prefix", "route")
 MISSING_PARTITION: Final = ("skip", "ip", "deny")
-FAILURE_POLICIES: Final = ("local", "open", "closed")
 CHARGE_WHEN: Final = ("any", "success", "failure")
 DEFAULT_FOR: Final = ("none", "anonymous", "authenticated")
 
@@ -101,8 +101,18 @@ class RuleRecord:
     charge_when: str = CHARGE_WHEN[0]
     sync_interval: float | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for an unknown failure policy: found during an outage, it would be found too late."""
+        if self.failure_policy not in FAILURE_POLICIES:
+            raise ValueError(f"failure_policy: {self.failure_policy!r} is unknown.")
+
     def __str__(self) -> str:
         return self.slug
+
+    @property
+    def during_outage(self) -> FailurePolicy:
+        """What the rule does while the engine is out of reach."""
+        return FAILURE_POLICIES[self.failure_policy]
 
     @property
     def depends_on_tier(self) -> bool:
@@ -275,7 +285,7 @@ def _count(entry: Mapping[str, Any], name: str) -> int:
     return count
 
 
-def _choice(data: Mapping[str, Any], name: str, choices: Sequence[str]) -> None:
+def _choice(data: Mapping[str, Any], name: str, choices: Collection[str]) -> None:
     if data[name] not in choices:
         raise ValueError(f"{name}: {data[name]!r} is unknown; choose one of {', '.join(choices)}.")
 

@@ -15,6 +15,7 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.models import options as options_of
 from django_ratelimiter.rules import ruleset
+from django_ratelimiter.values.failure_policies import FAILURE_POLICIES
 
 from .refusals import assert_database_refuses, refused
 
@@ -29,7 +30,7 @@ class TestRule:
             (Rule.Mode, ruleset.MODES),
             (Rule.PathKind, ruleset.PATH_KINDS),
             (Rule.MissingPartition, ruleset.MISSING_PARTITION),
-            (Rule.FailurePolicy, ruleset.FAILURE_POLICIES),
+            (Rule.FailurePolicy, FAILURE_POLICIES),
             (Rule.ChargeWhen, ruleset.CHARGE_WHEN),
             (Tier.DefaultFor, ruleset.DEFAULT_FOR),
         ):

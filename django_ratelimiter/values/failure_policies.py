@@ -1,0 +1,25 @@
+"""Failure policies: what a rule does while the engine is out of reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class FailurePolicy(NamedTuple):
+    """One policy. Both fields are required, so that a new policy states what it does and cannot count as open.
+
+    counts: each process counts requests by itself, with a share of the quota.
+    refuses: a request that was not counted is refused.
+    """
+
+    counts: bool
+    refuses: bool
+
+
+#: The policies by name, the default first. Code asks for these fields and compares no name.
+FAILURE_POLICIES: Final[Mapping[str, FailurePolicy]] = {
+    "local": FailurePolicy(counts=True, refuses=False),
+    "open": FailurePolicy(counts=False, refuses=False),
+    "closed": FailurePolicy(counts=False, refuses=True),
+}
