@@ -37,7 +37,7 @@ class Result(NamedTuple):
         """Whether this result refuses the request."""
         if self.mode != "enforce":
             return False
-        return self.rule.failure_policy == "closed" if self.verdict is None else not self.verdict.allowed
+        return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def deciding(question: Question, error: Exception) -> Path[Decision | None]:
         return None
     yield from events.degraded(_local, error)
     results: list[Result] = [each.result(None) for each in planned]
-    local = [index for index, each in enumerate(planned) if each.rule.failure_policy == "local"]
+    local = [index for index, each in enumerate(planned) if each.rule.during_outage.counts]
     if not any(result.refuses for result in results):
         verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
         for index, verdict in zip(local, verdicts, strict=True):
@@ -49,7 +49,7 @@ def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
 
 def _admits(result: Result) -> bool:
     """Whether a rule would admit the request, were it alone and enforced."""
-    return result.rule.failure_policy != "closed" if result.verdict is None else result.verdict.allowed
+    return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
 
 
 def spend(charges: Sequence[Charge]) -> list[Verdict]:

@@ -1,0 +1,70 @@
+"""Every failure policy states what it does, so that a new one cannot silently count as open."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import django_ratelimiter
+from django_ratelimiter import decorators, prometheus
+from django_ratelimiter.decision import Result, decide
+from django_ratelimiter.limiter import fallback
+from django_ratelimiter.models import Rule
+from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet, rule_from
+from django_ratelimiter.values.failure_policies import FAILURE_POLICIES, FailurePolicy
+from tests.rules.build import rule_data, snapshot
+
+PACKAGE = Path(django_ratelimiter.__file__).parent
+PAGE = PACKAGE.parent / "docs/howto/failure-policies.md"
+
+
+def uncounted(policy: str) -> Result:
+    """The result of a rule whose request nobody has counted."""
+    rule = rule_from(rule_data(failure_policy=policy))
+    return Result(rule, None, rule.limits[None][0].limit, None, "enforce")
+
+
+def test_a_policy_states_all_that_it_does() -> None:
+    with pytest.raises(TypeError, match="refuses"):
+        FailurePolicy(counts=False)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, refuses: bool) -> None:
+    monkeypatch.setitem(FAILURE_POLICIES, "wait", FailurePolicy(counts=False, refuses=refuses))  # type: ignore[arg-type]
+    result = uncounted("wait")
+    decision = decide([result], NO_VERSION, degraded=True)
+    assert result.refuses is decision.unavailable is refuses
+    assert decision.allowed is fallback._admits(result) is decorators._passes(result) is not refuses
+    assert prometheus._named(result)[2] == ("denied" if refuses else "allowed")
+
+
+def test_a_policy_that_nobody_has_described_is_in_no_rule() -> None:
+    data = rule_data(failure_policy="wait")
+    [left_out] = RuleSet.from_snapshot(snapshot(data)).left_out
+    assert left_out.reason.startswith("failure_policy: 'wait'")
+    with pytest.raises(ValueError, match=r"^failure_policy: 'wait' is unknown"):
+        replace(rule_from(rule_data()), failure_policy="wait")
+
+
+def test_models_and_pages_know_the_same_policies() -> None:
+    assert set(Rule.FailurePolicy.values) == set(FAILURE_POLICIES)
+    rows = [line.split("`")[1] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    assert rows[: len(FAILURE_POLICIES)] == list(FAILURE_POLICIES)
+    assert Rule().failure_policy == next(iter(FAILURE_POLICIES))
+
+
+def test_no_code_compares_the_name_of_a_policy() -> None:
+    compared = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare | ast.MatchValue)
+        for part in ast.walk(node)
+        if (isinstance(part, ast.Constant) and part.value in FAILURE_POLICIES)
+        or (isinstance(part, ast.Attribute) and part.attr in Rule.FailurePolicy.names)
+    ]
+    assert compared == []
