@@ -15,11 +15,12 @@ HOST: Final = "127.0.0.1"
 class CountingProxy:
     """Listens on a port of its own and passes everything on to `port`.
 
-    trips: round trips so far, of all connections.
+    trips: round trips so far, of all connections. last: what a client sent last, as far as it came in one piece.
     """
 
     def __init__(self, port: int) -> None:
         self.trips = 0
+        self.last = b""
         self._server = port
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -55,4 +56,5 @@ class CountingProxy:
                     if source is client and answered:
                         self.trips += 1
                     answered = source is server
+                    self.last = self.last if answered else part
                     key.data.sendall(part)

@@ -17,22 +17,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median_low
-from typing import Final, NamedTuple
-
-from django.http import HttpRequest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from example_project.redis_server import redis_url
 
 from .counting import Calls, async_calls_of, calls_of, follow_threads
-from .project import OURS, async_handler, make_tier, new_request, set_up, sync_handler
+
+if TYPE_CHECKING:  # Django has to be set up first
+    from django.http import HttpRequest
 
 #: So many callers are counted, each after so many visits.
 CALLERS, VISITS = 15, 4
 PACKAGE: Final = "django_ratelimiter"
+MIDDLEWARE: Final = f"{PACKAGE}.middleware.RateLimitMiddleware"
 
 
 class Case(NamedTuple):
@@ -53,8 +55,8 @@ CASES: Final = {
     "one rule": Case("one"),
     "one rule, refused": Case("one-refused", 429),
     "three rules": Case("three"),
-    "three rules, refused": Case("three-refused", 429),
-    "three rules, refused, logged": Case("three-refused", 429, logged=True),
+    "three rules, refused": Case("refused", 429),
+    "three rules, refused, logged": Case("refused", 429, logged=True),
     "three rules, synced": Case("synced"),
     "three rules, synced, a second later": Case("synced", pause=1.05),
     "three rules, tiers": Case("three", tiers=True),
@@ -71,17 +73,13 @@ class Counted(NamedTuple):
 
 
 class Meter:
-    """Counts the calls of requests. Enter it with Django set up.
-
-    on_loop: whether on an event loop.
-    """
+    """Counts the calls of requests, once Django is set up. on_loop: whether on an event loop."""
 
     def __init__(self, *, on_loop: bool) -> None:
         follow_threads()  # there are none yet
         self._on_loop = on_loop
         self._runner = asyncio.Runner()
-        make = async_handler if on_loop else sync_handler
-        self._bare, self._limited = make(), make(OURS)
+        self._bare, self._limited = (handler(*middleware, on_loop=on_loop) for middleware in ((), (MIDDLEWARE,)))
 
     def __enter__(self) -> Meter:
         return self
@@ -102,23 +100,64 @@ class Meter:
         bare = [self._request(case, caller, self._bare, 200) for caller in callers]
         return Counted(typical(again), typical(new) if case.status == 200 else None, typical(bare))
 
-    def _request(self, case: Case, caller: int, handler: Callable[[HttpRequest], object], status: int) -> Calls:
+    def _request(self, case: Case, caller: int, respond: Callable[[HttpRequest], Any], status: int) -> Calls:
         request = new_request(case.view, caller, on_loop=self._on_loop)
-        response: object = None
+        response: Any = None
 
-        def respond() -> None:
+        def work() -> None:
             nonlocal response
-            response = handler(request)
+            response = respond(request)
 
-        async def arespond() -> None:
+        async def async_work() -> None:
             nonlocal response
-            response = await handler(request)  # type: ignore[misc]
+            response = await respond(request)
 
-        calls = self._runner.run(async_calls_of(arespond)) if self._on_loop else calls_of(respond)
-        found = response.status_code  # type: ignore[attr-defined]
-        if found != status:
-            raise RuntimeError(f"{case.view} answered {found} instead of {status}.")
-        return calls
+        calls = self._runner.run(async_calls_of(async_work)) if self._on_loop else calls_of(work)
+        if response.status_code != status:
+            raise RuntimeError(f"{case.view} answered {response.status_code} instead of {status}.")
+        return at_first_url(calls)
+
+
+def at_first_url(calls: Calls) -> Calls:
+    """Return these calls as they would be if the view was the first of the project's URLs."""
+    passing = {function for function in calls if function.name in ("URLPattern.resolve", "RoutePattern.match")}
+    return Calls({function: 1 if function in passing else number for function, number in calls.items()})
+
+
+def handler(*middleware: str, on_loop: bool) -> Callable[[HttpRequest], Any]:
+    """Return Django's own path of a request, with this middleware and no other."""
+    from django.conf import settings  # noqa: TID251  this is a project of its own
+    from django.core.handlers.base import BaseHandler
+
+    settings.MIDDLEWARE = list(middleware)
+    made = BaseHandler()
+    made.load_middleware(is_async=on_loop)
+    return made.get_response_async if on_loop else made.get_response
+
+
+def new_request(view: str, caller: int, *, on_loop: bool) -> HttpRequest:
+    """Return a new request of this caller: anonymous, or, for the view "known", signed in and with an API key."""
+    from django.contrib.auth.models import AnonymousUser
+    from django.test import RequestFactory
+
+    from ..contest import address
+    from ..site.middleware import set_user
+    from ..site.rules import KEY
+
+    known = view == "known"
+    fields: dict[str, Any] = {"HTTP_X_API_KEY": KEY} if known else {}
+    request = RequestFactory().get(f"/{'async/' * on_loop}{view}/", REMOTE_ADDR=address(caller), **fields)
+    request.user = AnonymousUser()
+    set_user(request, str(caller) if known else None)
+    return request
+
+
+def set_up(url: str, folder: str) -> None:
+    """Set Django up for the benchmark's site, with rules and no tiers, on this Redis and a database in this folder."""
+    os.environ |= {"BENCH_REDIS_URL": url, "BENCH_FOLDER": folder, "BENCH_LIMITER": "ours"}
+    from ..site.rules import main as make_database
+
+    make_database()
 
 
 def typical(counted: Sequence[Calls]) -> Calls:
@@ -128,26 +167,37 @@ def typical(counted: Sequence[Calls]) -> Calls:
 
 
 def measured(names: Sequence[str], *, on_loop: bool) -> Iterator[tuple[str, Counted]]:
-    """Count these cases, those with tiers last. Django must have been set up for `project`."""
+    """Count these cases, with and without tiers as Django is set up at this moment."""
     with Meter(on_loop=on_loop) as meter:
-        for number, name in enumerate(names):
-            yield name, meter.count(CASES[name], number * 1_000 + 500_000 * on_loop)
+        for name in names:
+            yield name, meter.count(CASES[name], list(CASES).index(name) * 1_000 + 500_000 * on_loop)
+
+
+def measure_all(names: Sequence[str], ways: Sequence[bool]) -> dict[bool, dict[str, Counted]]:
+    """Count these cases, on an event loop or not. It makes Django, a database and perhaps a server of its own."""
+    found: dict[bool, dict[str, Counted]] = {way: {} for way in ways}
+    with redis_url() as url, tempfile.TemporaryDirectory() as folder:
+        set_up(url, folder)
+        from ..site.rules import make_tier
+
+        for tiers in (False, True):
+            if tiers:
+                make_tier()
+            for way in ways:
+                found[way] |= measured([name for name in names if CASES[name].tiers is tiers], on_loop=way)
+    return found
 
 
 def table(cases: dict[str, Counted]) -> str:
-    """Return a table of all cases, the view that no rule names among them."""
-    own = cases["no rule"].bare.total()
+    """Return a table of these cases."""
     lines = [f"{'':38}{'again':>7}{'added':>7}{'ours':>7}{'first':>7}{'added':>7}   files of ours"]
-    for name, (again, first, bare) in cases.items():
-        added = again.total() - bare.total()
-        figures = f"{own + added:7}{added:7}{again.within(PACKAGE).total():7}"
-        if first is not None:
-            added = first.total() - bare.total()
-            figures += f"{own + added:7}{added:7}"
-        else:
-            figures += f"{'-':>7}{'-':>7}"
+    for name, counted in cases.items():
+        again, first, bare = counted
+        figures = f"{again.total():7}{again.total() - bare.total():7}{again.within(PACKAGE).total():7}"
+        figures += f"{first.total():7}{first.total() - bare.total():7}" if first else f"{'-':>7}{'-':>7}"
         lines.append(f"{name:38}{figures}{len(again.within(PACKAGE).files):8}")
-    return "\n".join([*lines, f"Django's own, without the limiter: {own}"])
+    own = {counted.bare.total() for counted in cases.values()}
+    return "\n".join([*lines, f"Django's own, without the limiter: {', '.join(map(str, sorted(own)))}"])
 
 
 def by_function(calls: Calls) -> str:
@@ -172,21 +222,12 @@ def main() -> None:
     parser.add_argument("--by-function", metavar="CASE", choices=CASES, help="; ".join(CASES))
     parser.add_argument("--async", action="store_true", dest="on_loop", help="on an event loop")
     options = parser.parse_args()
-    names = [options.by_function] if options.by_function else list(CASES)
-    with redis_url() as url, tempfile.TemporaryDirectory() as folder:
-        set_up(url, folder)
-        ways = [options.on_loop] if options.by_function or options.on_loop else [False, True]
-        found: dict[bool, dict[str, Counted]] = {way: {} for way in ways}
-        for tiers in (False, True):
-            if tiers:
-                make_tier()
-            for way in ways:
-                found[way] |= measured([name for name in names if CASES[name].tiers is tiers], on_loop=way)
-    for way, cases in found.items():
-        if options.by_function:
-            print(by_function(cases[options.by_function].again))
-        else:
-            print(f"{'On an event loop' if way else 'In a thread'}\n{table(cases)}\n")
+    if options.by_function:
+        [cases] = measure_all([options.by_function], [options.on_loop]).values()
+        print(by_function(cases[options.by_function].again))
+        return
+    for way, cases in measure_all(list(CASES), [True] if options.on_loop else [False, True]).items():
+        print(f"{'On an event loop' if way else 'In a thread'}\n{table(cases)}\n")
 
 
 if __name__ == "__main__":

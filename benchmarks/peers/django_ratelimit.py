@@ -22,7 +22,7 @@ def decision(url: str, seconds: int) -> Contestant:
     return Contestant("", "peer", check, anonymous)
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
     """Its decorator."""
-    wrapped: Callable[[HttpRequest], HttpResponse] = ratelimit(key="ip", rate=f"{QUOTA}/{HOUR}s")(view)
+    wrapped: Callable[[HttpRequest], HttpResponse] = ratelimit(key="ip", rate=f"{quota}/{HOUR}s")(view)
     return wrapped

@@ -30,9 +30,9 @@ def _hitting(limiter: Any, seconds: int) -> Contestant:
     return Contestant("", "peer", lambda key: limiter.hit(limit, strategy, key), address)
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
     """A view under a fixed window."""
-    limiter, limit = FixedWindowRateLimiter(storage_from_string(REDIS_URL)), RateLimitItemPerHour(QUOTA)
+    limiter, limit = FixedWindowRateLimiter(storage_from_string(REDIS_URL)), RateLimitItemPerHour(quota)
 
     def wrapped(request: HttpRequest) -> HttpResponse:
         if not limiter.hit(limit, request.META["REMOTE_ADDR"]):

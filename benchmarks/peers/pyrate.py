@@ -61,12 +61,12 @@ def _acquiring(limiter: Any) -> Contestant:
     return Contestant("", "peer", lambda key: limiter.try_acquire(key, blocking=False), address)
 
 
-def _rate(seconds: int) -> Any:
-    return Rate(QUOTA, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
+def _rate(seconds: int, quota: int = QUOTA) -> Any:
+    return Rate(quota, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
 
 
-def _buckets(url: str, seconds: int) -> Any:
-    client, rate = redis.Redis.from_url(url), _rate(seconds)
+def _buckets(url: str, seconds: int, quota: int = QUOTA) -> Any:
+    client, rate = redis.Redis.from_url(url), _rate(seconds, quota)
 
     def make(name: str) -> Any:
         return StateBucket([rate], algorithm=TokenBucket(), store=RedisStateStore(client, f"pyrate:{name}"))
@@ -74,9 +74,9 @@ def _buckets(url: str, seconds: int) -> Any:
     return Limiter(ByName(make))
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
     """A view under a token bucket."""
-    limiter = _buckets(REDIS_URL, HOUR)
+    limiter = _buckets(REDIS_URL, HOUR, quota)
 
     def wrapped(request: HttpRequest) -> HttpResponse:
         if not limiter.try_acquire(request.META["REMOTE_ADDR"], blocking=False):

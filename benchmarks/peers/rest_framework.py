@@ -43,17 +43,12 @@ class Unlimited(APIView):
         return Response("ok")
 
 
-class Limited(Unlimited):
-    """The same with a throttle."""
-
-    throttle_classes = (Throttle,)
-
-
-def unlimited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
+def unlimited(view: Callable[[HttpRequest], HttpResponse], _quota: int) -> Callable[..., HttpResponse]:
     """A view of the framework without a throttle."""
     return Unlimited.as_view()
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[..., HttpResponse]:
     """A view of the framework with one."""
-    return Limited.as_view()
+    throttle = type("Throttle", (Throttle,), {"rate": f"{quota}/h"})
+    return Unlimited.as_view(throttle_classes=[throttle])

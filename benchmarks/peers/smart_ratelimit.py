@@ -36,7 +36,7 @@ def _decorated(seconds: int, **options: Any) -> Contestant:
     return Contestant("", "peer", lambda request: decorated(request).status_code == 200, anonymous)
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
     """Its decorator."""
-    wrapped: Callable[[HttpRequest], HttpResponse] = ratelimit(key="ip", rate=f"{QUOTA}/h", block=True)(view)
+    wrapped: Callable[[HttpRequest], HttpResponse] = ratelimit(key="ip", rate=f"{quota}/h", block=True)(view)
     return wrapped

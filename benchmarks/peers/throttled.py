@@ -28,10 +28,10 @@ def _limiting(url: str, seconds: int, algorithm: str) -> Contestant:
     return Contestant("", "peer", lambda key: not throttle.limit(key).limited, address)
 
 
-def limited(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
     """A view under a token bucket."""
     throttle = Throttled(
-        using=RateLimiterType.TOKEN_BUCKET.value, quota=f"{QUOTA}/h", store=RedisStore(server=REDIS_URL)
+        using=RateLimiterType.TOKEN_BUCKET.value, quota=f"{quota}/h", store=RedisStore(server=REDIS_URL)
     )
 
     def wrapped(request: HttpRequest) -> HttpResponse:

@@ -13,6 +13,7 @@ import django
 from ..contest import HOUR, QUOTA
 from .settings import TIERS
 
+DAY: Final = 86_400
 KEY: Final = "a-key-that-is-known"
 #: What no caller reaches.
 PLENTY: Final = 100_000_000
@@ -26,12 +27,18 @@ RULES: Final = {
     "minute": [(["ip"], QUOTA, 60, "sliding_window_counter")],
     "three": [
         (["ip"], QUOTA, HOUR, "sliding_window_counter"),
-        (["ip"], PLENTY, 86_400, "token_bucket"),
+        (["ip"], PLENTY, DAY, "token_bucket"),
+        ([], PLENTY, HOUR, "fixed_window"),
+    ],
+    "one-refused": [(["ip"], 1, DAY, "sliding_window_counter")],
+    "refused": [
+        (["ip"], 1, DAY, "sliding_window_counter"),
+        (["ip"], PLENTY, DAY, "token_bucket"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "synced": [
         (["ip"], QUOTA, HOUR, "sliding_window_counter"),
-        (["ip"], PLENTY, 86_400, "fixed_window"),
+        (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "known": [
@@ -42,16 +49,23 @@ RULES: Final = {
 }
 
 
-def make_rules(*, tiers: bool) -> None:
-    """Fill the database. tiers: whether there is a tier, which holders of the API key have."""
+def make_tier() -> None:
+    """Make a tier, which holders of the API key have."""
     from django_ratelimiter.identity import hash_api_key
-    from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
+    from django_ratelimiter.models import Tier, TierAssignment
+    from django_ratelimiter.rules.cache import editing
+
+    with editing(summary="The benchmark's tier"):
+        tier = Tier.objects.create(slug="pro", name="Pro", rank=1)
+        TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key(KEY))
+
+
+def make_rules() -> None:
+    """Fill the database."""
+    from django_ratelimiter.models import Rule, RuleLimit
     from django_ratelimiter.rules.cache import editing
 
     with editing(summary="The benchmark's rules"):
-        if tiers:
-            tier = Tier.objects.create(slug="pro", name="Pro", rank=1)
-            TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key(KEY))
         for view, rules in RULES.items():
             for number, (partition_by, quota, seconds, algorithm) in enumerate(rules):
                 slug = f"{view}-{number}"
@@ -72,7 +86,9 @@ def main() -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    make_rules(tiers=TIERS)
+    make_rules()
+    if TIERS:
+        make_tier()
 
 
 if __name__ == "__main__":

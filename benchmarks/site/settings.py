@@ -3,7 +3,8 @@
 Environment:
   BENCH_REDIS_URL  what everybody counts on.
   BENCH_FOLDER     where the SQLite file is kept.
-  BENCH_LIMITER    what stands before the view under gunicorn: a name of `urls.LIMITERS`; default: nothing.
+  BENCH_LIMITER    what stands before the view: a name of `urls.LIMITERS`; default: nothing.
+  BENCH_LOOP       if set, views are asynchronous, for an ASGI server.
 """
 
 import os
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 REDIS_URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
 LIMITER = os.environ.get("BENCH_LIMITER", "")
+ON_LOOP = bool(os.environ.get("BENCH_LOOP"))
 #: Whether our rules know tiers: then Django is asked who the user is.
 TIERS = LIMITER != "ours"
 KIND = "tiers" if TIERS else "plain"
@@ -34,12 +36,13 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django_ratelimiter",
 ]
-# All have what a site with users has anyway.
+# All have what a site with users has anyway; on an event loop, Django would run each of these in a thread.
 MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
+MIDDLEWARE = [*(() if ON_LOOP else MIDDLEWARE), "benchmarks.site.middleware.signed_in"]
 if LIMITER in ("ours", "ours, tiers"):
     MIDDLEWARE.append("django_ratelimiter.middleware.RateLimitMiddleware")
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / f"{KIND}.sqlite3"}}

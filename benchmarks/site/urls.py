@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from .settings import LIMITER
+from ..contest import QUOTA
+from .settings import LIMITER, ON_LOOP
 
-#: Paths of one name each: rules are met by the name of a view.
-NAMES: Final = ("free", "one", "three", "known", "minute", "synced")
+#: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request.
+NAMES: Final = ("free", "one", "three", "one-refused", "refused", "synced", "known", "minute")
 
 #: Limiter: what wraps the view, in `benchmarks`; ours is a middleware.
 LIMITERS: Final = {
     "": "",
     "ours": "",
     "ours, tiers": "",
+    "floor": "site.floor:limited",
     "bare": "site.bare:limited",
     "django-ratelimit": "peers.django_ratelimit:limited",
     "DRF": "peers.rest_framework:limited",
@@ -34,8 +37,24 @@ def view(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"ok")
 
 
-if wrapper := LIMITERS[LIMITER]:
-    module, _, function = wrapper.partition(":")
-    view = getattr(import_module(f"benchmarks.{module}"), function)(view)
+async def async_view(request: HttpRequest) -> HttpResponse:
+    """The same on an event loop."""
+    return HttpResponse(b"ok")
 
-urlpatterns = [path(f"{name}/", view, name=name) for name in NAMES]
+
+def limited(quota: int) -> Callable[..., Any]:
+    """The view behind the limiter. On an event loop it is asynchronous unless the limiter knows no such views."""
+    if not (wrapper := LIMITERS[LIMITER]):
+        return async_view if ON_LOOP else view
+    name, _, function = wrapper.partition(":")
+    module = import_module(f"benchmarks.{name}")
+    wrap = getattr(module, f"async_{function}", None) if ON_LOOP else None
+    wrapped: Callable[..., Any] = wrap(async_view, quota) if wrap else getattr(module, function)(view, quota)
+    return wrapped
+
+
+urlpatterns = [
+    *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
+    path("in-a-thread/", view),  # what views are compared with that are not asynchronous, on an event loop
+    *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
+]
