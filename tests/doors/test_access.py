@@ -33,6 +33,11 @@ def ask(client: Client, address: str = ADDRESS, **options: Any) -> Any:
     return client.get("/plain/", REMOTE_ADDR=address, **options)
 
 
+def account_of(raw: str) -> str | None:
+    """An API_KEY_RESOLVER that knows two keys of one account."""
+    return "account-1" if raw in ("leaked", "another") else None
+
+
 class TestDenied:
     def test_is_refused_without_a_rule_and_without_redis(self, client: Client) -> None:
         with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
@@ -75,6 +80,13 @@ class TestDenied:
         assert ask(client, headers={"X-API-Key": "another"}).status_code == 200
         client.force_login(user)
         assert ask(client).status_code == 403
+
+    def test_an_api_key_by_its_own_hash_whatever_the_resolver_returns(self, client: Client) -> None:
+        enter(kind="api_key", value=hash_api_key("leaked"))
+        enter(kind="api_key", value=hash_api_key("unknown"))
+        with override_settings(RATELIMITER={"API_KEY_RESOLVER": "tests.doors.test_access.account_of"}):
+            found = [ask(client, headers={"X-API-Key": key}).status_code for key in ("leaked", "another", "unknown")]
+        assert found == [403, 200, 200]
 
     def test_after_authentication_gives_back_what_was_spent_before(
         self, client: Client, make_rule: MakeRule, clock: Clock
