@@ -30,7 +30,8 @@ from .headers.test_fields import ALLOWED, DENIED, results, softly
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
-TEXTS = PAGES | {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CHANGELOG.md")}
+OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "django_ratelimiter/README.md")
+TEXTS = PAGES | {name: (ROOT / name).read_text("utf-8") for name in OTHERS}
 
 #: As they are, not as the tests have them.
 DEFAULTS = {name: entry.default for name, entry in conf.ENTRIES.items()}
