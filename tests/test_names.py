@@ -1,0 +1,151 @@
+"""Names: those that the docs use exist, and those of classes are words of the glossary."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+
+import django_ratelimiter
+from django_ratelimiter import tasks
+
+from .test_docs import PAGES, ROOT, TEXTS
+
+PACKAGE = Path(django_ratelimiter.__file__).parent
+#: Where a path in the docs may begin.
+TOPS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+#: Pages about the inside: all paths in them are ours, and begin at the root or in the package.
+INSIDE = {
+    name
+    for name in TEXTS
+    if name in ("CONTRIBUTING.md", "django_ratelimiter/README.md", "docs/explanation/architecture.md")
+    or name.startswith("docs/decisions/")
+    or name == "docs/howto/add-an-algorithm.md"
+}
+#: `limiter/`, `engine/redis/check.lua`, `tests/test_docs.py`; NAME stands for any name.
+PATH = re.compile(r"`((?:[\w-]+/)+(?:[\w-]+\.[a-z]+)?|[\w-]+\.(?:py|lua))`")
+
+
+def paths(name: str) -> set[str]:
+    """The paths of ours that a page names."""
+    found = set(PATH.findall(TEXTS[name]))
+    return found if name in INSIDE else {path for path in found if path.partition("/")[0] in TOPS}
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file or folder, at the root, in the package or among its templates."""
+    pattern = path.replace("NAME", "*").replace("ROOM", "*").rstrip("/")
+    if "/" not in path:
+        return any(PACKAGE.rglob(pattern))
+    return any(any(top.glob(pattern)) for top in (ROOT, PACKAGE, PACKAGE / "templates"))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_paths_in_the_docs_exist(name: str) -> None:
+    assert [path for path in sorted(paths(name)) if not exists(path)] == []
+
+
+def test_paths_are_found_where_there_are_some() -> None:
+    assert {"limiter/", "engine/redis/check.lua"} <= paths("django_ratelimiter/README.md")
+    assert not exists("engine/no_such.py")
+    assert not exists("no_such/")
+    assert not exists("no_such.lua")
+
+
+def names_of_others() -> set[str]:
+    """What begins as our modules do and is none: tasks and permissions."""
+    models = apps.get_app_config("django_ratelimiter").get_models()
+    permissions = {codename for model in models for codename, _label in model._meta.permissions}
+    permissions |= {f"view_{model._meta.model_name}" for model in models}
+    return {tasks.collect_usage.name, tasks.watch_usage.name, *(f"django_ratelimiter.{name}" for name in permissions)}
+
+
+def can_be_imported(dotted: str) -> bool:
+    """Whether this is a module, or something in one."""
+    module, *names = dotted, *()
+    while True:
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            names.insert(0, name)
+    for name in names:
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_modules_in_the_docs_exist(name: str) -> None:
+    found = set(re.findall(r"(?<![\w./-])django_ratelimiter(?:\.[A-Za-z_]\w*)+", TEXTS[name]))
+    found = {dotted for dotted in found if not re.fullmatch(r"django_ratelimiter\.[EW]\d+", dotted)}  # checks
+    assert [dotted for dotted in sorted(found - names_of_others()) if not can_be_imported(dotted)] == []
+
+
+#: What every programmer knows, and what Redis and its clients call things.
+ORDINARY = {
+    *("adapter", "async", "broadcast", "buffer", "cache", "cached", "call", "client", "cluster", "connection"),
+    *("context", "coordinator", "count", "encoder", "error", "factory", "first", "handshake", "immediate"),
+    *("inline", "io", "item", "lazy", "loop", "memory", "node", "note", "notification", "number", "part"),
+    *("per", "pipeline", "pool", "protocol", "redirection", "redis", "reply", "request", "script", "sentinel"),
+    *("server", "state", "thread", "timeout", "tls", "topology", "tracker"),
+}
+
+#: Classes whose names have other words. This list only gets shorter.
+OTHERS: set[str] = {
+    *("Asking", "Asks", "AsyncLinks", "AsyncStock", "AsyncWire", "Budget", "ClusterOnDemand", "Crowded"),
+    *("Extra", "Forgetting", "Greeting", "Held", "InThreads", "Ledger", "Links", "Lookup", "Noted"),
+    *("OnTheSpot", "Only", "Plan", "Planned", "Planner", "Planning", "Publication", "Question", "Refusal"),
+    *("Refusals", "RepeatedVerdict", "Settlement", "Sheet", "Spending", "Spread", "Stencil", "Stock"),
+    *("Telling", "Terms", "Told", "Unsent", "Wire", "WrongServer", "_DryEngine", "_Latest", "_Look", "_OfEach"),
+    *("_Sent", "_ToMaster", "_ToMasterByTLS", "_Wrapper"),
+}
+
+
+def glossary() -> set[str]:
+    """The words of the glossary's entries."""
+    entries = re.findall(r"^(\w[\w ]*)\n  ", PAGES["docs/glossary.md"], re.MULTILINE)
+    assert {"charge", "usage bucket"} <= set(entries)
+    return {word for entry in entries for word in entry.split()}
+
+
+def words(name: str) -> list[str]:
+    """The words of a name in CamelCase."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+", name)]
+
+
+def has_known_words(name: str) -> bool:
+    """Whether all words of a name are in the glossary or ordinary, each as it is or in the plural."""
+    known = glossary() | ORDINARY
+    return all(word in known or word.removesuffix("s") in known for word in words(name))
+
+
+def classes(*rooms: str) -> Iterator[str]:
+    """The names of all classes in these folders of the package."""
+    for room in rooms:
+        for path in sorted((PACKAGE / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    yield node.name
+
+
+def test_a_name_is_split_into_its_words() -> None:
+    assert words("_SentinelTLSConnection") == ["sentinel", "tls", "connection"]
+    assert words("LocalCounters") == ["local", "counters"]
+    assert words("ThreadIO") == ["thread", "io"]
+    assert has_known_words("LocalCounters")
+    assert not has_known_words("LocalLedgers")
+
+
+def test_classes_of_path_and_engine_have_names_of_glossary_words() -> None:
+    """A name that is not on the list needs other words, or an entry of the glossary; one that is gone comes off it."""
+    found = list(classes("limiter", "engine"))
+    assert len(found) > 50
+    assert {name for name in found if not has_known_words(name)} == OTHERS
