@@ -20,8 +20,8 @@ import hiredis
 import redis
 
 from django_ratelimiter.engine import Charge
-from django_ratelimiter.engine.plan import Mode
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.protocol import Mode
 
 from .engine import CHARGES, Calls, main
 
