@@ -21,7 +21,7 @@ import redis
 
 from django_ratelimiter.engine import Charge
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.protocol import Mode
+from django_ratelimiter.engine.redis.protocol import ScriptMode
 
 from .engine import CHARGES, Calls, main
 
@@ -55,7 +55,7 @@ def contestants(client: redis.Redis) -> Calls:
 
 def pack(engine: RedisEngine, charges: Sequence[Charge]) -> bytes:
     """One call as the engine packs it."""
-    return engine._packed(Mode.CHECK, charges, (), 1, None, (time.time_ns() // 1_000,))
+    return engine.encode(ScriptMode.CHECK, charges, (), 1, None, (time.time_ns() // 1_000,))
 
 
 def arguments(packed: bytes) -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ def by_pool(pool: redis.ConnectionPool, calls: cycle[bytes]) -> object:
 
 
 def by_transport(engine: RedisEngine, calls: cycle[bytes]) -> object:
-    return engine._links.ask(next(calls))
+    return engine._transport.call(next(calls))
 
 
 def by_socket(link: socket.socket, reader: hiredis.Reader, calls: cycle[bytes]) -> object:

@@ -10,8 +10,8 @@ import redis
 
 from benchmarks import engine as engines
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.local.counters import Ledger
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.counters import LocalCounters
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import RedisEngine
 
 #: Nothing is asked anew while a round lasts.
@@ -27,13 +27,13 @@ def contestants(client: redis.Redis) -> engines.Calls:
     """What is timed, the floor first."""
     exact = RedisEngine(client, "local")
     exact.publish(1)
-    ours = Approximate(exact, Ledger(LONG, LONG))
-    plain = Approximate(exact, Ledger())
+    ours = LocalFirstEngine(exact, LocalCounters(LONG, LONG))
+    plain = LocalFirstEngine(exact, LocalCounters())
     floor, call = next(iter(engines.contestants(client).items()))
     return {
         floor: call,
         "1 charge, exact": lambda: exact.check(engines.CHARGES[:1], version=1),
-        "  by way of the ledger": lambda: plain.check(engines.CHARGES[:1], version=1),
+        "  by way of local counters": lambda: plain.check(engines.CHARGES[:1], version=1),
         "  where refusals are remembered": lambda: ours.check(engines.CHARGES[:1], version=1),
         "approximate": lambda: ours.check(NEAR[:1], version=1),
         "approximate, 3 charges": lambda: ours.check(NEAR, version=1),

@@ -14,7 +14,7 @@ from statistics import median
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.partition_stats import WEIGHED_ONE_BY_ONE
+from django_ratelimiter.engine.partition_stats import WEIGHED_EXACTLY
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import redis_url
 
@@ -56,7 +56,7 @@ def _asking(engine: RedisEngine, kind: str, rules: int, flood: bool) -> Callable
         ]
         engine.check(charges, version=1)
 
-    for _ in range(WEIGHED_ONE_BY_ONE + CALLERS):
+    for _ in range(WEIGHED_EXACTLY + CALLERS):
         ask()
     return ask
 

@@ -15,17 +15,17 @@ from django.utils.module_loading import import_string
 from django_redis import get_redis_connection
 
 from .conf import django_setting, settings
-from .engine.adapters import awaited
+from .engine.adapters import as_async
 from .engine.base import Engine
-from .engine.local.counters import Ledger
-from .engine.local.engine import Approximate
+from .engine.local.counters import LocalCounters
+from .engine.local.engine import LocalFirstEngine
 from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
-from .engine.usage import Unsent
+from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
 
 #: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
-usage_buffer: Final = Unsent()
+usage_buffer: Final = UsageBuffer()
 
 _engine: Engine | None = None
 _async_engine: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
@@ -60,7 +60,7 @@ def get_async_engine() -> Any:
     global _async_engine
     engine, twin = get_engine(), _async_engine
     if twin is None or twin[0] is not engine:
-        twin = _async_engine = engine, awaited(engine)
+        twin = _async_engine = engine, as_async(engine)
     return twin[1]
 
 
@@ -99,16 +99,18 @@ setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")
 def _flush_counts() -> None:
     """Tell the engine what this process has decided by itself, before it ends."""
     engine: object = _engine
-    if isinstance(engine, Approximate):
+    if isinstance(engine, LocalFirstEngine):
         engine.flush()
 
 
 def _build() -> Any:
-    """The engine; one on Redis by way of a ledger, which knows when it need not be asked."""
+    """The engine; one on Redis by way of local counters, which knows when it need not be asked."""
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine
-    return Approximate(engine, Ledger(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, unsent=usage_buffer))
+    return LocalFirstEngine(
+        engine, LocalCounters(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, usage_buffer=usage_buffer)
+    )
 
 
 def _exact() -> Engine:

@@ -28,7 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from .decision import Decision, Result
-from .engine.breaker import open_breakers, when_switched
+from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
 from .limiter.observer import observe
 from .usage.collector.lag import lag
@@ -248,6 +248,6 @@ REGISTRY.register(LAG)
 if HOLDING:
     atexit.register(HOLDING.write)
 observe(_observe)
-when_switched(_note_breakers)
+on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_begin_anew)

@@ -18,7 +18,7 @@ def _ratelimit_counts_start_at_zero() -> None:
     for module, name in (("backend", "_engine"), ("limiter.fallback", "_local")):
         loaded = sys.modules.get(f"{__package__}.{module}")  # not loaded: nothing was counted
         counting: Any = getattr(loaded, name, None)
-        if type(counting).__name__ in ("MemoryEngine", "LocalEngine"):
+        if type(counting).__name__ in ("MemoryEngine", "FallbackEngine"):
             counting.clear()
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django.core.exceptions import ImproperlyConfigured
 from django_redis import pool
 
-from .engine.redis import ClusterOnDemand
+from .engine.redis import LazyRedisCluster
 
 
 class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
@@ -21,10 +21,10 @@ class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
     OPTIONS are django-redis's own: timeouts, user, password, and CONNECTION_POOL_KWARGS for anything else.
     """
 
-    _clients: ClassVar[dict[str, ClusterOnDemand]] = {}
+    _clients: ClassVar[dict[str, LazyRedisCluster]] = {}
     _making: ClassVar[Lock] = Lock()
 
-    def connect(self, url: str) -> ClusterOnDemand:
+    def connect(self, url: str) -> LazyRedisCluster:
         """The client of a cluster. Raises ImproperlyConfigured for an address that cannot be a cluster's."""
         options = self.make_connection_params(url) | self.pool_cls_kwargs | self.redis_client_cls_kwargs
         options.pop("parser_class")  # redis-py picks it
@@ -34,7 +34,7 @@ class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
             client = self._clients.get(key)
             if client is None:
                 try:
-                    client = ClusterOnDemand(options.pop("url"), nodes, **options)
+                    client = LazyRedisCluster(options.pop("url"), nodes, **options)
                 except (TypeError, ValueError) as error:
                     raise ImproperlyConfigured(f"LOCATION or STARTUP_NODES of a cluster: {error}") from error
                 self._clients[key] = client

@@ -21,9 +21,9 @@ from django_ratelimiter import backend as connections
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
-from django_ratelimiter.engine.fallback import LocalEngine
-from django_ratelimiter.engine.local.engine import Approximate
-from django_ratelimiter.engine.partition_stats import Notes
+from django_ratelimiter.engine.fallback import FallbackEngine
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.partition_stats import PartitionTracker
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, versions
@@ -95,7 +95,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests that give settings of their own are not about how long a loaded machine lets one wait.
     monkeypatch.setitem(ENTRIES, "DEADLINE_MS", ENTRIES["DEADLINE_MS"]._replace(default=10_000))
     monkeypatch.setattr(cache, "_state", cache._State())
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine())
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine())
     usage_buffer._forget()
     monkeypatch.setattr(events, "_told", events.Told())
     monkeypatch.setattr(events, "_reached", events.Told())
@@ -103,9 +103,9 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     tiers.forget()
     access_cache.forget()
-    if isinstance(connections._engine, Approximate):
-        connections._engine.ledger.forget()
-        connections._engine.engine._notes = Notes()
+    if isinstance(connections._engine, LocalFirstEngine):
+        connections._engine.counters.clear()
+        connections._engine.engine._partition_tracker = PartitionTracker()
 
 
 @pytest.fixture(autouse=True)

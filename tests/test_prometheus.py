@@ -21,7 +21,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine import breaker as resilience
 from django_ratelimiter.engine.base import Verdict
-from django_ratelimiter.engine.breaker import MOST_FAILURES, Breaker, open_breakers
+from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker, open_breakers
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
@@ -229,9 +229,9 @@ def open_breakers_told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float | 
 
 
 def test_open_breakers_are_counted_while_they_are_there(open_breakers_told: Callable[[], float | None]) -> None:
-    one, other = Breaker(), Breaker()
+    one, other = CircuitBreaker(), CircuitBreaker()
     for breaker in (one, other):
-        for _ in range(MOST_FAILURES):
+        for _ in range(MAX_FAILURES):
             breaker.fail(OSError("gone"))
     assert open_breakers_told() == 2
     one.close()
@@ -246,7 +246,7 @@ def test_an_outage_is_seen_until_it_is_over(open_breakers_told: Callable[[], flo
         engine = RedisEngine(client, deadline=5.0)
         engine.check([charge])
         server.kill()
-        for _ in range(MOST_FAILURES):
+        for _ in range(MAX_FAILURES):
             with pytest.raises(EngineUnavailable):
                 engine.check([charge])
         assert open_breakers_told() == 1

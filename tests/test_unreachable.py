@@ -13,7 +13,7 @@ from django.test import Client, override_settings
 
 from django_ratelimiter import checks
 from django_ratelimiter.backend import server_in_words
-from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.limiter import fallback
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
@@ -33,7 +33,7 @@ def make_rule(slug: str, **fields: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback, "_local", LocalEngine())
+    monkeypatch.setattr(fallback, "_local", FallbackEngine())
 
 
 @contextmanager

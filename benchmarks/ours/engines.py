@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.local.counters import Ledger
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.counters import LocalCounters
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 
 from ..contest import CALLERS_EACH, QUOTA, Contestant, address
@@ -66,9 +66,9 @@ def three(url: str, seconds: int) -> Contestant:
     return _checking(_engine(url, "three"), Rules(3, seconds).charges)
 
 
-def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> Approximate:
+def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> LocalFirstEngine:
     """The engine as a process asks it: seldom."""
-    return Approximate(engine, Ledger(denial_memory))
+    return LocalFirstEngine(engine, LocalCounters(denial_memory))
 
 
 def denial_memory(url: str, seconds: int) -> Contestant:

@@ -10,16 +10,16 @@ from .base import Engine
 from .memory import MemoryEngine
 
 
-def awaited(engine: Engine) -> Any:
+def as_async(engine: Engine) -> Any:
     """The engine with methods of the same names that are to be awaited.
 
-    One that knows an engine of its own for event loops (`for_event_loops()`) names it, or `None` if it has none.
+    One that knows an engine of its own for event loops (`to_async()`) names it, or `None` if it has none.
     """
-    own: Callable[[], Any] | None = getattr(engine, "for_event_loops", None)
-    return (own and own()) or (OnTheSpot(engine) if isinstance(engine, MemoryEngine) else InThreads(engine))
+    own: Callable[[], Any] | None = getattr(engine, "to_async", None)
+    return (own and own()) or (ImmediateAdapter(engine) if isinstance(engine, MemoryEngine) else ThreadAdapter(engine))
 
 
-class OnTheSpot:
+class ImmediateAdapter:
     """An engine that never waits."""
 
     def __init__(self, engine: Engine) -> None:
@@ -32,7 +32,7 @@ class OnTheSpot:
         return call
 
 
-class InThreads(OnTheSpot):
+class ThreadAdapter(ImmediateAdapter):
     """An engine that waits for something, so that each of its calls has a thread to itself.
 
     What it has as a coroutine, under the same name with an "a" before it, is awaited instead.

@@ -13,27 +13,27 @@ from weakref import WeakValueDictionary
 logger = logging.getLogger("django_ratelimiter")
 
 #: So many failures in a row, and a server is not asked any more.
-MOST_FAILURES: Final = 3
+MAX_FAILURES: Final = 3
 #: Seconds until it is probed, at most; each further probe waits twice as long.
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+FIRST_WAIT, MAX_WAIT = 0.1, 5.0
 
-_recovered: list[Callable[[], None]] = []
-_switched: list[Callable[[], None]] = []
+_recovery_listeners: list[Callable[[], None]] = []
+_state_listeners: list[Callable[[], None]] = []
 
 #: Every breaker of this process that is not retired, by its id.
-_breakers: Final[WeakValueDictionary[int, Breaker]] = WeakValueDictionary()
+_breakers: Final[WeakValueDictionary[int, CircuitBreaker]] = WeakValueDictionary()
 
 
-def when_recovered(told: Callable[[], None]) -> None:
+def on_recovered(listener: Callable[[], None]) -> None:
     """Call this whenever a server may be asked again, from whatever thread finds out; once per function."""
-    if told not in _recovered:
-        _recovered.append(told)
+    if listener not in _recovery_listeners:
+        _recovery_listeners.append(listener)
 
 
-def when_switched(told: Callable[[], None]) -> None:
+def on_state_change(listener: Callable[[], None]) -> None:
     """Call this whenever a breaker has opened or closed, or one that is open is retired; once per function."""
-    if told not in _switched:
-        _switched.append(told)
+    if listener not in _state_listeners:
+        _state_listeners.append(listener)
 
 
 def open_breakers() -> int:
@@ -41,8 +41,8 @@ def open_breakers() -> int:
     return sum(breaker is not None and breaker.is_open for breaker in [known() for known in _breakers.valuerefs()])
 
 
-class Breaker:
-    """Whether a server is to be asked: not after MOST_FAILURES failures in a row, until a probe has succeeded.
+class CircuitBreaker:
+    """Whether a server is to be asked: not after MAX_FAILURES failures in a row, until a probe has succeeded.
 
     Probes are made in the background, so that no request waits for a server that is away. clock: monotonic seconds.
     chance: a number from 0 to 1, so that processes do not all probe at once.
@@ -66,14 +66,14 @@ class Breaker:
         with self._lock:
             self.failures += 1
             self._cause = error
-            if self.is_open or self.failures < MOST_FAILURES:
+            if self.is_open or self.failures < MAX_FAILURES:
                 return False
             self.is_open = True
-            if self._clock() - self._closed_at > LONGEST_WAIT:
+            if self._clock() - self._closed_at > MAX_WAIT:
                 self._probes = 0  # else it comes and goes: the waits go on growing
             self._put_off()
         logger.warning("Redis is not asked any more until it answers again: %s", error)
-        _tell_of_switch()
+        _notify_state_change()
         return True
 
     def succeed(self) -> None:
@@ -97,30 +97,30 @@ class Breaker:
             if not self.is_open:
                 return
             self._closed_at, self.failures = self._clock(), 0
-        for told in _recovered:  # before anybody asks
-            told()
+        for listener in _recovery_listeners:  # before anybody asks
+            listener()
         self.is_open = False
         logger.warning("Redis is asked again.")
-        _tell_of_switch()
+        _notify_state_change()
 
     def retire(self) -> None:
         """Note that nobody will want to ask the server any more."""
         if _breakers.pop(id(self), None) is not None and self.is_open:
-            _tell_of_switch()
+            _notify_state_change()
 
-    def why(self) -> str:
+    def reason(self) -> str:
         """Why it is open, for an error's text."""
         return f"Redis is not asked at present: {self._cause}"
 
     def _put_off(self) -> None:
-        wait = min(FIRST_WAIT * 2**self._probes, LONGEST_WAIT)
+        wait = min(FIRST_WAIT * 2**self._probes, MAX_WAIT)
         self._probes = min(self._probes + 1, 10)
         self._due_at = self._clock() + wait * (1 + self._chance()) / 2
 
 
-def _tell_of_switch() -> None:
-    for told in _switched:
+def _notify_state_change() -> None:
+    for listener in _state_listeners:
         try:
-            told()
+            listener()
         except Exception:  # whatever is wrong there must not keep us from probing
             logger.exception("A breaker's change could not be told of.")

@@ -17,17 +17,17 @@ logger = logging.getLogger("django_ratelimiter")
 LOG_INTERVAL_SECONDS: Final = 10.0
 
 #: What a process remembers during an outage; a flood of addresses pushes out the oldest counters.
-MOST_COUNTERS: Final = 100_000
+MAX_COUNTERS: Final = 100_000
 
 
-class LocalEngine:
+class FallbackEngine:
     """Decides for this process alone; nothing of it reaches Redis later.
 
     clock: as for MemoryEngine.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._memory = MemoryEngine(clock, most=MOST_COUNTERS)
+        self._memory = MemoryEngine(clock, max_counters=MAX_COUNTERS)
         self._logged_at = float("-inf")
 
     def clear(self) -> None:

@@ -15,7 +15,7 @@ from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
 from .partition_stats import MemoryPartitions
-from .usage import Held
+from .usage import UsageCarry
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
@@ -29,7 +29,7 @@ class _Counter(NamedTuple):
     expires_us: int
 
 
-class _Look(NamedTuple):
+class _CounterState(NamedTuple):
     """A charge and the level that its counter stands at; `at_us` is ahead of now where the clock ran back."""
 
     charge: Charge
@@ -47,15 +47,15 @@ class MemoryEngine:
     """The engine without Redis; decides exactly as RedisEngine does.
 
     clock: returns the time in microseconds since the Unix epoch; `None` = the system's.
-    most: counters to keep, about, the oldest being dropped; `None` = all that still say something.
+    max_counters: counters to keep, about, the oldest being dropped; `None` = all that still say something.
     """
 
-    def __init__(self, clock: Callable[[], int] | None = None, *, most: int | None = None) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None, *, max_counters: int | None = None) -> None:
         self._clock = clock or (lambda: time.time_ns() // 1_000)
         self._lock = Lock()
         self._counters: dict[str, _Counter] = {}
         self._sweep_at = 1_000
-        self._most = most
+        self._max_counters = max_counters
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
@@ -63,15 +63,15 @@ class MemoryEngine:
         self.partitions = MemoryPartitions(self._clock)
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
-    def anew(self) -> MemoryEngine:
+    def fresh_copy(self) -> MemoryEngine:
         """One of the same clock and size that knows nothing."""
-        return MemoryEngine(self._clock, most=self._most)
+        return MemoryEngine(self._clock, max_counters=self._max_counters)
 
     def clear(self) -> None:
         """Drop all counters and all usage. The version stays in force."""
         with self._lock:
-            for kept in (self._counters, self._minutes, self._batches, self._added):
-                kept.clear()
+            for stored in (self._counters, self._minutes, self._batches, self._added):
+                stored.clear()
             self.partitions = MemoryPartitions(self._clock)
 
     def check(
@@ -82,7 +82,7 @@ class MemoryEngine:
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
-        counts: Held | None = None,
+        counts: UsageCarry | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
@@ -95,11 +95,11 @@ class MemoryEngine:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            looks = self._look(charges, now, spending=True)
-            denied = refused or any(look.charge.gating and not look.passes for look in looks)
-            verdicts = [self._settle(look, now, denied, spending=True) for look in looks]
+            states = self._counter_states(charges, now, spending=True)
+            denied = refused or any(counter.charge.gating and not counter.passes for counter in states)
+            verdicts = [self._decide_one(counter, now, denied, spending=True) for counter in states]
             if denied:
-                self._give_back(refund_if_denied)
+                self._refund(refund_if_denied)
             if field := usage.field_of(verdicts):
                 self._count(now // 60_000_000, field, 1)
                 self.partitions.note(verdicts, now)
@@ -112,14 +112,14 @@ class MemoryEngine:
         charges = list(charges)
         with self._lock:
             now = self._now(now_us)
-            looks = self._look(charges, now, spending=False)
-            denied = any(look.charge.gating and not look.passes for look in looks)
-            return [self._settle(look, now, denied, spending=False) for look in looks]
+            states = self._counter_states(charges, now, spending=False)
+            denied = any(counter.charge.gating and not counter.passes for counter in states)
+            return [self._decide_one(counter, now, denied, spending=False) for counter in states]
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         with self._lock:
-            self._give_back(verdicts)
+            self._refund(verdicts)
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """End the leases of these verdicts; those of other algorithms are left alone."""
@@ -168,8 +168,8 @@ class MemoryEngine:
             raise StaleRules(held.number, held.epoch)
         self._version = version
 
-    def _look(self, charges: Sequence[Charge], now: int, *, spending: bool) -> list[_Look]:
-        looks = []
+    def _counter_states(self, charges: Sequence[Charge], now: int, *, spending: bool) -> list[_CounterState]:
+        states = []
         for charge in charges:
             check_units(charge)
             counter = self._counters.get(_name(charge))
@@ -183,34 +183,36 @@ class MemoryEngine:
                 remaining, x, y = steps.look(state, at, terms)
             delay = steps.reset(x, y, at, terms, state, 0) if charge.limit.holds else 0
             in_time = delay <= terms.extra or not charge.limit.holds or not charge.cost
-            looks.append(_Look(charge, terms, state, remaining, x, y, at, delay, charge.cost <= remaining and in_time))
-        if len({_name(charge) for charge in charges}) != len(looks):
+            states.append(
+                _CounterState(charge, terms, state, remaining, x, y, at, delay, charge.cost <= remaining and in_time)
+            )
+        if len({_name(charge) for charge in charges}) != len(states):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        return looks
+        return states
 
-    def _settle(self, look: _Look, now: int, denied: bool, *, spending: bool) -> Verdict:
-        charge, terms, state, remaining, x, y, at, delay, passes = look
+    def _decide_one(self, counter: _CounterState, now: int, denied: bool, *, spending: bool) -> Verdict:
+        charge, terms, state, remaining, x, y, at, delay, passes = counter
         steps, cost, lead, spent = STEPS[charge.limit.algorithm], min(charge.cost, EXACT), at - now, 0
         spends = spending and cost > 0 and (not denied if passes else charge.count_refusals)
         if spends:
             x, before = steps.spend(x, cost, terms), x
-            kept = steps.store(x, y, at, terms, state, cost, x - before)
+            stored = steps.store(x, y, at, terms, state, cost, x - before)
             if passes:
                 remaining, spent = remaining - cost, cost
             else:  # what did not fit may have pushed out what was there
-                remaining, x, y = steps.look(kept, at, terms)
-                state = kept
+                remaining, x, y = steps.look(stored, at, terms)
+                state = stored
         reset = steps.reset(x, y, at, terms, state, spent)
         wait = None if cost > terms.capacity else 0
         if wait is not None and not passes:
             wait = steps.wait(x, y, at, cost, terms, state) if cost > remaining else 0
             wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
         if spends:
-            self._keep(_name(charge), _Counter(kept, at + reset), now)
+            self._store(_name(charge), _Counter(stored, at + reset), now)
         elif spending and charge.carried and state:
-            self._keep(_name(charge), _Counter(state, at + reset), now)
+            self._store(_name(charge), _Counter(state, at + reset), now)
         elif spending and wait:
-            self._keep_until(_name(charge), at + reset)
+            self._extend(_name(charge), at + reset)
         left = remaining if spending else remaining - cost
         return Verdict(
             passes,
@@ -225,22 +227,22 @@ class MemoryEngine:
             at,
         )
 
-    def _keep(self, name: str, counter: _Counter, now: int) -> None:
+    def _store(self, name: str, counter: _Counter, now: int) -> None:
         """Store a counter; whenever their number has doubled, drop those whose full quota is back."""
         self._counters[name] = counter
         if len(self._counters) > self._sweep_at:
-            alive = {key: kept for key, kept in self._counters.items() if kept.expires_us > now}
-            if self._most is not None and len(alive) > self._most:
-                alive = dict(list(alive.items())[-self._most :])
+            alive = {key: stored for key, stored in self._counters.items() if stored.expires_us > now}
+            if self._max_counters is not None and len(alive) > self._max_counters:
+                alive = dict(list(alive.items())[-self._max_counters :])
             self._counters, self._sweep_at = alive, max(1_000, 2 * len(alive))
 
-    def _keep_until(self, name: str, until_us: int) -> None:
+    def _extend(self, name: str, until_us: int) -> None:
         """Spent under a higher quota, a counter would be forgotten before it passes by this one."""
         counter = self._counters.get(name)
         if counter and counter.expires_us < until_us:
             self._counters[name] = counter._replace(expires_us=until_us)
 
-    def _give_back(self, verdicts: Iterable[Verdict]) -> None:
+    def _refund(self, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
             name, limit = _name(verdict.charge), verdict.charge.limit
             counter = self._counters.get(name)
@@ -251,11 +253,11 @@ class MemoryEngine:
                     self._counters[name] = counter._replace(state=state)
             verdict.mark_refunded()
 
-    def _add_once(self, held: Held, now: int) -> None:
+    def _add_once(self, carry: UsageCarry, now: int) -> None:
         self._added = {known: until for known, until in self._added.items() if until > now}
-        if held.id not in self._added:
-            self._added[held.id] = now + HELD_US
-            for entry in held.entries:
+        if carry.id not in self._added:
+            self._added[carry.id] = now + HELD_US
+            for entry in carry.entries:
                 self._count(*entry)
 
     def _count(self, minute: int, field: str, calls: int) -> None:
@@ -267,7 +269,7 @@ class MemoryEngine:
     def _forget_usage_before(self, minute: int) -> None:
         """Drop what nobody collected, as Redis does."""
         self.partitions.forget_before(minute)
-        self._minutes = {kept: counts for kept, counts in self._minutes.items() if kept >= minute}
+        self._minutes = {stored: counts for stored, counts in self._minutes.items() if stored >= minute}
         self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}
 
 

@@ -20,38 +20,38 @@ HOUR_US: Final = 3_600_000_000
 MINUTE_US: Final = 60_000_000
 
 #: So many calls of a process are weighed in each hour, each as one; beyond that, one in WEIGHT, as so many.
-WEIGHED_ONE_BY_ONE: Final = 1_000
+WEIGHED_EXACTLY: Final = 1_000
 WEIGHT: Final = 16
 
 #: Partitions of which a process remembers that it has told of them in this hour; beyond that it tells again.
-MOST_TOLD: Final = 20_000
+MAX_NOTIFIED: Final = 20_000
 
 #: How many partitions are weighed at once for each rule, hour and outcome, and how many of them stay beyond that.
-MOST_WEIGHED: Final = 400
-WEIGHED_KEPT: Final = 200
+MAX_RANKED: Final = 400
+RANKED_AFTER_TRIM: Final = 200
 
 #: Partitions sampled in one minute, of all rules. Samples that nobody collects are kept for so many minutes.
-MOST_SAMPLED: Final = 1_000
+MAX_SAMPLED: Final = 1_000
 SAMPLE_MINUTES: Final = 120
 
 #: What MemoryEngine counts of different partitions for each label and hour; beyond that it stands still.
-MOST_UNIQUE: Final = 100_000
+MAX_UNIQUE: Final = 100_000
 
 #: The first byte of a note says what for, in bits; the second is the weight; the others number its charges from 1.
 IS_NEW, IS_SAMPLED = 1, 2
 
 #: So many charges can be numbered in a note.
-_MOST_CHARGES: Final = 255
+_MAX_CHARGES: Final = 255
 
 #: An hour from the Unix epoch, with a label, or with a rule.
 Hour = tuple[int, str]
 
 
 #: So many new partitions stand in one note at most.
-_MOST_NEW: Final = 1_000
+_MAX_NEW: Final = 1_000
 
 
-class Note(NamedTuple):
+class PartitionNote(NamedTuple):
     """A partition that a call meets under a label; or, without a weight or charges, new ones, one a line.
 
     what: the bytes described above. keys: what each is remembered by.
@@ -76,7 +76,7 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
     return names
 
 
-class Notes:
+class PartitionTracker:
     """What one process tells. For all threads, without a lock: a race at worst tells twice.
 
     at_once: whether a call that is not weighed tells of its own new partitions, rather than leaving them to another.
@@ -84,34 +84,34 @@ class Notes:
 
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
-        self._told: dict[str, str] = {}  # the label by the key of the charge
+        self._notified: dict[str, str] = {}  # the label by the key of the charge
         self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
 
     def forget(self) -> None:
         """Tell of all partitions again: the engine has lost its memory."""
-        self._told.clear()
+        self._notified.clear()
         self._new.clear()
 
     def _begin(self, hour: int) -> None:
-        self._hour, self._one_by_one, self._left = hour, WEIGHED_ONE_BY_ONE, 1
+        self._hour, self._one_by_one, self._left = hour, WEIGHED_EXACTLY, 1
         self.forget()
 
-    def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[Note]:
+    def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[PartitionNote]:
         """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one."""
         hour = (self._clock() if now_us is None else now_us) // HOUR_US
         if hour != self._hour:
             self._begin(hour)
         self._left -= 1
         if self._left > 0:
-            told = self._told
+            notified = self._notified
             for charge in charges:
-                if told.get(charge[0]) != charge[4]:
+                if notified.get(charge[0]) != charge[4]:
                     break
             else:
                 return []
-            return self._noted(charges, 0)
-        return [*self._noted(charges, self._weight()), *self._news()]
+            return self._notes_for(charges, 0)
+        return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
@@ -120,29 +120,29 @@ class Notes:
         self._left = randrange(1, 2 * WEIGHT)
         return WEIGHT
 
-    def _noted(self, charges: Sequence[Charge], weight: int) -> list[Note]:
-        notes: list[Note] = []
-        told = self._told
-        for number, charge in enumerate(charges[:_MOST_CHARGES], 1):
+    def _notes_for(self, charges: Sequence[Charge], weight: int) -> list[PartitionNote]:
+        notes: list[PartitionNote] = []
+        notified = self._notified
+        for number, charge in enumerate(charges[:_MAX_CHARGES], 1):
             key, label, partition = charge[0], charge[4], charge[7]
             if label is None:
                 continue
             if partition is None:
-                told[key] = label  # nothing to tell, now and later
+                notified[key] = label  # nothing to tell, now and later
                 continue
             for note in notes:
                 if note.label == label and note.partition == partition:
                     note.what.append(number)
                     break
             else:
-                flags = (told.get(key) != label) + IS_SAMPLED * is_sampled(partition)
+                flags = (notified.get(key) != label) + IS_SAMPLED * is_sampled(partition)
                 if weight or flags & IS_SAMPLED or (flags and self._at_once):
-                    notes.append(Note(bytearray((flags, weight, number)), label, partition, (key,)))
+                    notes.append(PartitionNote(bytearray((flags, weight, number)), label, partition, (key,)))
                 elif flags:
                     self._new[key] = label, partition
         return notes
 
-    def _news(self) -> Iterator[Note]:
+    def _new_partitions(self) -> Iterator[PartitionNote]:
         """What has been met for the first time by calls that were not weighed."""
         if self._new:
             new, self._new = self._new, {}
@@ -150,19 +150,19 @@ class Notes:
             for key, (label, partition) in new.items():
                 by_label.setdefault(label, []).append((key, partition.replace("\n", "\0")))
             for label, pairs in by_label.items():
-                for place in range(0, len(pairs), _MOST_NEW):
-                    keys, partitions = zip(*pairs[place : place + _MOST_NEW], strict=True)
-                    yield Note(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
+                for place in range(0, len(pairs), _MAX_NEW):
+                    keys, partitions = zip(*pairs[place : place + _MAX_NEW], strict=True)
+                    yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
-    def done(self, notes: Iterable[Note], at_us: int) -> None:
+    def acknowledge(self, notes: Iterable[PartitionNote], at_us: int) -> None:
         """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours."""
         if at_us // HOUR_US == self._hour:
-            told = self._told
-            if len(told) >= MOST_TOLD:
-                told.clear()
+            notified = self._notified
+            if len(notified) >= MAX_NOTIFIED:
+                notified.clear()
             for what, label, _, keys in notes:
                 if what[0] == IS_NEW:  # what is sampled is told each time
-                    told.update(dict.fromkeys(keys, label))
+                    notified.update(dict.fromkeys(keys, label))
 
 
 def is_sampled(partition: str) -> bool:
@@ -175,7 +175,7 @@ def rule_of(label: str) -> str:
     return label.partition("|")[0]
 
 
-def heaviest_of(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
+def merge_top(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
     """The partitions that have the most admitted, and those that have the most denied, by turns.
 
     weights: admitted and denied, by partition.
@@ -213,23 +213,23 @@ class MemoryPartitions:
 
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
         unique = self._unique.setdefault((hour, label), set())
-        if len(unique) < MOST_UNIQUE:
+        if len(unique) < MAX_UNIQUE:
             unique.add(partition)
         weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
         weights[partition] = weights.get(partition, 0) + 1
-        if len(weights) > MOST_WEIGHED:
-            for light in sorted(weights, key=lambda each: (weights[each], each))[:-WEIGHED_KEPT]:
+        if len(weights) > MAX_RANKED:
+            for light in sorted(weights, key=lambda each: (weights[each], each))[:-RANKED_AFTER_TRIM]:
                 del weights[light]
         if is_sampled(partition):
             samples, whom = self._samples.setdefault(minute, {}), (rule_of(label), partition)
-            if whom in samples or len(samples) < MOST_SAMPLED:
+            if whom in samples or len(samples) < MAX_SAMPLED:
                 samples[whom] = samples.get(whom, 0) + 1
 
     def forget_before(self, minute: int) -> None:
         """Drop what nobody collected, as Redis does."""
         for each in [each for each in self._unique if each[0] < minute // 60]:
             del self._unique[each]
-        self.drop_heaviest([each for weights in self._weights for each in weights if each[0] < minute // 60])
+        self.drop_top([each for weights in self._weights for each in weights if each[0] < minute // 60])
 
     def hours(self) -> set[Hour]:
         """The hours and labels that something is known of."""
@@ -241,20 +241,20 @@ class MemoryPartitions:
             len(set[str]().union(*(self._unique.get((hour, label), ()) for hour in hours))) for label, hours in groups
         ]
 
-    def weighed(self, asked: Sequence[Hour]) -> list[int]:
-        """How many weights `heaviest` would read for each of these."""
+    def top_size(self, asked: Sequence[Hour]) -> list[int]:
+        """How many weights `top_partitions` would read for each of these."""
         return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
 
-    def heaviest(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
+    def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """The heaviest partitions of these hours and rules, with the requests admitted and denied."""
         found = []
         for each in asked:
             allowed, denied = (weights.get(each, {}) for weights in self._weights)
             both = {whom: (allowed.get(whom, 0), denied.get(whom, 0)) for whom in (*allowed, *denied)}
-            found.append(heaviest_of(both, most))
+            found.append(merge_top(both, most))
         return found
 
-    def drop_heaviest(self, asked: Iterable[Hour]) -> None:
+    def drop_top(self, asked: Iterable[Hour]) -> None:
         """Forget the heaviest partitions of these hours and rules."""
         for each in asked:
             for weights in self._weights:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 
-async def finish(work: Coroutine[Any, Any, object]) -> None:
+async def shielded(work: Coroutine[Any, Any, object]) -> None:
     """Await it, and let it go on to its end even if our task is cancelled."""
     task = asyncio.ensure_future(work)
     _unfinished.add(task)  # the event loop itself would not keep it alive

@@ -24,17 +24,17 @@ FILLER = ""
 
 
 #: So many entries travel with one call, so that no call keeps the server for long.
-MOST_ENTRIES_HELD: Final = 100
+MAX_CARRIED: Final = 100
 
 #: Seconds after which whoever took counts, and said no more, is taken for dead: a task that was cancelled.
-PATIENCE: Final = 60.0
+LEASE_SECONDS: Final = 60.0
 
 #: Seconds after which counts are sent again whose own shard was out of reach, unlike that of the call they came with.
-LATER: Final = 1.0
+RESEND_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Held:
+class UsageCarry:
     """Counts that a process has held, on their way to the engine, which adds what comes under one id only once.
 
     entries: a minute, counted from the Unix epoch, a field, and the calls to add to it. shard: the one that they were
@@ -120,16 +120,16 @@ def in_order(batches: Iterable[str]) -> list[str]:
     return sorted(batches, key=lambda batch: (minute_of(batch), batch))
 
 
-class Unsent:
+class UsageBuffer:
     """What a process has counted by itself and the engine has not: it travels with later calls, see `counts` there.
 
     For all threads of a process; a fork leaves it to the parent.
-    most: fields of a minute to keep. Beyond that, calls are counted in the latest minute that is kept for their field,
-    and not at all if there is none. clock: seconds.
+    max_fields: fields of a minute to keep. Beyond that, calls are counted in the latest minute that is kept for their
+    field, and not at all if there is none. clock: seconds.
     """
 
-    def __init__(self, most: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+    def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_fields = max_fields
         self._clock = clock
         self._forget()
 
@@ -137,7 +137,7 @@ class Unsent:
         self._pid = os.getpid()
         self._lock = Lock()
         self._counts: dict[tuple[int, str], int] = {}
-        self._taken: dict[str, tuple[Held, float]] = {}  # with the time from which on somebody else may take it
+        self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time from which on somebody else may take it
 
     def _locked(self) -> Lock:
         """The lock, after a fork a new one: in the parent another thread may have held the old one."""
@@ -147,44 +147,44 @@ class Unsent:
 
     def __bool__(self) -> bool:
         """Whether there is anything to send."""
-        return bool(self._counts or self._taken)
+        return bool(self._counts or self._leased)
 
     def add(self, minute: int, field: str, calls: int = 1) -> None:
         """Count so many calls. field: see `field_of`."""
         with self._locked():
             key = (minute, field)
-            if key not in self._counts and len(self._counts) >= self._most:
+            if key not in self._counts and len(self._counts) >= self._max_fields:
                 alike = [kept for kept in self._counts if kept[1] == field]
                 if not alike:
                     return
                 key = max(alike)
             self._counts[key] = self._counts.get(key, 0) + calls
 
-    def take(self) -> Held | None:
-        """Some counts to travel with a call; `None` if none wait. Tell afterwards: `done` or `back`."""
-        if not self._counts and not self._taken:
+    def lease(self) -> UsageCarry | None:
+        """Some counts to travel with a call; `None` if none wait. Tell afterwards: `acknowledge` or `return_lease`."""
+        if not self._counts and not self._leased:
             return None
         now = self._clock()
         with self._locked():
-            held = next((held for held, free_at in self._taken.values() if free_at <= now), None)
-            if held is None:
-                keys = list(self._counts)[:MOST_ENTRIES_HELD]
+            carry = next((carry for carry, free_at in self._leased.values() if free_at <= now), None)
+            if carry is None:
+                keys = list(self._counts)[:MAX_CARRIED]
                 if not keys:
                     return None
-                held = Held(uuid4().hex, tuple((*key, self._counts.pop(key)) for key in keys))
-            self._taken[held.id] = held, now + PATIENCE
-            return held
+                carry = UsageCarry(uuid4().hex, tuple((*key, self._counts.pop(key)) for key in keys))
+            self._leased[carry.id] = carry, now + LEASE_SECONDS
+            return carry
 
-    def done(self, held: Held) -> None:
+    def acknowledge(self, carry: UsageCarry) -> None:
         """The call has returned: they are counted, or wait for their own shard."""
         with self._locked():
-            if held.shard is None:
-                self._taken.pop(held.id, None)
-            elif held.id in self._taken:
-                self._taken[held.id] = held, self._clock() + LATER
+            if carry.shard is None:
+                self._leased.pop(carry.id, None)
+            elif carry.id in self._leased:
+                self._leased[carry.id] = carry, self._clock() + RESEND_SECONDS
 
-    def back(self, held: Held) -> None:
+    def return_lease(self, carry: UsageCarry) -> None:
         """The call has failed: nobody knows whether they are counted, so they are sent again under the same id."""
         with self._locked():
-            if held.id in self._taken:
-                self._taken[held.id] = held, float("-inf")
+            if carry.id in self._leased:
+                self._leased[carry.id] = carry, float("-inf")

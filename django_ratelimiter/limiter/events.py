@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from ..backend import server_in_words
 from ..decision import Decision, Result
 from ..engine.base import Verdict
-from ..engine.fallback import LocalEngine
+from ..engine.fallback import FallbackEngine
 from ..engine.limits import Algorithm
 from ..exceptions import EngineUnavailable
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
@@ -95,7 +95,7 @@ def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Gener
                 yield Telling(quota_reached, Result, request=request, result=result, percent=percent)
 
 
-def degraded(local: LocalEngine, error: Exception) -> Generator[Telling, Any, None]:
+def degraded(local: FallbackEngine, error: Exception) -> Generator[Telling, Any, None]:
     """Tell, once in a while, that requests are decided without the engine."""
     if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
         yield Telling(engine_degraded, type(error), error=error)

@@ -9,14 +9,14 @@ from ..backend import usage_buffer
 from ..conf import settings
 from ..decision import Decision, Result, decide
 from ..engine.base import Charge, Verdict
-from ..engine.fallback import LocalEngine
+from ..engine.fallback import FallbackEngine
 from ..engine.usage import field_of
 from ..rules import cache
 from . import events
 from .charges import Planning, Question
 from .io import Lookup, Path
 
-_local = LocalEngine()
+_local = FallbackEngine()
 
 
 def deciding(question: Question, error: Exception) -> Path[Decision | None]:

@@ -16,7 +16,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases
 from ..engine.limits import Algorithm
-from ..engine.shielding import finish
+from ..engine.shielding import shielded
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class Spending:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            await finish(_end_leases(taking))
+            await shielded(_end_leases(taking))
             raise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge as EngineCharge
 from ..engine.limits import Algorithm
-from ..engine.shielding import finish
+from ..engine.shielding import shielded
 from ..exceptions import LimitExceeded
 from . import fallback
 from .charges import MaxDelay
@@ -66,7 +66,7 @@ class Charge:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        await finish(ago(self._leaving()))
+        await shielded(ago(self._leaving()))
 
     def _entering(self, max_delay: MaxDelay) -> Path[None]:
         http = getattr(self._request, "_request", self._request)

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from ..decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
 from ..engine.limits import Algorithm
-from ..engine.shielding import finish
+from ..engine.shielding import shielded
 from ..exceptions import LimitExceeded
 from .io import Path, ago, go
 
@@ -66,7 +66,7 @@ def end(request: HttpRequest) -> None:
 
 async def aend(request: HttpRequest) -> None:
     """The same on an event loop, even if our task is cancelled."""
-    await finish(ago(_ending(request)))
+    await shielded(ago(_ending(request)))
 
 
 def _ending(request: HttpRequest) -> Path[None]:
@@ -147,7 +147,7 @@ class Slot:
         return decision
 
     async def __aexit__(self, *_error: object) -> None:
-        await finish(ago(self._releases(self._held.pop())))
+        await shielded(ago(self._releases(self._held.pop())))
 
     def _deadline(self) -> float | None:
         return None if self._max_wait is None else _clock() + self._max_wait

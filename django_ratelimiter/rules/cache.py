@@ -14,7 +14,7 @@ from django.utils.asyncio import async_unsafe
 from ..backend import get_engine
 from ..conf import settings
 from ..engine.base import Version
-from ..engine.breaker import when_recovered
+from ..engine.breaker import on_recovered
 from ..exceptions import RulesUnavailable, StaleRules
 from ..signals import rules_changed, rules_committed
 from .ruleset import NO_VERSION, RuleSet
@@ -145,7 +145,7 @@ def connect() -> None:
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
     post_migrate.connect(_on_migration, dispatch_uid="django_ratelimiter.note_migration")
     # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
-    when_recovered(_mark_outdated)
+    on_recovered(_mark_outdated)
 
 
 def _number_first(**signal: Any) -> None:

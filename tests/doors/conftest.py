@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 
 from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.limiter import slots
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
@@ -87,7 +87,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the engine, which counts in memory, and of whoever waits."""
     clock = Clock()
     monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine(clock))
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine(clock))
     monkeypatch.setattr(slots, "_sleep", clock.sleep)
     monkeypatch.setattr(slots, "_asleep", clock.asleep)
     monkeypatch.setattr(slots, "_clock", clock.seconds)

@@ -109,8 +109,8 @@ class ByClock:
     def check(self, charges: Any, **options: Any) -> Any:
         return self._engine.check(charges, **{**options, "now_us": self._clock()})
 
-    def for_event_loops(self) -> ByClock:
-        return ByClock(self._engine.for_event_loops(), self._clock)
+    def to_async(self) -> ByClock:
+        return ByClock(self._engine.to_async(), self._clock)
 
 
 class Asked(NamedTuple):

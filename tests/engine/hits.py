@@ -21,7 +21,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def client_of(url: str) -> Any:
     """
     kind, _, address = url.rpartition("+")
     if kind == "cluster":
-        return ClusterOnDemand(address)
+        return LazyRedisCluster(address)
     if kind == "sentinel":
         parts = urlsplit(address)
         return Sentinel([(parts.hostname, parts.port)], socket_timeout=5).master_for(parts.path.strip("/"))

@@ -11,7 +11,7 @@ import redis
 from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.engine.adapters import awaited
+from django_ratelimiter.engine.adapters import as_async
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 
 CHARGE = Charge("key", Limit(3, 86_400, "token_bucket"))
@@ -48,9 +48,9 @@ def test_redis_has_a_twin_with_the_same_counters_and_options(redis_client: redis
         )
     )
     engine = RedisEngine(client, namespace="other")
-    twin = awaited(engine)
+    twin = as_async(engine)
     assert isinstance(twin, AsyncRedisEngine)
-    options = twin._links._pool.connection_kwargs
+    options = twin._transport._client_pool.connection_kwargs
     assert (options["socket_timeout"], options["client_name"]) == (7, "rl")
 
     async def spend() -> int:
@@ -63,8 +63,8 @@ def test_redis_has_a_twin_with_the_same_counters_and_options(redis_client: redis
 
 def test_the_twin_keeps_the_credentials_and_the_encryption() -> None:
     url = "rediss://ann:secret@example.org:7000/3?ssl_ca_certs=/ca.pem"
-    twin = awaited(RedisEngine(redis.Redis.from_url(url)))
-    pool = twin._links._pool
+    twin = as_async(RedisEngine(redis.Redis.from_url(url)))
+    pool = twin._transport._client_pool
     assert pool.connection_class.__name__ == "SSLConnection"
     assert {name: pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
         "host": "example.org", "port": 7000, "db": 3, "username": "ann", "password": "secret",
@@ -81,7 +81,7 @@ def test_the_twin_keeps_the_credentials_and_the_encryption() -> None:
     ],
 )
 def test_a_client_that_has_no_counterpart_is_used_in_threads(pool: ConnectionPool) -> None:
-    engine = awaited(RedisEngine(redis.Redis(connection_pool=pool)))
+    engine = as_async(RedisEngine(redis.Redis(connection_pool=pool)))
     assert not isinstance(engine, AsyncRedisEngine)
     assert callable(engine.check)
 
@@ -90,7 +90,7 @@ def test_memory_is_used_on_the_spot() -> None:
     engine = MemoryEngine()
 
     async def spend() -> int:
-        return int((await awaited(engine).check([CHARGE]))[0].remaining)
+        return int((await as_async(engine).check([CHARGE]))[0].remaining)
 
     assert asyncio.run(spend()) == 2
     assert engine.peek([CHARGE])[0].remaining == 2
@@ -98,7 +98,7 @@ def test_memory_is_used_on_the_spot() -> None:
 
 def test_any_other_engine_is_used_in_threads_or_by_its_coroutines() -> None:
     async def use() -> list[str]:
-        engine = awaited(Slow())  # type: ignore[arg-type]
+        engine = as_async(Slow())  # type: ignore[arg-type]
         return [await engine.check("these", version=7), await engine.peek("those")]
 
     assert asyncio.run(use()) == ["checked these with {'version': 7}", "looked at those in True"]

@@ -7,7 +7,7 @@ from itertools import repeat
 import pytest
 
 from django_ratelimiter.engine import breaker as resilience
-from django_ratelimiter.engine.breaker import FIRST_WAIT, LONGEST_WAIT, MOST_FAILURES, Breaker
+from django_ratelimiter.engine.breaker import FIRST_WAIT, MAX_FAILURES, MAX_WAIT, CircuitBreaker
 
 ERROR = OSError("gone")
 
@@ -27,20 +27,20 @@ def clock() -> Clock:
     return Clock()
 
 
-def opened(clock: Clock, chance: float = 1.0) -> Breaker:
-    breaker = Breaker(clock, lambda: chance)
-    assert [breaker.fail(ERROR) for _ in range(MOST_FAILURES)] == [*repeat(False, MOST_FAILURES - 1), True]
+def opened(clock: Clock, chance: float = 1.0) -> CircuitBreaker:
+    breaker = CircuitBreaker(clock, lambda: chance)
+    assert [breaker.fail(ERROR) for _ in range(MAX_FAILURES)] == [*repeat(False, MAX_FAILURES - 1), True]
     return breaker
 
 
 def test_it_opens_after_failures_in_a_row(clock: Clock) -> None:
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     for _ in range(10):
-        assert not any(breaker.fail(ERROR) for _ in range(MOST_FAILURES - 1))
+        assert not any(breaker.fail(ERROR) for _ in range(MAX_FAILURES - 1))
         breaker.succeed()
     assert not breaker.is_open
     assert opened(clock).is_open
-    assert "gone" in opened(clock).why()
+    assert "gone" in opened(clock).reason()
 
 
 def test_it_says_once_that_it_has_opened(clock: Clock) -> None:
@@ -56,7 +56,7 @@ def test_probes_are_made_less_and_less_often(clock: Clock) -> None:
         assert breaker.next_probe_in() == 0
         breaker.fail_probe(ERROR)
     assert waits[:4] == [FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT, 8 * FIRST_WAIT]
-    assert waits[-3:] == [LONGEST_WAIT] * 3
+    assert waits[-3:] == [MAX_WAIT] * 3
 
 
 def test_processes_do_not_probe_all_at_once(clock: Clock) -> None:
@@ -77,12 +77,12 @@ def test_a_server_that_comes_and_goes_is_probed_ever_less_often(clock: Clock) ->
         waits.append(round(breaker.next_probe_in(), 6))
         clock.now += waits[-1]
         breaker.close()
-        for _ in range(MOST_FAILURES):
+        for _ in range(MAX_FAILURES):
             breaker.fail(ERROR)
     assert waits == [FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT, 8 * FIRST_WAIT]
     breaker.close()
-    clock.now += LONGEST_WAIT + 1
-    for _ in range(MOST_FAILURES):
+    clock.now += MAX_WAIT + 1
+    for _ in range(MAX_FAILURES):
         breaker.fail(ERROR)
     assert breaker.next_probe_in() == pytest.approx(FIRST_WAIT)
 
@@ -90,9 +90,9 @@ def test_a_server_that_comes_and_goes_is_probed_ever_less_often(clock: Clock) ->
 def test_who_wants_to_know_of_the_recovery_is_told_before_anybody_asks(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resilience, "_recovered", [])
+    monkeypatch.setattr(resilience, "_recovery_listeners", [])
     breaker, told = opened(clock), []
-    resilience.when_recovered(lambda: told.append(breaker.is_open))
+    resilience.on_recovered(lambda: told.append(breaker.is_open))
     breaker.close()
     breaker.close()
     assert told == [True]

@@ -10,12 +10,20 @@ import redis
 
 from django_ratelimiter.engine import Charge, Engine, Limit, StaleRules, UsageCount
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.usage import LATER, MOST_ENTRIES_HELD, PATIENCE, Held, Unsent, counts_of, field_of
+from django_ratelimiter.engine.usage import (
+    LEASE_SECONDS,
+    MAX_CARRIED,
+    RESEND_SECONDS,
+    UsageBuffer,
+    UsageCarry,
+    counts_of,
+    field_of,
+)
 from tests.engine.redis.test_usage_counts import FIRST, collected
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 60, "fixed_window", soft_quota=3)
-HELD = Held("one", ((FIRST - 3, "a|\nA", 2), (FIRST, "a|\na", 4), (FIRST, "a|\n~b|\nDS", 1)))
+HELD = UsageCarry("one", ((FIRST - 3, "a|\nA", 2), (FIRST, "a|\na", 4), (FIRST, "a|\n~b|\nDS", 1)))
 
 
 def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) -> None:
@@ -80,7 +88,7 @@ def test_a_field_tells_labels_and_outcomes(engine: Engine) -> None:
     assert collected(engine) == counts_of(FIRST, {field_of(verdicts): 1})
 
 
-# Unsent
+# UsageBuffer
 
 
 class Clock:
@@ -91,29 +99,29 @@ class Clock:
 
 
 def test_what_is_taken_is_gone_once_it_is_counted() -> None:
-    unsent = Unsent()
-    assert unsent.take() is None
+    unsent = UsageBuffer()
+    assert unsent.lease() is None
     unsent.add(7, "a|\nA")
     unsent.add(7, "a|\nA", 2)
     unsent.add(8, "a|\nA")
-    held = unsent.take()
+    held = unsent.lease()
     assert held is not None
     assert held.entries == ((7, "a|\nA", 3), (8, "a|\nA", 1))
-    assert unsent.take() is None
-    unsent.done(held)
-    unsent.back(held)
-    assert unsent.take() is None
+    assert unsent.lease() is None
+    unsent.acknowledge(held)
+    unsent.return_lease(held)
+    assert unsent.lease() is None
 
 
 def test_what_failed_is_sent_again_as_it_was() -> None:
     """Under its old id, for it may have been counted; what came in the meantime goes by another."""
-    unsent = Unsent()
+    unsent = UsageBuffer()
     unsent.add(7, "a|\nA")
-    first = unsent.take()
+    first = unsent.lease()
     unsent.add(7, "a|\nA")
-    unsent.back(first)
-    assert unsent.take() == first
-    second = unsent.take()
+    unsent.return_lease(first)
+    assert unsent.lease() == first
+    second = unsent.lease()
     assert second is not None
     assert second.entries == first.entries
     assert second.id != first.id
@@ -121,58 +129,58 @@ def test_what_failed_is_sent_again_as_it_was() -> None:
 
 def test_what_waits_for_its_own_shard_lets_others_pass() -> None:
     clock = Clock()
-    unsent = Unsent(clock=clock)
+    unsent = UsageBuffer(clock=clock)
     unsent.add(7, "a|\nA")
-    first = unsent.take()
+    first = unsent.lease()
     assert first is not None
     first.shard = 3
-    unsent.done(first)
+    unsent.acknowledge(first)
     unsent.add(8, "a|\nA")
-    second = unsent.take()
+    second = unsent.lease()
     assert second is not None
-    unsent.done(second)
+    unsent.acknowledge(second)
     assert second.entries == ((8, "a|\nA", 1),)
-    assert unsent.take() is None
-    clock.now = LATER
-    assert unsent.take() is first
+    assert unsent.lease() is None
+    clock.now = RESEND_SECONDS
+    assert unsent.lease() is first
     first.shard = None
-    unsent.done(first)
+    unsent.acknowledge(first)
     assert not unsent
 
 
 def test_what_a_cancelled_task_has_taken_is_taken_again() -> None:
     clock = Clock()
-    unsent = Unsent(clock=clock)
+    unsent = UsageBuffer(clock=clock)
     unsent.add(7, "a|\nA")
-    first = unsent.take()
-    clock.now = PATIENCE - 1
-    assert unsent.take() is None
-    clock.now = PATIENCE
-    assert unsent.take() == first
+    first = unsent.lease()
+    clock.now = LEASE_SECONDS - 1
+    assert unsent.lease() is None
+    clock.now = LEASE_SECONDS
+    assert unsent.lease() == first
 
 
 def test_no_call_carries_too_much() -> None:
-    unsent = Unsent()
-    for number in range(MOST_ENTRIES_HELD + 1):
+    unsent = UsageBuffer()
+    for number in range(MAX_CARRIED + 1):
         unsent.add(7, f"{number}|\nA")
-    assert [len(unsent.take().entries) for _ in range(2)] == [MOST_ENTRIES_HELD, 1]
+    assert [len(unsent.lease().entries) for _ in range(2)] == [MAX_CARRIED, 1]
 
 
 def test_a_long_outage_costs_minutes_and_no_calls() -> None:
-    unsent = Unsent(most=2)
+    unsent = UsageBuffer(max_fields=2)
     for minute in (1, 2, 3, 3, 4):
         unsent.add(minute, "a|\nA")
     unsent.add(4, "b|\nA")
-    assert unsent.take().entries == ((1, "a|\nA", 1), (2, "a|\nA", 4))
+    assert unsent.lease().entries == ((1, "a|\nA", 1), (2, "a|\nA", 4))
 
 
 def test_a_fork_leaves_what_is_held_to_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else both would send it, each under an id of its own."""
-    unsent = Unsent()
+    unsent = UsageBuffer()
     unsent.add(7, "a|\nA")
-    held = unsent.take()
+    held = unsent.lease()
     unsent.add(8, "a|\nA")
     with monkeypatch.context() as child, unsent._lock:  # which another thread of the parent holds
         child.setattr(os, "getpid", lambda: -1)
-        unsent.back(held)
-        assert unsent.take() is None
+        unsent.return_lease(held)
+        assert unsent.lease() is None

@@ -31,7 +31,7 @@ def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(algo
 
 
 def test_the_most_that_it_shall_keep_are_the_latest() -> None:
-    engine = MemoryEngine(most=2_000)
+    engine = MemoryEngine(max_counters=2_000)
     for number in range(20_000):
         engine.check([Charge(f"key{number}", DAY)], now_us=0)
     assert len(engine._counters) <= 4_001

@@ -11,8 +11,8 @@ import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, Verdict
 from django_ratelimiter.engine import partition_stats as module
-from django_ratelimiter.engine.partition_stats import WEIGHT, Notes, heaviest_of, is_sampled
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.partition_stats import WEIGHT, PartitionTracker, is_sampled, merge_top
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from tests.clusters import Cluster
 
 HOUR = 490_000
@@ -39,8 +39,8 @@ def unique(engine: Any, label: str = "rule|free", *hours: int) -> int:
     return engine.partitions.count([(label, hours or (HOUR,))])[0]  # type: ignore[no-any-return]
 
 
-def heaviest(engine: Any, rule: str = "rule", most: int = 100) -> dict[str, tuple[int, int]]:
-    return engine.partitions.heaviest([(HOUR, rule)], most)[0]  # type: ignore[no-any-return]
+def top_partitions(engine: Any, rule: str = "rule", most: int = 100) -> dict[str, tuple[int, int]]:
+    return engine.partitions.top_partitions([(HOUR, rule)], most)[0]  # type: ignore[no-any-return]
 
 
 def test_different_partitions_are_counted_by_label_and_hour(engine: Any) -> None:
@@ -55,14 +55,14 @@ def test_different_partitions_are_counted_by_label_and_hour(engine: Any) -> None
 
 def test_the_heaviest_by_what_became_of_them(engine: Any) -> None:
     meet(engine, ["a"] * 5 + ["b"] * 3 + ["c"], limit=TWO)
-    assert heaviest(engine) == {"a": (2, 3), "b": (2, 1), "c": (1, 0)}
-    assert list(heaviest(engine, most=1)) == ["a"]
-    assert heaviest(engine, "other") == {}
+    assert top_partitions(engine) == {"a": (2, 3), "b": (2, 1), "c": (1, 0)}
+    assert list(top_partitions(engine, most=1)) == ["a"]
+    assert top_partitions(engine, "other") == {}
 
 
 def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
     meet(engine, ["a"] * 5, limit=TWO, gating=False)
-    assert heaviest(engine) == {"a": (2, 3)}
+    assert top_partitions(engine) == {"a": (2, 3)}
 
 
 def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
@@ -75,14 +75,14 @@ def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
     ]
     for _ in range(3):
         engine.check(charges, now_us=NOW_US)
-    assert heaviest(engine, "two") == {"a": (2, 1)}
-    assert heaviest(engine, "one") == {"b": (3, 0)}
+    assert top_partitions(engine, "two") == {"a": (2, 1)}
+    assert top_partitions(engine, "one") == {"b": (3, 0)}
     assert engine.partitions.hours() == {(HOUR, "two|"), (HOUR, "one|")}
 
 
 def test_a_refused_call_is_noted_as_its_rules_decided(engine: Any) -> None:
     engine.check([charge("a")], now_us=NOW_US, refused=True)
-    assert heaviest(engine) == {"a": (1, 0)}
+    assert top_partitions(engine) == {"a": (1, 0)}
 
 
 def test_peeks_and_charges_without_a_partition_are_not_noted(engine: Any) -> None:
@@ -110,8 +110,8 @@ def test_samples_are_of_the_same_partitions_always(engine: Any) -> None:
 def test_what_was_collected_is_dropped(engine: Any) -> None:
     meet(engine, ["a"])
     meet(engine, ["b"], label="other|")
-    engine.partitions.drop_heaviest([(HOUR, "rule")])
-    assert (heaviest(engine), heaviest(engine, "other"), unique(engine)) == ({}, {"b": (1, 0)}, 1)
+    engine.partitions.drop_top([(HOUR, "rule")])
+    assert (top_partitions(engine), top_partitions(engine, "other"), unique(engine)) == ({}, {"b": (1, 0)}, 1)
     engine.partitions.drop_hours([(HOUR, "rule|free")])
     assert engine.partitions.hours() == {(HOUR, "other|")}
     assert unique(engine) == 0
@@ -122,10 +122,10 @@ def test_few_stay_of_many_and_the_heaviest_are_among_them(engine: Any) -> None:
     for light in numbered(30, "early"):
         meet(engine, [light, *heavy])
     meet(engine, numbered(500, "late"))
-    found = heaviest(engine, most=1_000)
+    found = top_partitions(engine, most=1_000)
     assert set(heavy) <= set(found)
-    assert len(found) <= module.MOST_WEIGHED
-    assert heaviest(engine, most=10) == dict.fromkeys(heavy, (30, 0))
+    assert len(found) <= module.MAX_RANKED
+    assert top_partitions(engine, most=10) == dict.fromkeys(heavy, (30, 0))
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
@@ -133,7 +133,7 @@ def test_samples_of_a_minute_are_bounded(engine: RedisEngine, redis_client: redi
     callers = [caller for caller in numbered(17_000) if is_sampled(caller)]
     for place in range(0, len(callers), 100):
         engine.check([charge(caller) for caller in callers[place : place + 100]], now_us=NOW_US)
-    assert len(callers) > module.MOST_SAMPLED == len(engine.partitions.samples(MINUTE + 1)[MINUTE])
+    assert len(callers) > module.MAX_SAMPLED == len(engine.partitions.samples(MINUTE + 1)[MINUTE])
     assert 0 < redis_client.ttl(f"{{test:0}}:sample:{MINUTE}") <= module.SAMPLE_MINUTES * 60
 
 
@@ -149,7 +149,7 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_busy_process_misses_nobody(engine: RedisEngine) -> None:
-    for _ in range(module.WEIGHED_ONE_BY_ONE // 250):
+    for _ in range(module.WEIGHED_EXACTLY // 250):
         meet(engine, ["a"] * 250)
     meet(engine, [*numbered(300), *["a"] * 40])
     assert abs(unique(engine) - 301) <= 6
@@ -170,13 +170,13 @@ def test_a_flood_from_many_addresses_fits_into_little_memory(
     assert used < 250_000  # bytes, which is far below 20 MB, for each rule and hour
     [(hour, label)] = engine.partitions.hours()
     assert abs(unique(engine, label, hour) / addresses - 1) < 0.04
-    assert len(engine._notes._told) <= module.MOST_TOLD
+    assert len(engine._partition_tracker._notified) <= module.MAX_NOTIFIED
 
 
 def test_on_an_event_loop(blocking: Any, redis_url: str) -> None:
     blocking.check([charge("a")], now_us=NOW_US)
     with redis.Redis.from_url(redis_url) as client:
-        assert heaviest(RedisEngine(client, "async")) == {"a": (1, 0)}
+        assert top_partitions(RedisEngine(client, "async")) == {"a": (1, 0)}
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
@@ -193,25 +193,25 @@ def test_a_redis_that_lost_its_memory_is_told_again(engine: RedisEngine, redis_c
 
 def test_shards_add_up(running_cluster: Cluster) -> None:
     running_cluster.flush()
-    client = ClusterOnDemand(running_cluster.urls[0])
+    client = LazyRedisCluster(running_cluster.urls[0])
     engine, callers = RedisEngine(client, shards=8), numbered(40)
     meet(engine, callers * 2)
     assert unique(engine) == 40
-    assert heaviest(engine) == dict.fromkeys(callers, (2, 0))
+    assert top_partitions(engine) == dict.fromkeys(callers, (2, 0))
     sampled = {("rule", caller) for caller in callers if is_sampled(caller)}
     assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == sampled != set()
-    engine.partitions.drop_heaviest([(HOUR, "rule")])
+    engine.partitions.drop_top([(HOUR, "rule")])
     engine.partitions.drop_hours([(HOUR, "rule|free")])
-    assert (engine.partitions.hours(), heaviest(engine)) == (set(), {})
+    assert (engine.partitions.hours(), top_partitions(engine)) == (set(), {})
     client.close()
 
 
 def test_a_partition_that_busy_processes_meet_is_known_to_one_shard_alone(
     running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WEIGHED_ONE_BY_ONE", 1)
+    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 1)
     running_cluster.flush()
-    with ClusterOnDemand(running_cluster.urls[0]) as client:
+    with LazyRedisCluster(running_cluster.urls[0]) as client:
         for _ in range(4):
             engine = RedisEngine(client)
             for caller in numbered(100):
@@ -222,16 +222,16 @@ def test_a_partition_that_busy_processes_meet_is_known_to_one_shard_alone(
 class TestNotes:
     """What a process tells."""
 
-    def tell(self, notes: Notes, partition: str, at_us: int | None = None) -> list[Any]:
+    def tell(self, notes: PartitionTracker, partition: str, at_us: int | None = None) -> list[Any]:
         told = notes.of([charge(partition)])
         if told:
-            notes.done(told, notes._clock() if at_us is None else at_us)
+            notes.acknowledge(told, notes._clock() if at_us is None else at_us)
         return told
 
-    def busy(self, clock: list[int]) -> Notes:
+    def busy(self, clock: list[int]) -> PartitionTracker:
         """Of a process that has weighed its calls one by one for long enough."""
-        notes = Notes(lambda: clock[0])
-        for _ in range(module.WEIGHED_ONE_BY_ONE):
+        notes = PartitionTracker(lambda: clock[0])
+        for _ in range(module.WEIGHED_EXACTLY):
             assert self.tell(notes, "caller-2")[0].what[1] == 1
         return notes
 
@@ -242,7 +242,7 @@ class TestNotes:
         assert set(weights) == {WEIGHT}
         assert 0.93 < sum(weights) / 16_000 < 1.07
 
-    def is_told_as_new(self, notes: Notes, partition: str, at_us: int | None = None) -> bool:
+    def is_told_as_new(self, notes: PartitionTracker, partition: str, at_us: int | None = None) -> bool:
         """Whether one of so many calls that some are weighed tells of it."""
         told = [note for _ in range(100) for note in self.tell(notes, partition, at_us)]
         return any(note.what[0] == module.IS_NEW and partition in note.partition.split("\n") for note in told)
@@ -255,7 +255,7 @@ class TestNotes:
             assert self.is_told_as_new(notes, "caller-3")
             assert not self.is_told_as_new(notes, "caller-3")
             clock[0] += HOUR_US
-            for _ in range(module.WEIGHED_ONE_BY_ONE):
+            for _ in range(module.WEIGHED_EXACTLY):
                 self.tell(notes, "caller-2")
 
     def test_new_ones_travel_together(self) -> None:
@@ -279,17 +279,17 @@ class TestNotes:
         assert self.is_told_as_new(notes, "caller-3")
 
     def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "MOST_TOLD", 10)
-        notes = Notes(lambda: NOW_US)
+        monkeypatch.setattr(module, "MAX_NOTIFIED", 10)
+        notes = PartitionTracker(lambda: NOW_US)
         for caller in numbered(100):
             self.tell(notes, caller)
-        assert 0 < len(notes._told) <= 10
+        assert 0 < len(notes._notified) <= 10
 
 
 def test_both_kinds_of_heaviest_have_their_turns() -> None:
     weights = {"busy": (9, 0), "both": (5, 5), "refused": (0, 9), "calm": (1, 0)}
-    assert list(heaviest_of(weights, 3)) == ["busy", "refused", "both"]
-    assert set(heaviest_of(weights, 9)) == set(weights)
+    assert list(merge_top(weights, 3)) == ["busy", "refused", "both"]
+    assert set(merge_top(weights, 9)) == set(weights)
 
 
 def test_memory_forgets_what_nobody_collects() -> None:
@@ -297,4 +297,4 @@ def test_memory_forgets_what_nobody_collects() -> None:
     meet(engine, ["a"])
     meet(engine, ["b"], at=NOW_US + 9 * 24 * HOUR_US)
     assert engine.partitions.hours() == {(HOUR + 9 * 24, "rule|free")}
-    assert heaviest(engine) == {}
+    assert top_partitions(engine) == {}

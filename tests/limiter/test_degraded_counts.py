@@ -92,7 +92,7 @@ def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
     make_rule("all", quota=100, failure_policy="local")
     engine: Any = get_engine()
     ask(1)
-    breaker = engine._links._stock.breaker
+    breaker = engine._transport._pool.breaker
     while not breaker.is_open:
         breaker.fail(OSError("gone"))
     ask(2)

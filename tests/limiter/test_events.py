@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from django_ratelimiter import backend, limiter, signals
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.base import Charge, Verdict
-from django_ratelimiter.engine.fallback import LocalEngine
+from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -272,7 +272,7 @@ class TestOutages:
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
             assert [str(named["error"]) for named in sent] == ["away"]
             monkeypatch.setattr(
-                "django_ratelimiter.limiter.fallback._local", LocalEngine()
+                "django_ratelimiter.limiter.fallback._local", FallbackEngine()
             )  # as if its interval were over
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
         assert len(sent) == 2
@@ -294,7 +294,7 @@ class TestOutages:
         pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
         from tests.engine.strict import Rules, StrictServer
 
-        monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", LocalEngine())
+        monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine())
         with (
             StrictServer(Rules(time=False)) as server,
             redis.Redis.from_url(server.url) as connected,

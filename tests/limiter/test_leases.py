@@ -16,7 +16,7 @@ from django.test import AsyncClient, Client, RequestFactory, modify_settings, ov
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.middleware import RateLimitMiddleware
 
 from ..doors.conftest import Clock, MakeRule, Remote
@@ -284,7 +284,7 @@ def test_a_local_lease_ends_in_this_process(
 def test_only_who_met_a_lease_asks_twice(
     client: Client, make_rule: MakeRule, redis_client: Any, rule: str, django_assert_num_queries: Any
 ) -> None:
-    assert isinstance(backend.get_engine(), Approximate)
+    assert isinstance(backend.get_engine(), LocalFirstEngine)
     make_rule("one-at-once", quota=10, **LEASES, path="/plain/", path_kind="exact")
     make_rule("other", quota=100)
     path = "/plain/" if rule == "one-at-once" else "/tagged/"

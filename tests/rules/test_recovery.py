@@ -42,7 +42,7 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     monkeypatch.setattr(engine, "publish", publish)
     before.outdated = False
 
-    breaker = engine._links._stock.breaker  # type: ignore[attr-defined]
+    breaker = engine._transport._pool.breaker  # type: ignore[attr-defined]
     while not breaker.is_open:
         breaker.fail(OSError("gone"))
     assert quota() is None, "by the failure policy"

@@ -37,7 +37,7 @@ NODE_FAULTS: dict[Fault, bool] = {**FAULTS, without_replicas: False}
 del NODE_FAULTS[made_a_replica]
 
 
-class Nodes(NamedTuple):
+class ClusterTransport(NamedTuple):
     """A cluster behind proxies, by the port of each node."""
 
     cluster: Cluster
@@ -50,20 +50,20 @@ class Nodes(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def nodes(bare_cluster: Cluster) -> Iterator[Nodes]:
+def nodes(bare_cluster: Cluster) -> Iterator[ClusterTransport]:
     with ExitStack() as stack:
         proxies = {server.port: stack.enter_context(SlowProxy(server.port, 0.0)) for server in bare_cluster.servers}
-        yield Nodes(bare_cluster, proxies)
+        yield ClusterTransport(bare_cluster, proxies)
 
 
 @pytest.fixture
-def places(nodes: Nodes, make_rule: MakeRule) -> Iterator[Places]:
+def places(nodes: ClusterTransport, make_rule: MakeRule) -> Iterator[Places]:
     yield from in_use(nodes.cluster, make_rule, address_remap=nodes.proxied)
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("fault", NODE_FAULTS, ids=lambda fault: fault.__name__)
-def test_fault_of_one_node(fault: Fault, nodes: Nodes, places: Places) -> None:
+def test_fault_of_one_node(fault: Fault, nodes: ClusterTransport, places: Places) -> None:
     def goes_on(answers: list[Answer]) -> bool:
         decided = [each.path for each in answers if each.by_redis and each.address == places.other]
         return all(decided.count(path) >= OTHERS for path in PATHS)

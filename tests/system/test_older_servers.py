@@ -19,7 +19,7 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from django_ratelimiter import limiter
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import versions
@@ -140,7 +140,7 @@ def taken_over_in_a_cluster(stack: ExitStack) -> SetUp:
         "CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory",
         "STARTUP_NODES": [(HOST, server.port) for server in cluster.servers],
     }
-    client = ClusterOnDemand(cluster.urls[0])
+    client = LazyRedisCluster(cluster.urls[0])
     stack.callback(client.close)
     return SetUp({"LOCATION": cluster.urls[0], "OPTIONS": options}, RedisEngine(client), keep, lose)
 

@@ -13,7 +13,7 @@ from django.utils.timezone import get_default_timezone
 from django_ratelimiter import databases
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, MemoryEngine, UsageCount
 from django_ratelimiter.engine.base import Engine
-from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector import collect as module
@@ -85,7 +85,7 @@ def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: py
     """Whatever their order of names: no row ever counts fewer requests than none."""
     decide(engine, times=2)
     engine.take_usage()
-    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
+    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
     both = engine.take_usage()
     both.sort(key=lambda batch: engine.read_usage(batch)[0].allowed, reverse=bool(first))
     with monkeypatch.context() as patch:
@@ -100,7 +100,7 @@ def test_what_takes_counts_back_waits_for_what_could_not_be_added(
 ) -> None:
     decide(engine, times=2)
     (counted,) = engine.take_usage()
-    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
+    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
     add_once = module._add_once
 
     def fail_for_counts(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
@@ -117,7 +117,7 @@ def test_what_takes_counts_back_waits_for_what_could_not_be_added(
 
 def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:
     """The counts are lost, or so old that their row was deleted."""
-    engine.check([], counts=Held("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))
+    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))
     assert collect().failed == 0
     assert rows() == [("rule", "free", 0, 0, 0, 0)]
     assert engine.take_usage() == []

@@ -91,7 +91,7 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]
 
     def known() -> tuple[set[int], list[int]]:
-        heavy = engine.partitions.heaviest([(hour, "rule") for hour in hours], 9)
+        heavy = engine.partitions.top_partitions([(hour, "rule") for hour in hours], 9)
         return {hour - hours[0] for hour, _ in engine.partitions.hours()}, list(map(len, heavy))
 
     meet(engine, ["a", "b"], DAY)
@@ -118,7 +118,7 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
 def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     """A collector that was held up writes what it had read; what another has stored since is more."""
     meet(engine, ["a"], DAY)
-    early = engine.partitions.heaviest([(int(DAY.timestamp()) // 3_600, "rule")], 9)[0]
+    early = engine.partitions.top_partitions([(int(DAY.timestamp()) // 3_600, "rule")], 9)[0]
     meet(engine, ["a", "b"], DAY)
     collect()
     collecting._store_top("default", "rule", int(DAY.timestamp()) // 3_600, early)
@@ -180,7 +180,7 @@ def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_c
 
 def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "MAX_AT_ONCE", 5)
-    read, seen = engine.partitions.heaviest, []
+    read, seen = engine.partitions.top_partitions, []
 
     def watched(asked: Sequence[Any], most: int) -> list[dict[str, tuple[int, int]]]:
         seen.append(len(asked))

@@ -17,7 +17,7 @@ import pytest
 from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.usage.collector import collect as collecting
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
@@ -123,7 +123,7 @@ def decide(engine: MemoryEngine, at: datetime, chance: random.Random) -> list[To
 def degraded(engine: MemoryEngine, at: datetime, number: int) -> list[Told]:
     """A request that a process had denied by itself, which its next call tells."""
     field = "hourly|pro\nD"
-    engine.check([], counts=Held(str(number), ((int(at.timestamp()) // 60, field, 1),)))
+    engine.check([], counts=UsageCarry(str(number), ((int(at.timestamp()) // 60, field, 1),)))
     return [Told(at, "hourly", "pro", None, Figures(denied=1, degraded=1))]
 
 

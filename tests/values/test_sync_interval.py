@@ -125,7 +125,7 @@ def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
     make(-1)
     now = [1_000.0]
     monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(get_engine().ledger, "_clock", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(get_engine().counters, "_clock", lambda: now[0])  # type: ignore[attr-defined]
     assert asked_for() == 3
     for method in ("check", "publish"):
         monkeypatch.setattr(get_engine().engine, method, fail)  # type: ignore[attr-defined]

@@ -25,13 +25,13 @@ class LocalVerdict(Verdict):
     sent: how often the budget had been carried to the engine by then.
     """
 
-    __slots__ = ("budget", "sent")
+    __slots__ = ("counter", "sent")
 
-    budget: Budget
+    counter: LocalCounter
     sent: int
 
 
-class Budget:
+class LocalCounter:
     """What one counter has left, as far as this process knows.
 
     charge: of those that spent what is unsent, one with the widest limit, which is of so many units: widest.
@@ -79,7 +79,7 @@ class Budget:
         """Units that this charge's limit has left."""
         return charge.limit.quota - self.used
 
-    def knows(self, charge: Charge, now: float) -> bool:
+    def covers(self, charge: Charge, now: float) -> bool:
         """Whether this charge can be decided here."""
         return now < self.due_at and charge.limit.quota <= self.at_most
 
@@ -99,12 +99,12 @@ class Budget:
         if charge.limit.quota > self.widest:
             self.charge, self.widest = charge, charge.limit.quota
 
-    def pass_by(self, cost: int) -> None:
+    def reserve(self, cost: int) -> None:
         """Another thread asks the engine to spend this without telling of the budget."""
         self.pending += cost
         self.used += cost
 
-    def passed(self, cost: int, spent: int, at_us: int) -> None:
+    def resolve_reservation(self, cost: int, spent: int, at_us: int) -> None:
         """What became of that: it spent so much, at the engine's time."""
         self.pending -= cost
         self.used = max(self.used - cost, 0)
@@ -112,25 +112,25 @@ class Budget:
             self.used += spent
             self.beside.append((at_us, spent))
 
-    def give_back(self, units: int) -> None:
+    def refund(self, units: int) -> None:
         """Take back what was spent here."""
         self.used = max(self.used - units, 0)
         self.unsent = max(self.unsent - units, 0)
         if units:
             self.refused_until = -inf
 
-    def gave_back(self) -> None:
+    def engine_refunded(self) -> None:
         """The engine is told to take back something, so that nobody knows until when it refuses."""
         self.refused_until = self.passes_at = -inf
 
-    def punish(self, charge: Charge, now: float) -> None:
+    def spend_refusal(self, charge: Charge, now: float) -> None:
         """Spend up to the quota: a refusal that counts."""
         fill = min(charge.cost, max(charge.limit.quota - self.used, 0))
         self.widen(charge)
         self.used, self.unsent = self.used + fill, self.unsent + fill
         self.spent_at = now
 
-    def carried(self, now: float) -> int:
+    def unsynced(self, now: float) -> int:
         """Units to tell the engine of. Those whose window is over, for it and for us, count no more."""
         algorithm = self.charge.limit.algorithm
         over = now - self.spent_at > _OUTLIVED.get(Algorithm(algorithm), 1) * self.charge.limit.window_us / 1_000_000
@@ -138,14 +138,14 @@ class Budget:
             self.unsent = 0
         return self.unsent
 
-    def told(self, carried: int) -> bool:
+    def acknowledge_synced(self, carried: int) -> bool:
         """The engine was told of so much, and nothing else; whether that was all."""
         self.unsent = max(self.unsent - carried, 0)
         self.sent += 1
         self.asked_by = None
         return not self.unsent
 
-    def learn(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
+    def apply_reply(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
         """Take the engine's word, given to a call that began then, has carried so much, and has returned now.
 
         interval: seconds from its beginning for which that word is enough.
@@ -209,6 +209,6 @@ class Budget:
             spent,
             at_us,
         )
-        verdict.budget = self
+        verdict.counter = self
         verdict.sent = self.sent
         return verdict

@@ -1,6 +1,6 @@
 """What a process decides by itself, and what it therefore owes the engine: approximate mode and denial memory.
 
-One ledger serves all threads and event loops of a process. It asks nobody: `deciding` yields what is to be asked.
+One `LocalCounters` serves all threads and event loops of a process. `decide_with_engine` yields requests.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from weakref import WeakSet
 
 from ..base import Charge, Verdict, Version, check_units
 from ..memory import MemoryEngine
-from ..usage import SHADOW, Held, Unsent, field_of
-from .counter import Budget, LocalVerdict
-from .denials import Refusal, Refusals, refuses
-from .sync import Question, Settlement, is_local, is_twice, is_unsent, peeked
+from ..usage import SHADOW, UsageBuffer, UsageCarry, field_of
+from .counter import LocalCounter, LocalVerdict
+from .denials import CachedDenial, DenialCache, refuses
+from .sync import SyncCall, SyncRequest, is_local, is_twice, is_unsynced, peek
 
 #: Seconds for which a purely local budget is spent before its window is looked at again, and parts of that window.
 LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
 
 #: Those of this process.
-_ALL: Final[WeakSet[Ledger]] = WeakSet()
+_ALL: Final[WeakSet[LocalCounters]] = WeakSet()
 
 
-class Ledger:
+class LocalCounters:
     """Budgets and refusals of one process.
 
     denial_memory: seconds for which a refusal is remembered at most; 0 = none is. ask_interval: seconds after which
-    the engine is asked, whatever is known here, so that new rules are heard of. most: counters to know of.
-    clock: monotonic seconds. memory: counts what is purely local. unsent: usage that the engine is still to count.
+    the engine is asked, whatever is known here, so that new rules are heard of. max_counters: counters to know of.
+    clock: monotonic seconds. memory: counts what is purely local. usage_buffer: usage that the engine has not counted.
     """
 
     def __init__(
         self,
         denial_memory: float = 0.0,
         ask_interval: float = 1.0,
-        most: int = 10_000,
+        max_counters: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
         memory: MemoryEngine | None = None,
-        unsent: Unsent | None = None,
+        usage_buffer: UsageBuffer | None = None,
     ) -> None:
         self._denial_memory, self._ask_interval = denial_memory, ask_interval
-        self.memory = memory or MemoryEngine(most=most)
-        self._unsent = Unsent() if unsent is None else unsent
-        self.most, self._clock = most, clock
-        self.forget()
+        self.memory = memory or MemoryEngine(max_counters=max_counters)
+        self._usage_buffer = UsageBuffer() if usage_buffer is None else usage_buffer
+        self.max_counters, self._clock = max_counters, clock
+        self.clear()
         _ALL.add(self)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
         self._lock = Lock()
-        self.memory = self.memory.anew()
-        self.budgets: dict[str, Budget] = {}
-        self.refusals = Refusals(self._denial_memory, self.most)
+        self.memory = self.memory.fresh_copy()
+        self.by_name: dict[str, LocalCounter] = {}
+        self.denials = DenialCache(self._denial_memory, self.max_counters)
         self._tally: dict[tuple[int, str], int] = {}
         self._version: int | Version | None = None
         self._ask_at = self.sweep_at = float("-inf")
 
-    def answer(
+    def decide_locally(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Iterable[Verdict]
     ) -> list[Verdict] | None:
         """The verdicts, if all of them are known here; `None` = somebody has to be asked."""
@@ -70,20 +70,20 @@ class Ledger:
         if len(charges) == 1:
             charge = charges[0]
             if charge.sync_interval is not None:
-                verdict = self._admit(charge, now)
+                verdict = self._admit_one(charge, now)
             else:
-                verdict = None if receipts else self._refuse(charge, version, now)
+                verdict = None if receipts else self._deny_one(charge, version, now)
             if verdict is not None:
                 return [verdict]
         with self._lock:
-            known: list[Budget | Refusal] = []
+            known: list[LocalCounter | CachedDenial] = []
             refused = remembered = False
             for charge in charges:
-                found = self._known(charge, version, now)
+                found = self._source_of(charge, version, now)
                 if found is None:
                     return None
                 known.append(found)
-                if type(found) is Refusal:
+                if type(found) is CachedDenial:
                     remembered = True
                     refused = refused or found.refuses
                 elif charge.gating and charge.cost > charge.limit.quota - found.used:  # type: ignore[union-attr]
@@ -91,191 +91,193 @@ class Ledger:
             if (remembered and not refused) or (refused and receipts) or (len(known) > 1 and is_twice(charges)):
                 return None
             verdicts = [
-                each.repeated(charge, now) if type(each) is Refusal else _settled(each, charge, now, refused)  # type: ignore[arg-type]
+                each.replay(charge, now) if type(each) is CachedDenial else _spend(each, charge, now, refused)  # type: ignore[arg-type]
                 for charge, each in zip(charges, known, strict=True)
             ]
             self._count(verdicts)
         return verdicts if known else None
 
-    def _refuse(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
+    def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
         """The other: a single charge that was refused just now."""
         with self._lock:
-            refusal = self.refusals.find(charge, version, now)
+            refusal = self.denials.find(charge, version, now)
             if refusal is None or not refusal.refuses or type(charge.cost) is not int:
                 return None
-            verdict = refusal.repeated(charge, now)
+            verdict = refusal.replay(charge, now)
             if charge.usage is not None:
                 key = verdict.at_us // 60_000_000, charge.usage + "\nd"
                 self._tally[key] = self._tally.get(key, 0) + 1
             return verdict
 
-    def _admit(self, charge: Charge, now: float) -> Verdict | None:
+    def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
         """One of two things that have to be fast: a single charge that fits its budget. `None` = see further."""
         key, limit, cost, gating, label, _, _, _, interval, carried = charge
         if interval is None or type(cost) is not int or cost <= 0 or carried:
             return None
         with self._lock:
-            budget = self.budgets.get(key + limit.tag)
-            if budget is None or now >= budget.due_at or limit.quota > budget.at_most:
+            counter = self.by_name.get(key + limit.tag)
+            if counter is None or now >= counter.due_at or limit.quota > counter.at_most:
                 return None
-            left = limit.quota - budget.used - cost
-            if left < 0 or budget.reset_at <= now:
+            left = limit.quota - counter.used - cost
+            if left < 0 or counter.reset_at <= now:
                 return None
-            budget.used += cost
-            budget.unsent += cost
-            budget.spent_at = now
-            if limit.quota > budget.widest:
-                budget.widen(charge)
-            at_us = budget.synced_us + int((now - budget.synced_at) * 1_000_000)
+            counter.used += cost
+            counter.unsent += cost
+            counter.spent_at = now
+            if limit.quota > counter.widest:
+                counter.widen(charge)
+            at_us = counter.synced_us + int((now - counter.synced_at) * 1_000_000)
             soft = limit.soft_quota is not None and left < limit.terms.soft_floor
             if label is not None:
                 field = (label if gating else SHADOW + label) + ("\ns" if soft else "\na")
                 tally, minute = self._tally, at_us // 60_000_000
                 tally[minute, field] = tally.get((minute, field), 0) + 1
-            verdict = LocalVerdict(True, left, 0.0, budget.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
-            verdict.budget, verdict.sent = budget, budget.sent
+            verdict = LocalVerdict(True, left, 0.0, counter.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
+            verdict.counter, verdict.sent = counter, counter.sent
             return verdict
 
-    def _known(self, charge: Charge, version: int | Version | None, now: float) -> Budget | Refusal | None:
+    def _source_of(
+        self, charge: Charge, version: int | Version | None, now: float
+    ) -> LocalCounter | CachedDenial | None:
         """What decides this charge here."""
         cost, limit = charge.cost, charge.limit
         if type(cost) is not int or cost < 0 or charge.carried:
             return None
         if charge.sync_interval is None:
-            return self.refusals.find(charge, version, now)
-        budget = self.budgets.get(charge.key + limit.tag)
-        if budget is None or limit.quota > budget.at_most:
+            return self.denials.find(charge, version, now)
+        counter = self.by_name.get(charge.key + limit.tag)
+        if counter is None or limit.quota > counter.at_most:
             return None
-        fits = cost <= limit.quota - budget.used
-        if now < budget.due_at:
-            if fits or charge.sync_interval > 0 or budget.still_refuses(charge, now):
-                return budget
-        elif budget.asked_by is not None:  # another thread is asking, and what was known will do so long
-            return budget
+        fits = cost <= limit.quota - counter.used
+        if now < counter.due_at:
+            if fits or charge.sync_interval > 0 or counter.still_refuses(charge, now):
+                return counter
+        elif counter.asked_by is not None:  # another thread is asking, and what was known will do so long
+            return counter
         return None
 
-    def deciding(
+    def decide_with_engine(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
-    ) -> Generator[Question, list[Verdict], list[Verdict]]:
+    ) -> Generator[SyncRequest, list[Verdict], list[Verdict]]:
         """The verdicts, asking the engine at most once. Raises what that raises; nothing is spent here then."""
         for charge in charges:
             check_units(charge)
         if is_twice(charges):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        yield from self._telling(charges)
-        call = Settlement(self, charges, version, receipts, self._clock())
+        yield from self._sync_wider(charges)
+        call = SyncCall(self, charges, version, receipts, self._clock())
         with self._lock:
-            call.plan()
-            question = call.question()
-        replies = [] if question is None else (yield from self._asking(call, question))
+            call.place_charges()
+            request = call.build_request()
+        replies = [] if request is None else (yield from self._ask(call, request))
         with self._lock:
-            verdicts = call.settle(replies, self._clock())
-            self._count(call.counted_here(verdicts))
+            verdicts = call.apply_replies(replies, self._clock())
+            self._count(call.counted_locally(verdicts))
         return verdicts
 
-    def _telling(self, charges: Sequence[Charge]) -> Generator[Question, list[Verdict], None]:
+    def _sync_wider(self, charges: Sequence[Charge]) -> Generator[SyncRequest, list[Verdict], None]:
         """Tell the engine first of what it has to hear with another limit than these charges'."""
         with self._lock:
-            call = Settlement(self, (), None, (), self._clock())
-            question = call.question(always=False) if call.take_wider(charges) else None
-        if question is not None:
-            yield from self._finishing(call, question)
+            call = SyncCall(self, (), None, (), self._clock())
+            request = call.build_request(always=False) if call.add_wider(charges) else None
+        if request is not None:
+            yield from self._sync(call, request)
 
-    def _finishing(self, call: Settlement, question: Question) -> Generator[Question, list[Verdict], None]:
-        replies = yield from self._asking(call, question)
+    def _sync(self, call: SyncCall, request: SyncRequest) -> Generator[SyncRequest, list[Verdict], None]:
+        replies = yield from self._ask(call, request)
         with self._lock:
-            call.settle(replies, self._clock())
+            call.apply_replies(replies, self._clock())
 
-    def _asking(self, call: Settlement, question: Question) -> Generator[Question, list[Verdict], list[Verdict]]:
+    def _ask(self, call: SyncCall, request: SyncRequest) -> Generator[SyncRequest, list[Verdict], list[Verdict]]:
         try:
-            replies = yield question
+            replies = yield request
         except BaseException:
             with self._lock:
-                call.abandon()
-            self.counted(question.counts, done=False)
+                call.fail()
+            self.acknowledge_counts(request.counts, done=False)
             raise
-        self.counted(question.counts, done=True)
+        self.acknowledge_counts(request.counts, done=True)
         return replies
 
-    def owed(self) -> Generator[Question, list[Verdict], None]:
+    def flush(self) -> Generator[SyncRequest, list[Verdict], None]:
         """All that the engine is still to be told of, in as many calls as it takes."""
         while True:
             with self._lock:
-                call = Settlement(self, (), None, (), self._clock())
-                call.take_riders(due=False)
-                question = call.question(always=False)
-            if question is None:
+                call = SyncCall(self, (), None, (), self._clock())
+                call.add_piggybacked(due=False)
+                request = call.build_request(always=False)
+            if request is None:
                 return
-            yield from self._finishing(call, question)
+            yield from self._sync(call, request)
 
     def now(self) -> float:
         """The time."""
         return self._clock()
 
-    def remember(self, verdicts: Sequence[Verdict], version: int | Version | None, began: float) -> None:
+    def remember_denials(self, verdicts: Sequence[Verdict], version: int | Version | None, began: float) -> None:
         """Take the engine's answer to a call that began then: the version is in force, and a refusal is kept."""
         with self._lock:
             if version is not None:
-                self.confirm(version, began)
+                self.confirm_version(version, began)
             if any(map(refuses, verdicts)):
-                self.refusals.keep(verdicts, version, self._clock())
+                self.denials.store(verdicts, version, self._clock())
 
     def is_current(self, version: int | Version, now: float) -> bool:
         """Whether the engine has confirmed this version not long ago."""
         return now < self._ask_at and version == self._version
 
-    def claim(self, version: int | Version, now: float) -> None:
+    def claim_version_check(self, version: int | Version, now: float) -> None:
         """The version is being asked for, so that nobody else need."""
         if version == self._version:
             self._ask_at = max(self._ask_at, now + self._ask_interval)
 
-    def confirm(self, version: int | Version, now: float) -> None:
+    def confirm_version(self, version: int | Version, now: float) -> None:
         """The engine was asked with this version then, and found it to be in force."""
         self._version, self._ask_at = version, max(now + self._ask_interval, self._ask_at)
 
-    def take_back(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
+    def refund_local(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
         """Give back what these spent of budgets and the engine was not told of; the others."""
         others = []
         with self._lock:
             for verdict in verdicts:
-                if isinstance(verdict, LocalVerdict) and is_unsent(verdict):
-                    verdict.budget.give_back(verdict.spent)
+                if isinstance(verdict, LocalVerdict) and is_unsynced(verdict):
+                    verdict.counter.refund(verdict.spent)
                     verdict.mark_refunded()
                 elif isinstance(verdict, LocalVerdict) and is_local(verdict.charge):
                     self.memory.refund([verdict])
-                    verdict.budget.due_at = float("-inf")
+                    verdict.counter.due_at = float("-inf")
                 else:
                     others.append(verdict)
-                    budget = self.budgets.get(verdict.charge.key + verdict.charge.limit.tag)
-                    if budget is not None:
-                        budget.gave_back()
+                    counter = self.by_name.get(verdict.charge.key + verdict.charge.limit.tag)
+                    if counter is not None:
+                        counter.engine_refunded()
         return others
 
-    def forget_keys(self, charges: Iterable[Charge]) -> None:
+    def forget(self, charges: Iterable[Charge]) -> None:
         """Know nothing of these keys any more."""
         charges = list(charges)
         with self._lock:
             for charge in charges:
-                self.budgets.pop(charge.key + charge.limit.tag, None)
-                self.refusals.forget(charge)
+                self.by_name.pop(charge.key + charge.limit.tag, None)
+                self.denials.forget(charge)
         self.memory.reset(charges)
 
-    def peeked(self, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
+    def peek(self, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
         """What the charges would be told. replies: the engine's verdicts on those that it was asked about."""
         with self._lock:
-            return peeked(self, charges, replies, self._clock())
+            return peek(self, charges, replies, self._clock())
 
-    def look(self, budget: Budget, charge: Charge, now: float) -> None:
+    def refresh(self, counter: LocalCounter, charge: Charge, now: float) -> None:
         """Renew a purely local budget from the memory that counts it."""
-        carried = budget.carried(now)
+        carried = counter.unsynced(now)
         if carried:
-            told = budget.charge._replace(cost=0, carried=carried, usage=None)
-            self.memory.check([told], now_us=budget.time_at(budget.spent_at))
+            told = counter.charge._replace(cost=0, carried=carried, usage=None)
+            self.memory.check([told], now_us=counter.time_at(counter.spent_at))
         [verdict] = self.memory.check([charge._replace(cost=0, usage=None)])
         window = charge.limit.window_us / 1_000_000
-        budget.learn(verdict, carried, now, now, min(LOCAL_INTERVAL, window / LOCAL_PARTS))
+        counter.apply_reply(verdict, carried, now, now, min(LOCAL_INTERVAL, window / LOCAL_PARTS))
         if verdict.remaining < charge.cost <= charge.limit.quota:
-            budget.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
+            counter.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
 
     def _count(self, verdicts: Sequence[Verdict]) -> None:
         field = field_of(verdicts)
@@ -284,38 +286,38 @@ class Ledger:
             self._tally[key] = self._tally.get(key, 0) + 1
 
     @property
-    def owes(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether there are counts that the engine has not been told of."""
-        return bool(self._tally or self._unsent)
+        return bool(self._tally or self._usage_buffer)
 
-    def take_counts(self) -> Held | None:
-        """Counts to travel with a call, under the lock; then tell `counted` what became of them."""
+    def lease_counts(self) -> UsageCarry | None:
+        """Counts to travel with a call, under the lock; then tell `acknowledge_counts` what became of them."""
         for (minute, field), calls in self._tally.items():
-            self._unsent.add(minute, field, calls)
+            self._usage_buffer.add(minute, field, calls)
         self._tally.clear()
-        return self._unsent.take()
+        return self._usage_buffer.lease()
 
-    def counted(self, counts: Held | None, *, done: bool) -> None:
+    def acknowledge_counts(self, counts: UsageCarry | None, *, done: bool) -> None:
         """Whether counts that were taken have arrived; where nobody knows they are sent again."""
         if counts:
-            (self._unsent.done if done else self._unsent.back)(counts)
+            (self._usage_buffer.acknowledge if done else self._usage_buffer.return_lease)(counts)
 
 
-def _settled(budget: Budget, charge: Charge, now: float, denied: bool) -> Verdict:
+def _spend(counter: LocalCounter, charge: Charge, now: float, denied: bool) -> Verdict:
     """Spend it here, unless its call is denied."""
-    if charge.cost <= charge.limit.quota - budget.used:
+    if charge.cost <= charge.limit.quota - counter.used:
         if denied or not charge.cost:
-            return budget.verdict(charge, now, allowed=True, spent=0, denied=denied)
-        budget.spend(charge, now)
-        return budget.verdict(charge, now, allowed=True, spent=charge.cost, denied=False)
+            return counter.verdict(charge, now, allowed=True, spent=0, denied=denied)
+        counter.spend(charge, now)
+        return counter.verdict(charge, now, allowed=True, spent=charge.cost, denied=False)
     if charge.count_refusals:
-        budget.punish(charge, now)
-    return budget.verdict(charge, now, allowed=False, spent=0, denied=denied)
+        counter.spend_refusal(charge, now)
+    return counter.verdict(charge, now, allowed=False, spent=0, denied=denied)
 
 
 def _forget_in_child() -> None:
-    for ledger in _ALL:
-        ledger.forget()
+    for counters in _ALL:
+        counters.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -18,13 +18,13 @@ _SOON: Final = 0.001
 SWEEP_SECONDS: Final = 1.0
 
 
-class RepeatedVerdict(Verdict):
+class CachedVerdict(Verdict):
     """A verdict from memory: the engine was not asked."""
 
     __slots__ = ()
 
 
-class Refusal:
+class CachedDenial:
     """A verdict of a call that was refused, to be repeated until it can have changed.
 
     refuses: it is one that refused the call; else it only stood beside one.
@@ -37,7 +37,7 @@ class Refusal:
         self.refuses = refuses(verdict)
         self.until = now + (min(most, verdict.retry_after or 0.0) if self.refuses else most)
 
-    def knows(self, charge: Charge, version: int | Version | None, now: float) -> bool:
+    def covers(self, charge: Charge, version: int | Version | None, now: float) -> bool:
         """Whether it speaks for this charge: for the same limit, and a cost no lower than the one that was refused."""
         known = self.verdict.charge
         if now >= self.until or self.version != version or known.gating is not charge.gating:
@@ -48,16 +48,16 @@ class Refusal:
             return known.cost <= charge.cost <= charge.limit.capacity and known.max_delay == charge.max_delay
         return known.cost == charge.cost and known.max_delay == charge.max_delay
 
-    def says_more(self, charge: Charge, version: int | Version | None, now: float) -> bool:
+    def covers_more_than(self, charge: Charge, version: int | Version | None, now: float) -> bool:
         """Whether it speaks for this charge and, refusing a smaller cost, for others."""
-        return self.refuses and self.knows(charge, version, now) and self.verdict.charge.cost < charge.cost
+        return self.refuses and self.covers(charge, version, now) and self.verdict.charge.cost < charge.cost
 
-    def repeated(self, charge: Charge, now: float) -> RepeatedVerdict:
+    def replay(self, charge: Charge, now: float) -> CachedVerdict:
         """The verdict as it is now."""
         known, elapsed = self.verdict, now - self.at
         at_us = known.at_us + int(elapsed * 1_000_000)
         wait = known.retry_after
-        return RepeatedVerdict(
+        return CachedVerdict(
             known.allowed,
             known.remaining,
             max(wait - elapsed, _SOON) if wait else wait,
@@ -82,7 +82,7 @@ def refuses(verdict: Verdict) -> bool:
     )
 
 
-class Refusals:
+class DenialCache:
     """What refused calls were told, by counter.
 
     seconds: for which a refusal is repeated at most; 0 = none is. most: counters to keep.
@@ -91,35 +91,35 @@ class Refusals:
     def __init__(self, seconds: float, most: int) -> None:
         self.seconds = seconds
         self._most = most
-        self._kept: dict[str, Refusal] = {}
+        self._by_name: dict[str, CachedDenial] = {}
         self._sweep_at = float("-inf")
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._by_name)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._by_name)
 
-    def find(self, charge: Charge, version: int | Version | None, now: float) -> Refusal | None:
+    def find(self, charge: Charge, version: int | Version | None, now: float) -> CachedDenial | None:
         """What speaks for this charge; `None` = nothing."""
-        refusal = self._kept.get(charge.key + charge.limit.tag)
-        return refusal if refusal is not None and refusal.knows(charge, version, now) else None
+        refusal = self._by_name.get(charge.key + charge.limit.tag)
+        return refusal if refusal is not None and refusal.covers(charge, version, now) else None
 
-    def keep(self, verdicts: Sequence[Verdict], version: int | Version | None, now: float) -> None:
+    def store(self, verdicts: Sequence[Verdict], version: int | Version | None, now: float) -> None:
         """Keep what a refused call was told. A refusal that counts has to be told of each time, so it is not kept."""
         if not self.seconds or any(verdict.charge.count_refusals for verdict in verdicts):
             return
-        if len(self._kept) + len(verdicts) > self._most and now >= self._sweep_at:
+        if len(self._by_name) + len(verdicts) > self._most and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
-            self._kept = {name: kept for name, kept in self._kept.items() if now < kept.until}
+            self._by_name = {name: kept for name, kept in self._by_name.items() if now < kept.until}
         for verdict in verdicts:
             name = verdict.charge.key + verdict.charge.limit.tag
-            before = self._kept.get(name)
-            if before is None and len(self._kept) >= self._most:
+            before = self._by_name.get(name)
+            if before is None and len(self._by_name) >= self._most:
                 continue
-            if before is None or not before.says_more(verdict.charge, version, now):
-                self._kept[name] = Refusal(verdict, version, now, self.seconds)
+            if before is None or not before.covers_more_than(verdict.charge, version, now):
+                self._by_name[name] = CachedDenial(verdict, version, now, self.seconds)
 
     def forget(self, charge: Charge) -> None:
         """Keep nothing of this counter."""
-        self._kept.pop(charge.key + charge.limit.tag, None)
+        self._by_name.pop(charge.key + charge.limit.tag, None)

@@ -15,22 +15,33 @@ from redis.cluster import RedisCluster
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
-from ..shielding import finish
-from .cluster.nodes import AsyncNodes, async_nodes_of
-from .cluster.sharding import SHARDS, Call, Calls, Spread, names_by_shard
-from .connections.async_transport import AsyncLinks
+from ..shielding import shielded
+from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
+from .cluster.sharding import SHARDS, Calls, ShardCall, ShardCoordinator, names_by_shard
+from .connections.async_transport import AsyncTransport
 from .connections.faults import NOT_A_REPLY
-from .connections.greeting import Greeting
-from .protocol import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, deletion, mark_refunded, read, receipts_of, settle
+from .connections.handshake import Handshake
+from .protocol import (
+    ATTEMPTS,
+    COUNTING,
+    OUT_OF_TIME,
+    CallEncoder,
+    ScriptMode,
+    decode,
+    deletion,
+    mark_refunded,
+    mark_refunded_if_denied,
+    receipts_of,
+)
 
 T = TypeVar("T")
 
 
-class AsyncRedisEngine(Planner):
+class AsyncRedisEngine(CallEncoder):
     """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
 
     client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
-    them. most_connections: calls at work at once on one event loop, with one server; more wait for their turn.
+    them. max_connections: calls at work at once on one event loop, with one server; more wait for their turn.
     deadline, clock: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
     """
 
@@ -41,17 +52,17 @@ class AsyncRedisEngine(Planner):
         *,
         shards: int = SHARDS,
         deadline: float | None = None,
-        most_connections: int = 64,
+        max_connections: int = 64,
         clock: str = "server",
     ) -> None:
         super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards, clock)
         self._deadline = deadline
-        self._nodes: AsyncNodes | None = None
+        self._cluster: AsyncClusterTransport | None = None
         if isinstance(client, AsyncRedis):
-            self._links = AsyncLinks(client, Greeting(self), most_connections, deadline)
+            self._transport = AsyncTransport(client, Handshake(self), max_connections, deadline)
         else:
-            self._nodes = async_nodes_of(client, self, most_connections, deadline)
-            self._spread = Spread(self, self._nodes.is_down)
+            self._cluster = async_cluster_transport(client, self, max_connections, deadline)
+            self._coordinator = ShardCoordinator(self, self._cluster.is_down)
 
     async def check(
         self,
@@ -61,7 +72,7 @@ class AsyncRedisEngine(Planner):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
-        counts: usage.Held | None = None,
+        counts: usage.UsageCarry | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
@@ -70,28 +81,28 @@ class AsyncRedisEngine(Planner):
         """
         charges = charges if type(charges) is tuple else list(charges)
         receipts = receipts_of(refund_if_denied)
-        if self._nodes:
-            calls = self._spread.checking(charges, receipts, version, now_us, refused, counts)
+        if self._cluster:
+            calls = self._coordinator.check(charges, receipts, version, now_us, refused, counts)
             return await self._go(calls, together=True)
-        mode = Mode.REFUSED if refused else Mode.CHECK
+        mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
         verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
-        settle(receipts, verdicts, refused=refused)
+        mark_refunded_if_denied(receipts, verdicts, refused=refused)
         return verdicts
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
         charges = list(charges)
-        if self._nodes:
-            return await self._go(self._spread.peeking(charges, now_us), together=True)
-        return await self._call(Mode.PEEK, charges, (), None, now_us)
+        if self._cluster:
+            return await self._go(self._coordinator.peek(charges, now_us), together=True)
+        return await self._call(ScriptMode.PEEK, charges, (), None, now_us)
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         receipts = receipts_of(verdicts)
-        if self._nodes:
-            await self._go(self._spread.refunding(receipts))
+        if self._cluster:
+            await self._go(self._coordinator.refund(receipts))
         elif receipts:
-            await self._call(Mode.REFUND, (), receipts, None, None)
+            await self._call(ScriptMode.REFUND, (), receipts, None, None)
             mark_refunded(receipts)
 
     async def release(self, verdicts: Iterable[Verdict]) -> None:
@@ -105,62 +116,62 @@ class AsyncRedisEngine(Planner):
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
-        if self._nodes:
-            return await self._nodes.publish(self, version)
+        if self._cluster:
+            return await self._cluster.publish(self, version)
         with suppress(StaleRules):  # a later version is in force already
-            await self._call(Mode.PUBLISH, (), (), version, None)
+            await self._call(ScriptMode.PUBLISH, (), (), version, None)
 
     async def aclose(self) -> None:
         """Close this event loop's idle connections; the client is its owner's to close."""
-        await (self._nodes or self._links).close()
+        await (self._cluster or self._transport).aclose()
 
     async def _call(
         self,
-        mode: Mode,
+        mode: ScriptMode,
         charges: Sequence[Charge],
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        counts: usage.Held | None = None,
+        counts: usage.UsageCarry | None = None,
         shard: int = 0,
-        until: float | None = None,
+        deadline_at: float | None = None,
     ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         if now_us is None:
-            now_us = self._time_to_send()
-        times: Sequence[int] = (self._guessed(now_us),)
+            now_us = self.time_to_send()
+        times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
-        notes = self._notes.of(charges, times[0]) if mode in COUNTING else ()
+        notes = self._partition_tracker.of(charges, times[0]) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
-            call = self._packed(
-                mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
-            )
-            reply: list[int] = await self._ask(shard, call, until)
+            call = self.encode(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
+            reply: list[int] = await self._ask(shard, call, deadline_at)
             try:
                 if reply[0] >= 0:
-                    verdicts = read(reply, charges, spending=mode is not Mode.PEEK, refused=mode is Mode.REFUSED)
+                    verdicts = decode(
+                        reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
+                    )
                     if notes:
-                        self._notes.done(notes, reply[0])
+                        self._partition_tracker.acknowledge(notes, reply[0])
                     return verdicts
-                times = self._times(reply, now_us)
+                times = self.decode_retry(reply, now_us)
             except NOT_A_REPLY as error:
-                self._distrust(shard)
+                self._drop_idle(shard)
                 raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
-            until = until or (self._deadline and began + self._deadline)
+            deadline_at = deadline_at or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
 
-    def _distrust(self, shard: int) -> None:
-        if self._nodes:
-            self._nodes.distrust(shard)
+    def _drop_idle(self, shard: int) -> None:
+        if self._cluster:
+            self._cluster.drop_idle(shard)
         else:
-            self._links.distrust()
+            self._transport.drop_idle()
 
     async def _go(
         self,
         calls: Calls[T],
         *,
         together: bool = False,
-        until: float | None = None,
+        deadline_at: float | None = None,
         cancelled: asyncio.CancelledError | None = None,
     ) -> T:
         """Make these calls. together: within one deadline. cancelled: what the one that was being made has met with.
@@ -168,7 +179,7 @@ class AsyncRedisEngine(Planner):
         If our task is cancelled, what then is to be taken back is so before that goes on.
         """
         if together and self._deadline is not None:
-            until = monotonic() + self._deadline
+            deadline_at = monotonic() + self._deadline
         turn: Any = calls.throw if cancelled else calls.send
         given: Any = cancelled
         while True:
@@ -177,18 +188,22 @@ class AsyncRedisEngine(Planner):
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                turn, given = calls.send, await self._make(call, until)
+                turn, given = calls.send, await self._make(call, deadline_at)
             except asyncio.CancelledError as error:
                 with suppress(Exception):  # whatever comes of that, it is cancelled
-                    await finish(self._go(calls, until=until, cancelled=error))
+                    await shielded(self._go(calls, deadline_at=deadline_at, cancelled=error))
                 raise
             except Exception as error:
                 turn, given = calls.throw, error
 
-    async def _make(self, call: Call, until: float | None) -> Any:
+    async def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
         if call.packed is None:
-            return await self._call(*call[1:7], call.shard, call.until(until))
-        return await self._ask(call.shard, call.packed, call.until(until))
+            return await self._call(*call[1:7], call.shard, call.deadline_at(deadline_at))
+        return await self._ask(call.shard, call.packed, call.deadline_at(deadline_at))
 
-    async def _ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
-        return await (self._nodes.ask(shard, call, until, kind) if self._nodes else self._links.ask(call, until, kind))
+    async def _ask(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
+        return await (
+            self._cluster.call(shard, call, deadline_at, kind)
+            if self._cluster
+            else self._transport.call(call, deadline_at, kind)
+        )

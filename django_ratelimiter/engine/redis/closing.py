@@ -20,7 +20,7 @@ from .scripts import TAKE_USAGE
 USAGE_SECONDS: Final = 8 * 86_400
 
 #: So many minutes are closed in one go.
-MOST_CLOSED: Final = 200
+MAX_CLOSED: Final = 200
 
 _BEGAN: Final = re.compile(r"\d+\.\d+")
 
@@ -33,8 +33,8 @@ def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) ->
     """
     source, minutes, now_us = _listed(client, prefix, now_us)
     passed = sorted(minute for minute in minutes if minute < now_us // MINUTE_US)
-    for place in range(0, len(passed), MOST_CLOSED):
-        _close(client, prefix, source, shard, passed[place : place + MOST_CLOSED])
+    for place in range(0, len(passed), MAX_CLOSED):
+        _close(client, prefix, source, shard, passed[place : place + MAX_CLOSED])
     return waiting(client, prefix)
 
 

@@ -14,10 +14,10 @@ from redis.exceptions import ResponseError
 from ..base import Charge, WrongServer
 from ..limits import Algorithm, Limit
 from ..partition_stats import MINUTE_US, is_sampled
-from ..usage import Held
+from ..usage import UsageCarry
 from .closing import close_minutes, waiting
 from .engine import RedisEngine
-from .protocol import Mode
+from .protocol import ScriptMode
 
 _LABEL: Final = "dry|run"
 
@@ -36,9 +36,9 @@ def dry_run(engine: RedisEngine) -> None:
     """
     dry, asked = _DryEngine(engine), set()
     for shard in range(dry.shards):
-        if shard == 0 or (dry._nodes and dry._nodes.node_of(shard) not in asked):
+        if shard == 0 or (dry._cluster and dry._cluster.node_of(shard) not in asked):
             dry.run(shard)
-            asked.add(dry._nodes.node_of(shard) if dry._nodes else None)
+            asked.add(dry._cluster.node_of(shard) if dry._cluster else None)
 
 
 class _DryEngine(RedisEngine):
@@ -59,15 +59,15 @@ class _DryEngine(RedisEngine):
             self._run(shard, lambda client: self._delete(client, shard))
 
     def _decide(self, shard: int) -> None:
-        self._minutes = {self._guessed(None) // MINUTE_US}
-        first = self._call(Mode.CHECK, _CHARGES, (), None, None, None, shard)
+        self._minutes = {self.estimate_time(None) // MINUTE_US}
+        first = self._call(ScriptMode.CHECK, _CHARGES, (), None, None, None, shard)
         minute = first[0].at_us // MINUTE_US  # by the clock that is decided by, which may not be ours
         self._minutes |= {minute, minute + 1}
-        held = Held(self._held, ((minute, f"{_LABEL}\na", 1),))
-        second = self._call(Mode.CHECK, _CHARGES, (), None, None, held, shard)
+        held = UsageCarry(self._held, ((minute, f"{_LABEL}\na", 1),))
+        second = self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard)
         if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in second[1:]):
             raise WrongServer("The server runs the script, and decides wrongly.")
-        self._call(Mode.REFUND, (), first, None, None, None, shard)
+        self._call(ScriptMode.REFUND, (), first, None, None, None, shard)
 
     def _collect(self, shard: int) -> None:
         later = (max(self._minutes) + 1) * MINUTE_US

@@ -23,14 +23,24 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
-from .cluster.nodes import Nodes, nodes_of
-from .cluster.sharding import SHARDS, Call, Calls, Spread, names_by_shard
-from .connections.clients import asynchronous
-from .connections.faults import NOT_A_REPLY, explained
-from .connections.greeting import Greeting
-from .connections.transport import Links
+from .cluster.nodes import ClusterTransport, cluster_transport
+from .cluster.sharding import SHARDS, Calls, ShardCall, ShardCoordinator, names_by_shard
+from .connections.clients import async_client_of
+from .connections.faults import NOT_A_REPLY, explain
+from .connections.handshake import Handshake
+from .connections.transport import Transport
 from .partition_stats import RedisPartitions
-from .protocol import ATTEMPTS, COUNTING, OUT_OF_TIME, Mode, Planner, mark_refunded, read, receipts_of, settle
+from .protocol import (
+    ATTEMPTS,
+    COUNTING,
+    OUT_OF_TIME,
+    CallEncoder,
+    ScriptMode,
+    decode,
+    mark_refunded,
+    mark_refunded_if_denied,
+    receipts_of,
+)
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -40,7 +50,7 @@ T = TypeVar("T")
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
 
-class RedisEngine(Planner):
+class RedisEngine(CallEncoder):
     """The engine on one Redis, on what Sentinel names as its master, or on a cluster.
 
     client: a redis-py client; the engine's own connections are made as its pool makes them.
@@ -63,22 +73,22 @@ class RedisEngine(Planner):
         super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock)
         self._client = client
         self._deadline = deadline
-        self._nodes: Nodes | None = None
+        self._cluster: ClusterTransport | None = None
         #: What is known of the partitions that were met.
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
-            self._nodes = nodes_of(client, self, deadline)
-            self._spread = Spread(self, self._nodes.is_down)
+            self._cluster = cluster_transport(client, self, deadline)
+            self._coordinator = ShardCoordinator(self, self._cluster.is_down)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
-            self._links = Links(client, Greeting(self), deadline)
+            self._transport = Transport(client, Handshake(self), deadline)
 
-    def for_event_loops(self) -> AsyncRedisEngine | None:
+    def to_async(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""
         client = self._client
-        twin = asynchronous(client) if isinstance(client, Redis) else client
-        if twin is None or (self._nodes and self._nodes.only_in_threads):
+        twin = async_client_of(client) if isinstance(client, Redis) else client
+        if twin is None or (self._cluster and self._cluster.only_in_threads):
             return None
         return AsyncRedisEngine(twin, self.namespace, shards=self.shards, deadline=self._deadline, clock=self.clock)
 
@@ -90,7 +100,7 @@ class RedisEngine(Planner):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
-        counts: usage.Held | None = None,
+        counts: usage.UsageCarry | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
@@ -99,27 +109,27 @@ class RedisEngine(Planner):
         """
         charges = charges if type(charges) is tuple else list(charges)
         receipts = receipts_of(refund_if_denied)
-        if self._nodes:
-            return self._go(self._spread.checking(charges, receipts, version, now_us, refused, counts), together=True)
-        mode = Mode.REFUSED if refused else Mode.CHECK
+        if self._cluster:
+            return self._go(self._coordinator.check(charges, receipts, version, now_us, refused, counts), together=True)
+        mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
         verdicts = self._call(mode, charges, receipts, version, now_us, counts)
-        settle(receipts, verdicts, refused=refused)
+        mark_refunded_if_denied(receipts, verdicts, refused=refused)
         return verdicts
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
         charges = list(charges)
-        if self._nodes:
-            return self._go(self._spread.peeking(charges, now_us), together=True)
-        return self._call(Mode.PEEK, charges, (), None, now_us)
+        if self._cluster:
+            return self._go(self._coordinator.peek(charges, now_us), together=True)
+        return self._call(ScriptMode.PEEK, charges, (), None, now_us)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         receipts = receipts_of(verdicts)
-        if self._nodes:
-            self._go(self._spread.refunding(receipts))
+        if self._cluster:
+            self._go(self._coordinator.refund(receipts))
         elif receipts:
-            self._call(Mode.REFUND, (), receipts, None, None)
+            self._call(ScriptMode.REFUND, (), receipts, None, None)
             mark_refunded(receipts)
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
@@ -133,10 +143,10 @@ class RedisEngine(Planner):
 
     def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""
-        if self._nodes:
-            return self._nodes.publish(self, version)
+        if self._cluster:
+            return self._cluster.publish(self, version)
         with suppress(StaleRules):  # a later version is in force already
-            self._call(Mode.PUBLISH, (), (), version, None)
+            self._call(ScriptMode.PUBLISH, (), (), version, None)
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed and name all batches that wait, the oldest first.
@@ -144,12 +154,12 @@ class RedisEngine(Planner):
         Those of shards that are out of reach are left for another time; EngineUnavailable if no shard can be reached.
         """
         if now_us is None:
-            now_us = self._time_to_send()
+            now_us = self.time_to_send()
         batches: list[str] = []
         problem, missed = None, 0
         down: set[object] = set()
         for shard in range(self.shards):
-            node = self._nodes.node_of(shard) if self._nodes else None
+            node = self._cluster.node_of(shard) if self._cluster else None
             if node in down:
                 missed += 1
                 continue
@@ -189,48 +199,52 @@ class RedisEngine(Planner):
 
     def _call(
         self,
-        mode: Mode,
+        mode: ScriptMode,
         charges: Sequence[Charge],
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        counts: usage.Held | None = None,
+        counts: usage.UsageCarry | None = None,
         shard: int = 0,
-        until: float | None = None,
+        deadline_at: float | None = None,
     ) -> list[Verdict]:
         """One call of check.lua for these charges and receipts, which lie in one shard."""
         if now_us is None:
-            now_us = self._time_to_send()
-        times: Sequence[int] = (self._guessed(now_us),)
+            now_us = self.time_to_send()
+        times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
-        notes = self._notes.of(charges, times[0]) if mode in COUNTING else ()
+        notes = self._partition_tracker.of(charges, times[0]) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
-            call = self._packed(
-                mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes
+            call = self.encode(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
+            reply: list[int] = (
+                self._cluster.call(shard, call, deadline_at)
+                if self._cluster
+                else self._transport.call(call, deadline_at)
             )
-            reply: list[int] = self._nodes.ask(shard, call, until) if self._nodes else self._links.ask(call, until)
             try:
                 if reply[0] >= 0:
-                    verdicts = read(reply, charges, spending=mode is not Mode.PEEK, refused=mode is Mode.REFUSED)
+                    verdicts = decode(
+                        reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
+                    )
                     if notes:
-                        self._notes.done(notes, reply[0])
+                        self._partition_tracker.acknowledge(notes, reply[0])
                     return verdicts
-                times = self._times(reply, now_us)
+                times = self.decode_retry(reply, now_us)
             except NOT_A_REPLY as error:
-                self._distrust(shard)
+                self._drop_idle(shard)
                 raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
-            until = until or (self._deadline and began + self._deadline)
+            deadline_at = deadline_at or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
 
-    def _distrust(self, shard: int) -> None:
-        if self._nodes:
-            self._nodes.distrust(shard)
+    def _drop_idle(self, shard: int) -> None:
+        if self._cluster:
+            self._cluster.drop_idle(shard)
         else:
-            self._links.distrust()
+            self._transport.drop_idle()
 
     def _go(self, calls: Calls[T], *, together: bool = False) -> T:
         """Make these calls. together: within one deadline."""
-        until = monotonic() + self._deadline if together and self._deadline is not None else None
+        deadline_at = monotonic() + self._deadline if together and self._deadline is not None else None
         turn: Any = calls.send
         given: Any = None
         while True:
@@ -239,25 +253,25 @@ class RedisEngine(Planner):
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                turn, given = calls.send, self._make(call, until)
+                turn, given = calls.send, self._make(call, deadline_at)
             except Exception as error:
                 turn, given = calls.throw, error
 
-    def _make(self, call: Call, until: float | None) -> Any:
+    def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
         if call.packed is None:
-            return self._call(*call[1:7], call.shard, call.until(until))
-        assert self._nodes
-        return self._nodes.ask(call.shard, call.packed, call.until(until))
+            return self._call(*call[1:7], call.shard, call.deadline_at(deadline_at))
+        assert self._cluster
+        return self._cluster.call(call.shard, call.packed, call.deadline_at(deadline_at))
 
     def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command off the path of decisions, through the client; it may be repeated without harm."""
-        if self._nodes:
-            return self._nodes.run(shard, command)
+        if self._cluster:
+            return self._cluster.run(shard, command)
         assert isinstance(self._client, Redis)
         try:
             return command(self._client)
         except (RedisError, OSError) as error:
-            raise EngineUnavailable(f"Redis did not do it: {explained(error)}") from error
+            raise EngineUnavailable(f"Redis did not do it: {explain(error)}") from error
 
 
 def _text(name: str | bytes) -> str:

@@ -19,12 +19,12 @@ def evicting(engine: RedisEngine) -> set[str]:
     Counters and usage expire, so that the policies `volatile-…` drop them as well; the version, the run and the number
     of shards do not. Raises EngineUnavailable where a server cannot be asked, or its user may not run INFO.
     """
-    nodes, asked, found = engine._nodes, set(), set()
+    cluster, asked, found = engine._cluster, set(), set()
     for shard in range(engine.shards):
-        if nodes and nodes.node_of(shard) in asked:
+        if cluster and cluster.node_of(shard) in asked:
             continue
         found |= engine._run(shard, _policy)
-        asked.add(nodes.node_of(shard) if nodes else None)
+        asked.add(cluster.node_of(shard) if cluster else None)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from .. import usage
 from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, MOST_UNITS
-from ..partition_stats import IS_SAMPLED, Note, keys_of
+from ..partition_stats import IS_SAMPLED, PartitionNote, keys_of
 
 _FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
@@ -23,20 +23,20 @@ _MARK_BITS: Final = 52
 _OPENING, _RECORD = 5 * 8, 9 * 8
 
 
-def word(text: bytes) -> bytes:
+def bulk_string(text: bytes) -> bytes:
     """A word of a command as it is sent."""
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 #: A word without a letter.
-NOTHING: Final = word(b"")
+EMPTY: Final = bulk_string(b"")
 
 
 @lru_cache(maxsize=1_000)
-def field_word(*lines: str) -> bytes:
+def field_bulk_string(*lines: str) -> bytes:
     """The word of the field that charges of these labels are counted under, were all of them admitted."""
     labels = usage.labels_of(lines)
-    return word(f"{labels}\n{'a' * len(lines)}".encode()) if labels else NOTHING
+    return bulk_string(f"{labels}\n{'a' * len(lines)}".encode()) if labels else EMPTY
 
 
 def opening_of(now_us: int, mode: int, charges: int, receipts: int) -> bytes:
@@ -63,7 +63,7 @@ def receipt_of(verdict: Verdict, units: int) -> bytes:
     return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
 
 
-def more_of(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
+def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> list[bytes]:
     """What stands behind the three arguments of every call."""
     words = [b"%d" % len(notes)]
     for what, label, partition, _ in notes:
@@ -75,7 +75,9 @@ def more_of(notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
     return words
 
 
-def keys_of_more(prefix: str, minute: int, notes: Sequence[Note], counts: usage.Held | None) -> list[bytes]:
+def keys_of_more(
+    prefix: str, minute: int, notes: Sequence[PartitionNote], counts: usage.UsageCarry | None
+) -> list[bytes]:
     """The packed names of the keys that stand behind the counters."""
     keys: list[bytes] = []
     for (flags, weight, *_), label, _, _ in notes:
@@ -83,11 +85,11 @@ def keys_of_more(prefix: str, minute: int, notes: Sequence[Note], counts: usage.
         keys += _keys_of_note(prefix, flags, weight > 0, label, first)
     if counts:
         if counts.id:
-            keys.append(word(f"{prefix}held:{counts.id}".encode()))
-        keys += [word(f"{prefix}usage:{entry[0]}".encode()) for entry in counts.entries]
+            keys.append(bulk_string(f"{prefix}held:{counts.id}".encode()))
+        keys += [bulk_string(f"{prefix}usage:{entry[0]}".encode()) for entry in counts.entries]
     return keys
 
 
 @lru_cache(maxsize=10_000)
 def _keys_of_note(prefix: str, flags: int, weighs: bool, label: str, minute: int) -> list[bytes]:
-    return [word(f"{prefix}{name}".encode()) for name in keys_of(flags, weighs, label, minute)]
+    return [bulk_string(f"{prefix}{name}".encode()) for name in keys_of(flags, weighs, label, minute)]

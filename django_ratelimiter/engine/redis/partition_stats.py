@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from redis import Redis
 
-from ..partition_stats import Hour, heaviest_of
-from .protocol import Planner
+from ..partition_stats import Hour, merge_top
+from .protocol import CallEncoder
 
 #: Commands that are sent at once.
-MOST_COMMANDS: Final = 1_000
+MAX_COMMANDS: Final = 1_000
 
 Run = Callable[[int, Callable[[Redis], Any]], Any]
 
@@ -21,8 +21,8 @@ Run = Callable[[int, Callable[[Redis], Any]], Any]
 class RedisPartitions:
     """Asks each shard. run: has a command run in a shard; what cannot be reached raises EngineUnavailable."""
 
-    def __init__(self, planner: Planner, run: Run) -> None:
-        self._planner = planner
+    def __init__(self, encoder: CallEncoder, run: Run) -> None:
+        self._encoder = encoder
         self._run = run
 
     def now_us(self) -> int:
@@ -30,7 +30,7 @@ class RedisPartitions:
 
         By this process's clock where calls bring the time.
         """
-        sent = self._planner._time_to_send()
+        sent = self._encoder.time_to_send()
         if sent is not None:
             return sent
         times: list[tuple[int, int]] = [self._run(shard, methodcaller("time")) for shard in self._shards()]
@@ -53,8 +53,8 @@ class RedisPartitions:
                 sums[place] += count
         return sums
 
-    def weighed(self, asked: Sequence[Hour]) -> list[int]:
-        """How many weights `heaviest` would read for each of these."""
+    def top_size(self, asked: Sequence[Hour]) -> list[int]:
+        """How many weights `top_partitions` would read for each of these."""
         sums = [0] * len(asked)
         for shard in self._shards():
             keys = [(place, key) for place, each in enumerate(asked) for _, key in self._sets(shard, each)]
@@ -63,7 +63,7 @@ class RedisPartitions:
                 sums[place] += count
         return sums
 
-    def heaviest(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
+    def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """The heaviest partitions of these hours and rules, with the requests admitted and denied, about."""
         weights: list[dict[str, list[int]]] = [{} for _ in asked]
         for shard in self._shards():
@@ -72,9 +72,9 @@ class RedisPartitions:
             for (place, side, _), found in zip(keys, self._all(shard, commands), strict=True):
                 for partition, weight in _pairs(found):
                     weights[place].setdefault(_text(partition), [0, 0])[side] += int(weight)
-        return [heaviest_of({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
+        return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
-    def drop_heaviest(self, asked: Sequence[Hour]) -> None:
+    def drop_top(self, asked: Sequence[Hour]) -> None:
         """Forget the heaviest partitions of these hours and rules."""
         for shard in self._shards():
             self._all(shard, [("DEL", *(key for _, key in self._sets(shard, each))) for each in asked])
@@ -113,10 +113,10 @@ class RedisPartitions:
             self._all(shard, [*gone, *(("SREM", f"{prefix}sampled", minute) for minute in minutes)])
 
     def _shards(self) -> range:
-        return range(self._planner.shards)
+        return range(self._encoder.shards)
 
     def _prefix(self, shard: int) -> str:
-        return self._planner._prefix(shard)
+        return self._encoder._prefix(shard)
 
     def _sets(self, shard: int, each: Hour) -> list[tuple[int, str]]:
         """The two sorted sets of an hour and rule: what was admitted, and what was denied."""
@@ -129,8 +129,8 @@ class RedisPartitions:
     def _all(self, shard: int, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to these commands; they may be repeated without harm."""
         replies: list[Any] = []
-        for place in range(0, len(commands), MOST_COMMANDS):
-            some = commands[place : place + MOST_COMMANDS]
+        for place in range(0, len(commands), MAX_COMMANDS):
+            some = commands[place : place + MAX_COMMANDS]
 
             def run(client: Redis, some: Sequence[tuple[Any, ...]] = some) -> list[Any]:
                 with client.pipeline(transaction=False) as pipeline:

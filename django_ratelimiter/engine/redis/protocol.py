@@ -14,18 +14,18 @@ from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
-from ..partition_stats import MINUTE_US, Note, Notes
+from ..partition_stats import MINUTE_US, PartitionNote, PartitionTracker
 from .packing import (
     COST_ONE,
-    NOTHING,
+    EMPTY,
+    bulk_string,
     cost_of,
-    field_word,
+    field_bulk_string,
     keys_of_more,
     more_of,
     opening_by_redis,
     opening_of,
     receipt_of,
-    word,
 )
 from .scripts import CHECK_SHA
 
@@ -40,7 +40,7 @@ _NO_CLOCK: Final = "The server's scripts know no time. Set RATELIMITER['CLOCK'] 
 _GATES: Final = attrgetter("gating")
 
 
-class Mode(IntEnum):
+class ScriptMode(IntEnum):
     """What check.lua is to do."""
 
     CHECK = 0
@@ -52,19 +52,19 @@ class Mode(IntEnum):
 
 
 #: Of how many callers who come again the call is kept; beyond that all are packed anew.
-MOST_KEPT: Final = 2_000
+MAX_CACHED_CALLS: Final = 2_000
 
 #: Whose time calls are decided by.
 CLOCKS: Final = ("server", "client")
 
 #: How many beginnings of calls are kept.
-MOST_HEADS: Final = 5_000
+MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
-COUNTING: Final = (Mode.CHECK, Mode.REFUSED)
+COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REFUSED)
 
 
-class Planner:
+class CallEncoder:
     """Names keys and packs calls for one namespace; an engine is a planner that can ask.
 
     namespace: what all keys begin with. shards: among how many hash tags the keys are spread; one call speaks to one.
@@ -81,10 +81,12 @@ class Planner:
             raise ValueError(f"clock: must be one of {', '.join(CLOCKS)}, not {clock!r}.")
         self.clock = clock
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
-        self._compared: tuple[int | Version | None, bytes] = None, word(b"")
-        self._kept: dict[int, tuple[Sequence[Charge], int | Version | None, int, bytes]] = {}  # by `id` of charges
-        self._notes = Notes(at_once=shards > 1)
-        self._ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
+        self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
+        self._cached_calls: dict[
+            int, tuple[Sequence[Charge], int | Version | None, int, bytes]
+        ] = {}  # by `id` of charges
+        self._partition_tracker = PartitionTracker(at_once=shards > 1)
+        self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
     def shard_of(self, charge: Charge) -> int:
         """The shard of a charge, by its partition."""
@@ -96,23 +98,23 @@ class Planner:
         """What the keys of a shard begin with."""
         return self._prefixes[shard]
 
-    def _version_key(self, shard: int) -> str:
+    def version_key(self, shard: int) -> str:
         return f"{self._prefix(shard)}version"
 
     def _name(self, charge: Charge) -> bytes:
         return f"{self._prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
 
-    def _time_to_send(self) -> int | None:
+    def time_to_send(self) -> int | None:
         """This process's time in microseconds, where calls bring it; `None` = the script asks Redis."""
         return now() if self.clock == "client" else None
 
-    def _guessed(self, now_us: int | None) -> int:
+    def estimate_time(self, now_us: int | None) -> int:
         """The time that a call will find, in microseconds. now_us: what it brings."""
-        return now() + self._ahead if now_us is None else now_us
+        return now() + self._clock_ahead if now_us is None else now_us
 
-    def _packed(
+    def encode(
         self,
-        mode: Mode,
+        mode: ScriptMode,
         charges: Sequence[Charge],
         receipts: Sequence[Verdict],
         version: int | Version | None,
@@ -120,8 +122,8 @@ class Planner:
         times: Sequence[int],
         *,
         shard: int = 0,
-        counts: usage.Held | None = None,
-        notes: Sequence[Note] = (),
+        counts: usage.UsageCarry | None = None,
+        notes: Sequence[PartitionNote] = (),
     ) -> bytes:
         """One call, to the one shard that all of these lie in.
 
@@ -130,29 +132,36 @@ class Planner:
         notes: of the partitions that it meets. A tuple of charges is taken for one that comes again: the bytes of its
         call are kept, where nothing but the version is beside it.
         """
-        if type(charges) is not tuple or receipts or counts or notes or mode is not Mode.CHECK or now_us is not None:
-            return self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
-        kept, minute = self._kept.get(id(charges)), times[0] // MINUTE_US
-        if kept is not None and kept[1] is version and kept[2] == minute:
-            return kept[3]
-        call = self._pack(mode, charges, receipts, version, now_us, times, shard, counts, notes)
+        if (
+            type(charges) is not tuple
+            or receipts
+            or counts
+            or notes
+            or mode is not ScriptMode.CHECK
+            or now_us is not None
+        ):
+            return self._encode(mode, charges, receipts, version, now_us, times, shard, counts, notes)
+        cached, minute = self._cached_calls.get(id(charges)), times[0] // MINUTE_US
+        if cached is not None and cached[1] is version and cached[2] == minute:
+            return cached[3]
+        call = self._encode(mode, charges, receipts, version, now_us, times, shard, counts, notes)
         if all(charge.limit.is_fixed for charge in charges):
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[id(charges)] = charges, version, minute, call  # held, no other charges have their `id`
+            if len(self._cached_calls) >= MAX_CACHED_CALLS:
+                self._cached_calls.clear()
+            self._cached_calls[id(charges)] = charges, version, minute, call  # held, no other charges have their `id`
         return call
 
-    def _pack(
+    def _encode(
         self,
-        mode: Mode,
+        mode: ScriptMode,
         charges: Sequence[Charge],
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
         times: Sequence[int],
         shard: int,
-        counts: usage.Held | None,
-        notes: Sequence[Note],
+        counts: usage.UsageCarry | None,
+        notes: Sequence[PartitionNote],
     ) -> bytes:
         if now_us is not None:
             check_time(now_us)
@@ -163,7 +172,7 @@ class Planner:
         for charge in charges:  # taken apart at once: looked up one by one, its parts would cost more than the rest
             key, limit, cost, gating, label, counts_refusals, _, _, _, carried = charge
             names.append(f"{prefix}{key}{limit.tag}".encode())
-            records.append(limit.packed if limit.is_fixed else self._terms(charge, times, len(records)))
+            records.append(limit.packed if limit.is_fixed else self._packed_limit(charge, times, len(records)))
             if type(cost) is int and cost == 1 and type(carried) is int and carried == 0:
                 records.append(COST_ONE[gating, counts_refusals])
             else:
@@ -174,19 +183,19 @@ class Planner:
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field = field_word(*lines) if mode in COUNTING else NOTHING
+        field = field_bulk_string(*lines) if mode in COUNTING else EMPTY
         if now_us is None:
             opening = opening_by_redis(mode, len(lines), len(receipts))
         else:
             opening = opening_of(now_us, mode, len(lines), len(receipts))
-        words = (self._compared_with(version), field, opening, *records, b"\r\n")
+        words = (self._word_of_version(version), field, opening, *records, b"\r\n")
         if notes or counts:
             minute = times[0] // MINUTE_US
             keys = keys_of_more(prefix, minute, notes, counts)
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
-        return self._call_of(shard, names, words, None if field is NOTHING else times[0] // MINUTE_US)
+        return self._call_of(shard, names, words, None if field is EMPTY else times[0] // MINUTE_US)
 
-    def _undoing(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
+    def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
 
         What its refusals have spent stays spent. To be packed before the verdicts are marked as refunded.
@@ -194,8 +203,8 @@ class Planner:
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
         records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
         names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
-        field, opening = usage.field_of(verdicts), opening_of(at_us, Mode.UNDO, 0, len(receipts))
-        words = (NOTHING, word(field.encode()), opening, *records, b"\r\n")
+        field, opening = usage.field_of(verdicts), opening_of(at_us, ScriptMode.UNDO, 0, len(receipts))
+        words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")
         return self._call_of(shard, names, words, at_us // MINUTE_US if field else None)
 
     def _call_of(
@@ -215,51 +224,51 @@ class Planner:
         place = shard, number, len(more), minute is None
         head = self._heads.get(place)
         if head is None or head[0] != minute:
-            if len(self._heads) >= MOST_HEADS:
+            if len(self._heads) >= MAX_CACHED_HEADS:
                 self._heads.clear()
             head = self._heads[place] = minute, self._head(shard, number, len(more), minute)
-        return b"".join((head[1], *map(word, names), *keys, *words, *map(word, more)))
+        return b"".join((head[1], *map(bulk_string, names), *keys, *words, *map(bulk_string, more)))
 
     def _head(self, shard: int, number: int, more: int, minute: int | None) -> bytes:
         """A call up to its counters. number: of the keys from these on. more: arguments behind the three."""
-        prefix, keys = self._prefixes[shard], [self._version_key(shard).encode()]
+        prefix, keys = self._prefixes[shard], [self.version_key(shard).encode()]
         if minute is not None:
             keys += f"{prefix}usage:{minute}".encode(), f"{prefix}minutes".encode()
         start = (b"EVALSHA", CHECK_SHA, b"%d" % (len(keys) + number), *keys)
-        return b"*%d\r\n" % (len(start) + number + 3 + more) + b"".join(map(word, start))
+        return b"*%d\r\n" % (len(start) + number + 3 + more) + b"".join(map(bulk_string, start))
 
-    def _compared_with(self, version: int | Version | None) -> bytes:
+    def _word_of_version(self, version: int | Version | None) -> bytes:
         """The version as a packed word; it is the same in many calls."""
-        kept = self._compared
-        if kept[0] is not version:
+        cached = self._version_word
+        if cached[0] is not version:
             text = b"" if version is None else b"%d:%d" % as_version(version).order
-            kept = self._compared = version, word(text)
-        return kept[1]
+            cached = self._version_word = version, bulk_string(text)
+        return cached[1]
 
-    def _terms(self, charge: Charge, times: Sequence[int], records: int) -> bytes:
+    def _packed_limit(self, charge: Charge, times: Sequence[int], records: int) -> bytes:
         """The packed terms of a limit whose terms differ from call to call. records: how many stand before them."""
         at_us = times[0] if len(times) == 1 else times[1 + records // 2]
         return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
 
-    def _times(self, reply: list[int], now_us: int | None) -> Sequence[int]:
+    def decode_retry(self, reply: list[int], now_us: int | None) -> Sequence[int]:
         """What a reply says that begins with a negative number: raises StaleRules, or gives the times."""
         if reply[0] == -1:
             if len(reply) == 1:  # it has lost its memory
-                self._notes.forget()
+                self._partition_tracker.forget()
             raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
         if now_us is None:
             if reply[1] < EARLIEST_US:
                 raise WrongServer(_NO_CLOCK)
-            self._ahead = reply[1] - now()
+            self._clock_ahead = reply[1] - now()
         return reply[1:]
 
 
 def deletion(names: Sequence[bytes]) -> bytes:
     """A packed command that deletes these keys."""
-    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(word, (b"DEL", *names)))
+    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(bulk_string, (b"DEL", *names)))
 
 
-def read(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
+def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """The reply of check.lua as verdicts, in the order of the charges. refused: asked in Mode.REFUSED."""
     at, waits = reply[0], reply[2::4]
     denied = refused or (any(waits) and any(wait > 0 or wait == -1 for wait in compress(waits, map(_GATES, charges))))
@@ -297,7 +306,7 @@ def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
-def settle(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
+def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
     """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
     if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
         mark_refunded(receipts)

@@ -17,7 +17,7 @@ from django.db.models import F, Q, Sum
 
 from ...databases import limit_wait, upsert
 from ...engine.base import Engine
-from ...engine.partition_stats import MINUTE_US, Hour, heaviest_of, rule_of
+from ...engine.partition_stats import MINUTE_US, Hour, merge_top, rule_of
 from ...models import TopPartition, UsageBucket, UsageSample
 from ..times import Granularity, start_of, stored
 from .rollup import starts_of
@@ -66,11 +66,11 @@ def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, 
     over, today = before // 60, starts_of(before)[DAY]
     early: set[Hour] = set()  # whose counts have not come in
     for some in _batches(stats, sorted({(hour, rule_of(label)) for hour, label in hours})):
-        for (hour, rule), weights in zip(some, stats.heaviest(some, MAX_PARTITIONS), strict=True):
+        for (hour, rule), weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
             if not _store_top(database, slug(rule), hour, weights):
                 early.add((hour, rule))
-        stats.drop_heaviest([each for each in some if each[0] < over and each not in early])
+        stats.drop_top([each for each in some if each[0] < over and each not in early])
     complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
     stats.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
 
@@ -79,7 +79,7 @@ def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
     """Those of these hours and rules of which something is known, so many at once that memory is bounded."""
     some: list[Hour] = []
     size = 0
-    for each, weights in zip(rules, stats.weighed(rules), strict=True):
+    for each, weights in zip(rules, stats.top_size(rules), strict=True):
         if weights:
             if some and size + weights > MAX_AT_ONCE:
                 yield some
@@ -147,7 +147,7 @@ def _merge_top(database: str, rule: str, granularity: str, start: datetime, weig
     for partition, (allowed, denied) in weights.items():
         had = before.get(partition, (0, 0))
         both[slug(partition, 200)] = max(allowed, had[0]), max(denied, had[1])
-    after = heaviest_of(both, MAX_PARTITIONS)
+    after = merge_top(both, MAX_PARTITIONS)
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()

@@ -21,7 +21,7 @@ def engine(clock: Clock) -> Counted:
 
 @pytest.fixture(params=["threads", "loops"])
 def process(request: pytest.FixtureRequest, clock: Clock, engine: Counted) -> Process:
-    """Another process on the one engine: `process(denial_memory=…, ask_interval=…, most=…)`."""
+    """Another process on the one engine: `process(denial_memory=…, ask_interval=…, max_counters=…)`."""
 
     def make(**options: Any) -> Any:
         process = over(engine, clock, **options)

@@ -17,8 +17,8 @@ from typing import Any
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.local.counters import Ledger
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.counters import LocalCounters
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import RedisEngine
 
 PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001
@@ -51,7 +51,7 @@ def run(url: str, mode: str, number: int) -> dict[str, Any]:
         engine = Watched(client, "hits")
         engine.peek([MODES[mode]])  # connects
         engine.calls, engine.longest = [], 0.0
-        ours = Approximate(engine, Ledger(INTERVAL if mode == "denials" else 0.0))
+        ours = LocalFirstEngine(engine, LocalCounters(INTERVAL if mode == "denials" else 0.0))
         charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
         admitted = []
         together.wait(60)

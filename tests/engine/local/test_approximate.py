@@ -153,7 +153,7 @@ class TestSeveralCharges:
     def test_a_counter_that_tells_what_it_owes_is_not_asked_for_twice(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:
-        one, free, pro = process(most=1), charge(3, count_refusals=True), charge(10)
+        one, free, pro = process(max_counters=1), charge(3, count_refusals=True), charge(10)
         admitted(one, free, 4)
         clock.now += INTERVAL
         admitted(one, free, 2)
@@ -460,29 +460,29 @@ def test_a_key_that_is_reset_is_forgotten_here_too(process: Process) -> None:
 
 class TestBoundedMemory:
     def test_further_keys_are_decided_exactly(self, process: Process, engine: Counted) -> None:
-        one = process(most=3)
+        one = process(max_counters=3)
         for number in range(20):
             assert admitted(one, charge(2, f"key-{number}"), 4) == 2
-        assert len(one.ledger.budgets) == 3
+        assert len(one.counters.by_name) == 3
 
     def test_keys_that_nobody_uses_make_room_and_lose_nothing(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:
-        one = process(most=3)
+        one = process(max_counters=3)
         keys = [charge(9, f"key-{number}") for number in range(12)]
         for asked in keys:
             admitted(one, asked, 3)
             clock.now += 2 * INTERVAL
         one.flush()
         assert [held(engine, asked) for asked in keys] == [3] * 12
-        assert len(one.ledger.budgets) <= 3
+        assert len(one.counters.by_name) <= 3
 
     def test_purely_local_keys_too(self, process: Process, clock: Clock) -> None:
-        one = process(most=3)
+        one = process(max_counters=3)
         keys = [charge(3, f"key-{number}", sync_interval=-1.0) for number in range(12)]
         assert [admitted(one, asked, 4) for asked in keys] == [3] * 12
         assert [admitted(one, asked, 4) for asked in keys] == [0] * 12
-        assert len(one.ledger.budgets) <= 3
+        assert len(one.counters.by_name) <= 3
 
 
 def test_a_clock_that_is_stepped_back_admits_no_more(clock: Clock) -> None:

@@ -191,10 +191,10 @@ def test_a_key_that_is_reset_is_forgotten(process: Process) -> None:
 
 
 def test_so_many_are_kept_and_no_more(process: Process, engine: Counted, clock: Clock) -> None:
-    one = process(denial_memory=MEMORY, most=3)
+    one = process(denial_memory=MEMORY, max_counters=3)
     for number in range(20):
         assert admitted(one, exact(1, f"key-{number}"), 3) == 1
-    assert len(one.ledger.refusals) == 3
+    assert len(one.counters.denials) == 3
     clock.now += MEMORY
     admitted(one, exact(1, "later"), 3)
     calls = len(engine.calls)

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 
 QUOTA, THREADS, EACH = 3_000, 8, 800
 NEAR = Charge("key", Limit(QUOTA, 86_400), usage="near|", sync_interval=0.005)
@@ -38,7 +38,7 @@ def usage(engine: MemoryEngine) -> tuple[int, int]:
 
 def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
     engine = Slow()
-    ours, together = Approximate(engine), threading.Barrier(THREADS)
+    ours, together = LocalFirstEngine(engine), threading.Barrier(THREADS)
 
     def hit(_: int) -> int:
         together.wait(60)
@@ -61,11 +61,11 @@ def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
 
 def test_threads_and_an_event_loop_share_one_budget() -> None:
     engine = MemoryEngine()
-    ours = Approximate(engine)
+    ours = LocalFirstEngine(engine)
     asked = NEAR._replace(limit=Limit(10, 86_400), sync_interval=60.0)
 
     async def hit() -> int:
-        twin = ours.for_event_loops()
+        twin = ours.to_async()
         found = await asyncio.gather(*(twin.check([asked]) for _ in range(8)))
         return sum(verdict.allowed for [verdict] in found)
 
@@ -76,20 +76,22 @@ def test_threads_and_an_event_loop_share_one_budget() -> None:
 
 def test_a_fork_owes_nothing_and_has_no_budget() -> None:
     engine = MemoryEngine()
-    ours = Approximate(engine, denial_memory=60.0)
+    ours = LocalFirstEngine(engine, denial_memory=60.0)
     tight, local = Charge("tight", Limit(1, 86_400)), Charge("local", Limit(5, 86_400), sync_interval=-1.0)
     for _ in range(3):
         ours.check([NEAR._replace(sync_interval=60.0)])
         ours.check([tight])
         ours.check([local])
-    held = ours.ledger.memory._lock  # by another thread, which the child does not have
+    held = ours.counters.memory._lock  # by another thread, which the child does not have
     held.acquire()
     child = os.fork()
     if not child:
         signal.alarm(10)
-        ledger = ours.ledger
-        os._exit(bool(ledger.budgets or ledger.refusals or ledger.owes or ours.peek([local])[0].remaining < 5))
+        counters = ours.counters
+        os._exit(
+            bool(counters.by_name or counters.denials or counters.has_pending or ours.peek([local])[0].remaining < 5)
+        )
     held.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (len(ours.ledger.budgets), len(ours.ledger.refusals), ours.ledger.owes) == (2, 1, True)
+    assert (len(ours.counters.by_name), len(ours.counters.denials), ours.counters.has_pending) == (2, 1, True)
     assert ours.peek([local])[0].remaining == 2

@@ -6,16 +6,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.adapters import OnTheSpot
-from django_ratelimiter.engine.local.counters import Ledger
-from django_ratelimiter.engine.local.engine import Approximate
-from django_ratelimiter.engine.usage import Unsent
+from django_ratelimiter.engine.adapters import ImmediateAdapter
+from django_ratelimiter.engine.local.counters import LocalCounters
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.usage import UsageBuffer
 
 INTERVAL = 1.0
 START_US = 1_700_000_000_000_000
 WINDOW = 3_600
 
-#: Makes another process on the one engine: `process(denial_memory=…, ask_interval=…, most=…)`.
+#: Makes another process on the one engine: `process(denial_memory=…, ask_interval=…, max_counters=…)`.
 Process = Callable[..., Any]
 
 
@@ -43,8 +43,8 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.memory, name)
 
-    def for_event_loops(self) -> OnTheSpot:
-        return OnTheSpot(self)
+    def to_async(self) -> ImmediateAdapter:
+        return ImmediateAdapter(self)
 
     def check(self, charges: list[Charge], **options: Any) -> list[Verdict]:
         if self.down:
@@ -60,11 +60,11 @@ class Counted:
 class OnALoop:
     """The twin of a process, each of its calls run to its end: none of them ever waits."""
 
-    def __init__(self, process: Approximate) -> None:
-        self._process, self._twin = process, process.for_event_loops()
+    def __init__(self, process: LocalFirstEngine) -> None:
+        self._process, self._twin = process, process.to_async()
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("ledger", "flush"):
+        if name in ("counters", "flush"):
             return getattr(self._process, name)
         return lambda *args, **options: _result(getattr(self._twin, name)(*args, **options))
 
@@ -77,10 +77,12 @@ def _result(call: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("It waits.")
 
 
-def over(engine: Any, clock: Clock, **options: Any) -> Approximate:
+def over(engine: Any, clock: Clock, **options: Any) -> LocalFirstEngine:
     """Another process on this engine."""
-    ledger = Ledger(clock=clock, memory=MemoryEngine(clock.us), unsent=Unsent(clock=clock), **options)
-    return Approximate(engine, ledger)
+    counters = LocalCounters(
+        clock=clock, memory=MemoryEngine(clock.us), usage_buffer=UsageBuffer(clock=clock), **options
+    )
+    return LocalFirstEngine(engine, counters)
 
 
 def charge(quota: int = 10, key: str = "key", **fields: Any) -> Charge:
@@ -90,7 +92,7 @@ def charge(quota: int = 10, key: str = "key", **fields: Any) -> Charge:
     return Charge(key, limit, **{"sync_interval": INTERVAL, **fields})
 
 
-def admitted(engine: Approximate, asked: Charge, times: int, **options: Any) -> int:
+def admitted(engine: LocalFirstEngine, asked: Charge, times: int, **options: Any) -> int:
     return sum(engine.check([asked], **options)[0].allowed for _ in range(times))
 
 

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
-from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.usage import UsageCarry
 from tests.clusters import Cluster, ServerWith, until
 
 PAGE = (Path(__file__).parents[3] / "docs/howto/cluster.md").read_text()
@@ -37,7 +37,7 @@ def use(engine: RedisEngine) -> None:
     for _ in range(6):
         engine.check(charges, version=3)
     engine.check([Charge(charges[4].key, Limit(1, 3_600, "token_bucket"))])
-    held = Held("id", ((int(time.time()) // 60, "held|\nA", 1),))
+    held = UsageCarry("id", ((int(time.time()) // 60, "held|\nA", 1),))
     verdicts = engine.check([charge._replace(key=f"another {charge.key}") for charge in charges], counts=held)
     engine.peek(charges)
     engine.release(verdicts)
@@ -47,7 +47,7 @@ def use(engine: RedisEngine) -> None:
     assert {count.label for batch in batches for count in engine.read_usage(batch)} >= {"held|", "gcra|"}
     for batch in batches:
         engine.drop_usage(batch)
-    twin: Any = engine.for_event_loops()
+    twin: Any = engine.to_async()
 
     async def use_the_twin() -> None:
         await twin.check(charges, version=3)
@@ -107,7 +107,7 @@ def test_on_a_cluster_two_more_are_needed(running_cluster: Cluster) -> None:
     for server in running_cluster.servers:
         allowed(server, "+cluster|slots", "+asking")
         server.ask("ACL", "LOG", "RESET")
-    client = ClusterOnDemand(running_cluster.urls[0], username="limiter", password="secret")
+    client = LazyRedisCluster(running_cluster.urls[0], username="limiter", password="secret")
     use(RedisEngine(client, deadline=1))
     client.close()
     assert set().union(*map(refused, running_cluster.servers)) == set()

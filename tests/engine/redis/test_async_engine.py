@@ -75,7 +75,7 @@ def test_tasks_at_once_share_few_connections_and_admit_the_quota(server: RedisSe
         verdicts = await asyncio.gather(*(engine.check([charge]) for _ in range(500)))
         return sum(verdict.allowed for (verdict,) in verdicts)
 
-    assert run(server.url, use, patience=LONG, most_connections=8) == 100
+    assert run(server.url, use, patience=LONG, max_connections=8) == 100
     with redis.Redis.from_url(server.url) as client:
         assert client.info("stats")["total_connections_received"] <= 8 + 2, "one is ours, one waited for the start"
 
@@ -88,7 +88,7 @@ def test_who_waits_too_long_for_a_connection_gets_no_decision(server: RedisServe
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
-    assert {type(answer) for answer in run(server.url, use, most_connections=2)} == {EngineUnavailable}
+    assert {type(answer) for answer in run(server.url, use, max_connections=2)} == {EngineUnavailable}
 
 
 def test_a_crowd_before_a_sound_server_is_no_outage(redis_url: str) -> None:
@@ -96,15 +96,15 @@ def test_a_crowd_before_a_sound_server_is_no_outage(redis_url: str) -> None:
 
     async def crowd(engine: AsyncRedisEngine) -> None:
         await engine.check([DAY])
-        kept = engine._links._loops[asyncio.get_running_loop()]
-        wire = kept.take()
-        assert wire is not None
+        pool = engine._transport._pools[asyncio.get_running_loop()]
+        connection = pool.try_acquire()
+        assert connection is not None
         for result in await asyncio.gather(*(engine.check([DAY]) for _ in range(5)), return_exceptions=True):
             assert isinstance(result, EngineUnavailable)
-        kept.give_back(wire)
+        pool.release(connection)
         assert (await engine.check([DAY]))[0].remaining == 3
 
-    run(redis_url, crowd, deadline=1.0, most_connections=1)
+    run(redis_url, crowd, deadline=1.0, max_connections=1)
 
 
 def test_connections_that_come_too_late_for_a_crowd_are_no_outage(redis_url: str) -> None:
@@ -112,17 +112,17 @@ def test_connections_that_come_too_late_for_a_crowd_are_no_outage(redis_url: str
 
     async def crowd(engine: AsyncRedisEngine) -> None:
         await engine.check([DAY])
-        kept = engine._links._loops[asyncio.get_running_loop()]
-        wire = kept.take()
-        assert wire is not None
-        kept._round_trip = LONG  # more than any call has
+        pool = engine._transport._pools[asyncio.get_running_loop()]
+        connection = pool.try_acquire()
+        assert connection is not None
+        pool._round_trip = LONG  # more than any call has
         waiting = asyncio.gather(*(engine.check([DAY]) for _ in range(5)), return_exceptions=True)
         await asyncio.sleep(0)
-        kept.give_back(wire)
+        pool.release(connection)
         assert {type(result) for result in await waiting} == {EngineUnavailable}
         assert (await engine.check([DAY]))[0].remaining == 3
 
-    run(redis_url, crowd, deadline=LONG / 2, most_connections=1)
+    run(redis_url, crowd, deadline=LONG / 2, max_connections=1)
 
 
 def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None:
@@ -139,7 +139,7 @@ def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None
             assert (await engine.peek([kept]))[0].remaining == 3
         assert cancelled >= 15, "those that had not begun, at least"
 
-    run(server.url, use, most_connections=1)
+    run(server.url, use, max_connections=1)
 
 
 def test_lost_scripts_and_lost_connections(server: RedisServer) -> None:

@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.redis import AsyncRedisEngine, ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster, ServerWith
 
@@ -57,7 +57,7 @@ def test_nor_is_it_on_an_event_loop(server: RedisServer) -> None:
 
 def test_the_twin_for_event_loops_has_the_same_clock(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
-        twin: Any = RedisEngine(client, clock="client").for_event_loops()
+        twin: Any = RedisEngine(client, clock="client").to_async()
         assert twin.clock == "client"
 
 
@@ -65,7 +65,7 @@ def test_nor_is_a_cluster(running_cluster: Cluster) -> None:
     running_cluster.flush()
     for node in running_cluster.servers:
         node.ask("CONFIG", "RESETSTAT")
-    client = ClusterOnDemand(running_cluster.urls[0])
+    client = LazyRedisCluster(running_cluster.urls[0])
     engine = RedisEngine(client, shards=8, clock="client")
     engine.publish(1)
     allowed = [verdict.allowed for _ in range(3) for verdict in engine.check(CHARGES, version=1)]

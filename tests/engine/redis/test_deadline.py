@@ -19,7 +19,7 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.breaker import MOST_FAILURES
+from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
 
@@ -76,7 +76,7 @@ def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(server
                 with pytest.raises(EngineUnavailable):
                     engine.check([DAY])
                 assert time.monotonic() - began > deadline * 0.9
-            assert engine._links.is_open
+            assert engine._transport.is_open
             for _ in range(50):
                 with pytest.raises(EngineUnavailable) as caught:
                     engine.check([DAY])
@@ -99,7 +99,7 @@ def test_where_no_thread_could_be_had_one_is_begun_later(server: RedisServer, mo
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             server.stop()
-            for _ in range(MOST_FAILURES + 1):
+            for _ in range(MAX_FAILURES + 1):
                 with pytest.raises(EngineUnavailable):
                     engine.check([DAY])
         server.start()
@@ -111,15 +111,15 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
 ) -> None:
     deadline = 0.3
     engine = RedisEngine(redis_client, "test", deadline=deadline)
-    stock = engine._links._stock
-    greet = stock._greet
+    pool = engine._transport._pool
+    shake_hands = pool._shake_hands
 
-    def slowly(wire: Any) -> None:
+    def slowly(connection: Any) -> None:
         time.sleep(0.6 * deadline)  # what is left is less than a reply takes
-        greet(wire)
-        stock._round_trip = deadline
+        shake_hands(connection)
+        pool._round_trip = deadline
 
-    monkeypatch.setattr(stock, "_greet", slowly)
+    monkeypatch.setattr(pool, "_shake_hands", slowly)
     answers: list[object] = []
 
     def ask() -> None:
@@ -128,13 +128,13 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
         except EngineUnavailable as error:
             answers.append(error)
 
-    asking = [threading.Thread(target=ask) for _ in range(2 * MOST_FAILURES)]
+    asking = [threading.Thread(target=ask) for _ in range(2 * MAX_FAILURES)]
     for thread in asking:
         thread.start()
     for thread in asking:
         thread.join()
     assert [type(answer) for answer in answers] == [EngineUnavailable] * len(asking)
-    assert not engine._links.is_open
+    assert not engine._transport.is_open
     assert engine.check([DAY])[0].allowed
 
 
@@ -149,7 +149,7 @@ def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
                 with pytest.raises(EngineUnavailable):
                     await engine.check([DAY])
                 assert time.monotonic() - began > deadline * 0.9
-            assert engine._links.is_open
+            assert engine._transport.is_open
             for _ in range(50):
                 with pytest.raises(EngineUnavailable) as caught:
                     await engine.check([DAY])
@@ -164,26 +164,26 @@ def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisSe
     """A firewall may have forgotten all of them; each would cost a request its deadline."""
     with redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client, deadline=LONG)
-        stock = engine._links._stock
-        wires = [stock._make(1.0) for _ in range(5)]
-        stock.idle.extend(wires)
-        for _ in range(MOST_FAILURES):
-            stock.fail(OSError("timed out"))
-        assert not any(wire._link.is_connected for wire in wires)
+        pool = engine._transport._pool
+        connections = [pool._connect_new(1.0) for _ in range(5)]
+        pool.idle.extend(connections)
+        for _ in range(MAX_FAILURES):
+            pool.report_failure(OSError("timed out"))
+        assert not any(connection._redis_connection.is_connected for connection in connections)
         wait_until(lambda: admits(engine))
-        assert not set(stock.idle) & set(wires)
+        assert not set(pool.idle) & set(connections)
 
     async def use(engine: AsyncRedisEngine) -> int:
         await asyncio.gather(*(engine.check([DAY]) for _ in range(10)))
-        (kept,) = engine._links._loops.values()
-        before = list(kept._idle)
+        (pool,) = engine._transport._pools.values()
+        before = list(pool._idle)
         with stopped(server):
-            await asyncio.gather(*(engine.check([DAY]) for _ in range(MOST_FAILURES)), return_exceptions=True)
+            await asyncio.gather(*(engine.check([DAY]) for _ in range(MAX_FAILURES)), return_exceptions=True)
         await until_admitted(engine)
-        assert not set(kept._idle) & set(before)
+        assert not set(pool._idle) & set(before)
         return len(before)
 
-    assert on_a_loop(server.url, use, 1.0) > MOST_FAILURES
+    assert on_a_loop(server.url, use, 1.0) > MAX_FAILURES
 
 
 def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: RedisServer) -> None:
@@ -205,15 +205,15 @@ def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: R
 def test_a_reply_that_arrives_while_the_thread_waits_for_its_turn_is_taken(redis_client: redis.Redis) -> None:
     engine = RedisEngine(redis_client, "test", deadline=0.2)
     wait_until(lambda: admits(engine))
-    (wire,) = engine._links._stock.idle
-    receive = wire._receive
+    (connection,) = engine._transport._pool.idle
+    receive = connection._receive
 
     def late(buffer: bytearray) -> int:
-        wire._receive = receive
-        wait_until(lambda: wire._unread(0))
+        connection._receive = receive
+        wait_until(lambda: connection._has_arrived(0))
         raise TimeoutError("timed out")
 
-    wire._receive = late
+    connection._receive = late
     assert engine.check([DAY])[0].allowed
 
 
@@ -233,7 +233,7 @@ def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer
         with stopped(server):
             began = time.monotonic()
             with pytest.raises(EngineUnavailable):
-                engine._links.ask(b"*1\r\n$4\r\nPING\r\n", time.monotonic() + 0.05)
+                engine._transport.call(b"*1\r\n$4\r\nPING\r\n", time.monotonic() + 0.05)
             assert time.monotonic() - began < LONG / 2
         assert engine.check([DAY])[0].allowed, "and the next one has all of it"
 
@@ -243,9 +243,9 @@ def test_a_process_that_was_forked_makes_connections_of_its_own(server: RedisSer
         engine = RedisEngine(client, deadline=LONG)
         engine.check([DAY])
         with stopped(server):
-            engine._links._stock.breaker.fail(OSError("1"))
-            engine._links._stock.breaker.fail(OSError("2"))
-            engine._links._stock.fail(OSError("3"))  # a thread of the parent probes
+            engine._transport._pool.breaker.fail(OSError("1"))
+            engine._transport._pool.breaker.fail(OSError("2"))
+            engine._transport._pool.report_failure(OSError("3"))  # a thread of the parent probes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # there is a thread, and the child shall not need it
             child = os.fork()

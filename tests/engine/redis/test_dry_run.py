@@ -7,7 +7,7 @@ import re
 import pytest
 import redis
 
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine, protocol
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, protocol
 from django_ratelimiter.engine.redis.dry_run import dry_run
 from django_ratelimiter.exceptions import EngineUnavailable
 from example_project.redis_server import free_port
@@ -48,7 +48,7 @@ def test_each_node_of_a_cluster_is_asked(running_cluster: Cluster) -> None:
     running_cluster.flush()
     for server in running_cluster.masters:
         server.ask("CONFIG", "RESETSTAT")
-    client = ClusterOnDemand(running_cluster.urls[0])
+    client = LazyRedisCluster(running_cluster.urls[0])
     dry_run(RedisEngine(client, "dry"))
     client.close()
     for server in running_cluster.masters:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.eviction import evicting
 from tests.clusters import Cluster
 
 
 @pytest.fixture
 def engine(running_cluster: Cluster) -> Iterator[RedisEngine]:
-    client = ClusterOnDemand(running_cluster.urls[0])
+    client = LazyRedisCluster(running_cluster.urls[0])
     yield RedisEngine(client, "eviction", shards=16, deadline=2)
     client.close()
 

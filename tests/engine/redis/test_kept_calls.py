@@ -10,7 +10,7 @@ import redis
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis import protocol as plans
-from django_ratelimiter.engine.redis.protocol import Mode
+from django_ratelimiter.engine.redis.protocol import ScriptMode
 from django_ratelimiter.exceptions import StaleRules
 from tests.engine.trio import HOUR
 
@@ -27,7 +27,7 @@ def engine(redis_client: redis.Redis) -> RedisEngine:
 
 
 def call(engine: RedisEngine, charges: Sequence[Charge], version: int | None = 1, minute: int = 0) -> bytes:
-    return engine._packed(Mode.CHECK, charges, (), version, None, (HOUR + minute * 60_000_000,))
+    return engine.encode(ScriptMode.CHECK, charges, (), version, None, (HOUR + minute * 60_000_000,))
 
 
 def test_the_bytes_are_those_of_a_list(engine: RedisEngine) -> None:
@@ -51,14 +51,14 @@ def test_it_is_packed_once_for_each_version(engine: RedisEngine) -> None:
 
 def test_windows_of_the_calendar_are_named_anew_each_time(engine: RedisEngine) -> None:
     assert call(engine, BY_CALENDAR) is not call(engine, BY_CALENDAR)
-    assert not engine._kept
+    assert not engine._cached_calls
 
 
 def test_no_more_than_so_many_are_kept(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MOST_KEPT", 10)
+    monkeypatch.setattr(plans, "MAX_CACHED_CALLS", 10)
     for number in range(25):
         call(engine, (Charge(str(number), Limit(5, 60)),))
-    assert len(engine._kept) == 5
+    assert len(engine._cached_calls) == 5
 
 
 def test_it_decides_as_the_memory_engine_does(engine: RedisEngine) -> None:

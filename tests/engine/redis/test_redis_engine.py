@@ -186,11 +186,11 @@ def test_a_forgotten_engine_hangs_up(redis_url: str) -> None:
         warnings.simplefilter("always")
         engine = RedisEngine(client)
         engine.check([DAY])
-        (wire,) = engine._links._stock.idle
-        assert wire.is_sound()
+        (connection,) = engine._transport._pool.idle
+        assert connection.is_usable()
         del engine
         gc.collect()
-        assert not wire._link.is_connected
+        assert not connection._redis_connection.is_connected
     assert caught == []
 
 

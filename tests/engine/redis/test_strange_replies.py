@@ -152,7 +152,7 @@ def test_a_surplus_reply_is_nobodys(server: Strange, engine: Any, surplus: bytes
 def test_nor_is_it_that_of_who_waits_for_the_connection(server: Strange) -> None:
     async def use() -> list[int]:
         async with redis.asyncio.Redis.from_url(server.url) as client:
-            engine = AsyncRedisEngine(client, deadline=20.0, most_connections=1)
+            engine = AsyncRedisEngine(client, deadline=20.0, max_connections=1)
             server.reply = verdict(7) + verdict(999)
             found = await asyncio.gather(*(engine.check([DAY]) for _ in range(3)))
             await engine.aclose()

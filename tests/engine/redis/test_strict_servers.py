@@ -14,8 +14,8 @@ from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEn
 from django_ratelimiter.engine.partition_stats import is_sampled
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.dry_run import dry_run
-from django_ratelimiter.engine.redis.protocol import Mode
-from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.engine.redis.protocol import ScriptMode
+from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import EngineUnavailable
 from tests.engine.strategies import limit_by
 from tests.engine.trio import Trio
@@ -53,7 +53,7 @@ NOW_US = HOUR * 3_600_000_000 + 90_000_000
 MINUTE = NOW_US // 60_000_000
 LATER = NOW_US + 120_000_000
 TWO = Limit(2, 86_400, "fixed_window")
-HELD = Held("one", ((MINUTE - 3, "api|free\nA", 2), (MINUTE, "all|\na", 4)))
+HELD = UsageCarry("one", ((MINUTE - 3, "api|free\nA", 2), (MINUTE, "all|\na", 4)))
 #: A partition that is sampled.
 SAMPLED = next(name for name in map(str, range(3, 1_000)) if is_sampled(name))
 
@@ -86,7 +86,7 @@ def known(engine: Engine) -> object:
     return (
         found.hours(),
         found.count([(label, [HOUR]) for label in labels]),
-        found.heaviest([(HOUR, rule) for rule in rules], 10),
+        found.top_partitions([(HOUR, rule) for rule in rules], 10),
         found.samples(MINUTE + 1),
     )
 
@@ -139,10 +139,10 @@ def test_a_wrong_guess_of_the_minute_costs_a_call_and_counts_once(
 
 
 def test_a_wrong_guess_writes_nothing(engine: RedisEngine, strict: StrictServer, clock: list[int]) -> None:
-    packed = engine._packed(Mode.CHECK, [charge()], (), 7, None, (NOW_US + 60_000_000,))
+    packed = engine.encode(ScriptMode.CHECK, [charge()], (), 7, None, (NOW_US + 60_000_000,))
     strict.space.do_set(b"{strict:0}:version", b"0:6")
     before = copy.deepcopy(strict.space.keys)
-    assert engine._links.ask(packed) == [-2, NOW_US, NOW_US]
+    assert engine._transport.call(packed) == [-2, NOW_US, NOW_US]
     assert strict.space.keys == before
     engine.check([charge()], version=7)
     assert strict.space.keys[b"{strict:0}:version"] == b"0:7"

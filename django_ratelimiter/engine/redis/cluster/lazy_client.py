@@ -11,10 +11,10 @@ from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException
 
-from ..connections.clients import Access, Address, access
+from ..connections.clients import Address, ClientFactory, client_factory
 
 
-class ClusterOnDemand(RedisCluster):
+class LazyRedisCluster(RedisCluster):
     """Connects when it is first used, where RedisCluster does when it is made, and raises if it cannot.
 
     url: of one node, with the scheme, user and password for all. addresses: further nodes to begin with.
@@ -22,15 +22,15 @@ class ClusterOnDemand(RedisCluster):
     """
 
     def __init__(self, url: str, addresses: Sequence[Address] = (), **options: Any) -> None:
-        given = parse_url(url)
-        if given.pop("db", 0):
+        parsed = parse_url(url)
+        if parsed.pop("db", 0):
             raise ValueError("A cluster has database 0 only.")
-        if "path" in given:
+        if "path" in parsed:
             raise ValueError("The nodes of a cluster are reached by host and port.")
-        encrypted = given.pop("connection_class", None) is not None
-        first = (given.pop("host", "localhost"), given.pop("port", 6379))
+        encrypted = parsed.pop("connection_class", None) is not None
+        first = (parsed.pop("host", "localhost"), parsed.pop("port", 6379))
         self._options: dict[str, Any] = {"ssl": True} if encrypted else {}
-        self._options |= given | options
+        self._options |= parsed | options
         self._addresses = tuple(dict.fromkeys([first, *((str(host), int(port)) for host, port in addresses)]))
         self._is_connected = False
         self._connecting = RLock()
@@ -54,10 +54,10 @@ class ClusterOnDemand(RedisCluster):
             self._is_connected = False
             raise
 
-    def access(self) -> Access:
+    def client_factory(self) -> ClientFactory:
         """How it reaches its nodes; asks none of them."""
         options = {name: value for name, value in self._options.items() if name != "address_remap"}
-        return Access(self._addresses, options, bool(options.get("ssl")), self._options.get("address_remap"))
+        return ClientFactory(self._addresses, options, bool(options.get("ssl")), self._options.get("address_remap"))
 
     def close(self) -> None:
         """Close what was opened, if anything was."""
@@ -65,6 +65,6 @@ class ClusterOnDemand(RedisCluster):
             super().close()
 
 
-def access_of(client: Any) -> Access:
+def client_factory_of(client: Any) -> ClientFactory:
     """How a cluster's client of any kind reaches its nodes."""
-    return client.access() if isinstance(client, ClusterOnDemand) else access(client)
+    return client.client_factory() if isinstance(client, LazyRedisCluster) else client_factory(client)

@@ -14,254 +14,267 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ....exceptions import EngineUnavailable
 from ...base import Version
-from ..connections.async_transport import AsyncLinks
-from ..connections.clients import Access, Address
-from ..connections.connection import Burst
-from ..connections.faults import explained
-from ..connections.greeting import Greeting
-from ..connections.transport import Links
-from ..protocol import Planner
-from .lazy_client import access_of
-from .publish import MOST_TURNS, Publication
-from .topology import PATIENCE, Topology
+from ..connections.async_transport import AsyncTransport
+from ..connections.clients import Address, ClientFactory
+from ..connections.connection import Pipeline
+from ..connections.faults import explain
+from ..connections.handshake import Handshake
+from ..connections.transport import Transport
+from ..protocol import CallEncoder
+from .lazy_client import client_factory_of
+from .publish import MAX_REDIRECTIONS, VersionBroadcast
+from .topology import REFRESH_TIMEOUT, Topology
 
 T = TypeVar("T")
 
-LOST: Final = f"The nodes of the cluster sent a call on {MOST_TURNS} times."
+LOST: Final = f"The nodes of the cluster sent a call on {MAX_REDIRECTIONS} times."
 
 
-class _OfEach:
+class PerNode:
     """Something for each node, made when it is first needed and forgotten with the node.
 
-    end: told of what is forgotten.
+    close: called with what is forgotten.
     """
 
     def __init__(
-        self, topology: Topology, make: Callable[[Address], Any], end: Callable[[Any], None] = lambda made: None
+        self, topology: Topology, make: Callable[[Address], Any], close: Callable[[Any], None] = lambda created: None
     ) -> None:
         self._topology = topology
-        self._make, self._end = make, end
-        self._made: dict[Address, Any] = {}
+        self._make, self._close = make, close
+        self._by_address: dict[Address, Any] = {}
 
     def at(self, address: Address) -> Any:
-        made = self._made.get(address)
-        if made is None:
-            for gone in set(self._made) - self._topology.in_use:
-                if (forgotten := self._made.pop(gone, None)) is not None:
-                    self._end(forgotten)
-            made = self._made.setdefault(address, self._make(address))
-        return made
+        created = self._by_address.get(address)
+        if created is None:
+            for gone in set(self._by_address) - self._topology.addresses_in_use:
+                if (forgotten := self._by_address.pop(gone, None)) is not None:
+                    self._close(forgotten)
+            created = self._by_address.setdefault(address, self._make(address))
+        return created
 
-    def known(self, address: Address) -> Any:
+    def get(self, address: Address) -> Any:
         """What was made for a node, if anything was."""
-        return self._made.get(address)
+        return self._by_address.get(address)
 
     @property
     def all(self) -> list[Any]:
         """What was made so far."""
-        return list(self._made.values())
+        return list(self._by_address.values())
 
 
-class Nodes:
+class ClusterTransport:
     """The nodes as threads reach them.
 
     deadline: seconds that a decision may wait; `None` = the client's own timeouts hold.
     """
 
-    def __init__(self, access: Access, topology: Topology, greeting: Greeting, deadline: float | None) -> None:
-        self._access = access
+    def __init__(
+        self, client_factory: ClientFactory, topology: Topology, handshake: Handshake, deadline: float | None
+    ) -> None:
+        self._client_factory = client_factory
         self._topology = topology
         self._deadline = deadline
-        self._clients = _OfEach(topology, access.node)
+        self._clients = PerNode(topology, client_factory.node)
 
-        def link(address: Address) -> Links:
-            return Links(access.node(address), greeting, deadline, lambda: _probe(topology, greeting, address))
+        def transport_to(address: Address) -> Transport:
+            return Transport(
+                client_factory.node(address), handshake, deadline, lambda: _probe(topology, handshake, address)
+            )
 
-        self._links = _OfEach(topology, link, Links.abandon)
+        self._transports = PerNode(topology, transport_to, Transport.close)
 
-    def ask(self, shard: int, call: bytes, until: float | None = None) -> Any:
-        """Send one packed call to the node of a shard, see Links.ask."""
-        wait = 2 * PATIENCE if self._deadline is None else self._deadline
+    def call(self, shard: int, call: bytes, deadline_at: float | None = None) -> Any:
+        """Send one packed call to the node of a shard, see Transport.call."""
+        wait = 2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline
         address = self._topology.address(shard, wait)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_REDIRECTIONS):
             try:
-                return self._links.at(address).ask(call, until)
+                return self._transports.at(address).call(call, deadline_at)
             except EngineUnavailable as error:
                 address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
     def is_down(self, shard: int) -> bool:
         """Whether the node of a shard is not asked at present."""
-        return _is_down(self._links, self._topology.served_by(shard))
+        return _is_down(self._transports, self._topology.node_of(shard))
 
-    def distrust(self, shard: int) -> None:
-        """See Links.distrust, of the node of a shard."""
-        address = self._topology.served_by(shard)
+    def drop_idle(self, shard: int) -> None:
+        """See Transport.drop_idle, of the node of a shard."""
+        address = self._topology.node_of(shard)
         if address is not None:
-            self._links.at(address).distrust()
+            self._transports.at(address).drop_idle()
 
     def node_of(self, shard: int) -> Address | None:
         """What tells the node of a shard from others; `None` if it is not known."""
-        return self._topology.served_by(shard)
+        return self._topology.node_of(shard)
 
     @property
     def only_in_threads(self) -> bool:
         """Whether these nodes cannot be reached as their options say but by threads."""
-        return self._access.only_in_threads
+        return self._client_factory.only_in_threads
 
     def run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command off the path of decisions, through a client of the node; it may be repeated without harm."""
-        address = self._topology.address(shard, 2 * PATIENCE)
-        for _ in range(MOST_TURNS):
+        address = self._topology.address(shard, 2 * REFRESH_TIMEOUT)
+        for _ in range(MAX_REDIRECTIONS):
             try:
                 return command(self._clients.at(address))
             except (RedisError, OSError) as cause:
-                failed, error = address, EngineUnavailable(f"Redis did not do it: {explained(cause)}")
+                failed, error = address, EngineUnavailable(f"Redis did not do it: {explain(cause)}")
                 if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
-                    self._topology.ask_again(failed)
-                    self._topology.await_answer(monotonic() + 2 * PATIENCE)
+                    self._topology.refresh_now(failed)
+                    self._topology.wait_until_known(monotonic() + 2 * REFRESH_TIMEOUT)
                     address = self._topology.known_address(shard)
                 if address == failed:
                     raise error from cause
         raise EngineUnavailable(LOST)
 
-    def publish(self, planner: Planner, version: int | Version) -> None:
+    def publish(self, encoder: CallEncoder, version: int | Version) -> None:
         """Put a version in force in every shard that can be reached, with all nodes at once.
 
         Meanwhile the cluster is asked again who serves what, for those who cannot be reached where they were.
         Raises EngineUnavailable if a shard could not be told, or is one of another number of them than we say.
         """
-        until = monotonic() + (2 * PATIENCE if self._deadline is None else self._deadline)
-        self._topology.ask_again()
-        if not self._topology.in_use:
-            self._topology.await_answer(until)
-        publication = Publication(planner, self._topology, version)
-        self._publish_in_turns(publication)
-        if not publication.is_done:
-            self._topology.await_answer(until)
-            self._publish_in_turns(publication)  # where others have taken over
-        publication.finish()
+        deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
+        self._topology.refresh_now()
+        if not self._topology.addresses_in_use:
+            self._topology.wait_until_known(deadline_at)
+        broadcast = VersionBroadcast(encoder, self._topology, version)
+        self._broadcast(broadcast)
+        if not broadcast.is_done:
+            self._topology.wait_until_known(deadline_at)
+            self._broadcast(broadcast)  # where others have taken over
+        broadcast.finish()
 
-    def _publish_in_turns(self, publication: Publication) -> None:
-        while due := publication.due():
-            bursts = {address: self._links.at(address).burst(*burst) for address, burst in due.items()}
-            problems = {address: error for address, burst in bursts.items() if (error := _begun(burst))}
-            for address, burst in bursts.items():
-                publication.take(address, problems.get(address) or _ended(burst))
+    def _broadcast(self, broadcast: VersionBroadcast) -> None:
+        while due := broadcast.due():
+            pipelines = {address: self._transports.at(address).pipeline(*pipeline) for address, pipeline in due.items()}
+            problems = {address: error for address, pipeline in pipelines.items() if (error := _started(pipeline))}
+            for address, pipeline in pipelines.items():
+                broadcast.feed(address, problems.get(address) or _finished(pipeline))
 
 
-class AsyncNodes:
-    """The nodes as event loops reach them. most: calls at work at once on one event loop with one node."""
+class AsyncClusterTransport:
+    """The nodes as event loops reach them. max_connections: calls at work at once on one event loop with one node."""
 
     def __init__(
-        self, access: Access, topology: Topology, greeting: Greeting, most: int, deadline: float | None
+        self,
+        client_factory: ClientFactory,
+        topology: Topology,
+        handshake: Handshake,
+        max_connections: int,
+        deadline: float | None,
     ) -> None:
-        self._access = access
+        self._client_factory = client_factory
         self._topology = topology
         self._deadline = deadline
 
-        def link(address: Address) -> AsyncLinks:
-            client = access.async_node(address)
-            return AsyncLinks(client, greeting, most, deadline, lambda: _probe(topology, greeting, address))
+        def transport_to(address: Address) -> AsyncTransport:
+            client = client_factory.async_node(address)
+            return AsyncTransport(
+                client, handshake, max_connections, deadline, lambda: _probe(topology, handshake, address)
+            )
 
-        self._links = _OfEach(topology, link, AsyncLinks.abandon)
+        self._transports = PerNode(topology, transport_to, AsyncTransport.retire)
 
-    async def ask(self, shard: int, call: bytes, until: float | None = None, kind: type = list) -> Any:
-        """Send one packed call to the node of a shard, see AsyncLinks.ask."""
+    async def call(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
+        """Send one packed call to the node of a shard, see AsyncTransport.call."""
         address = await self._address(shard)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_REDIRECTIONS):
             try:
-                return await self._links.at(address).ask(call, until, kind)
+                return await self._transports.at(address).call(call, deadline_at, kind)
             except EngineUnavailable as error:
                 address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
     def is_down(self, shard: int) -> bool:
         """Whether the node of a shard is not asked at present."""
-        return _is_down(self._links, self._topology.served_by(shard))
+        return _is_down(self._transports, self._topology.node_of(shard))
 
-    def distrust(self, shard: int) -> None:
-        """See AsyncLinks.distrust, of the node of a shard."""
-        address = self._topology.served_by(shard)
+    def drop_idle(self, shard: int) -> None:
+        """See AsyncTransport.drop_idle, of the node of a shard."""
+        address = self._topology.node_of(shard)
         if address is not None:
-            self._links.at(address).distrust()
+            self._transports.at(address).drop_idle()
 
-    async def publish(self, planner: Planner, version: int | Version) -> None:
-        """Put a version in force, see Nodes.publish."""
-        until = monotonic() + (2 * PATIENCE if self._deadline is None else self._deadline)
-        self._topology.ask_again()
-        if not self._topology.in_use:
-            await asyncio.to_thread(self._topology.await_answer, until)
-        publication = Publication(planner, self._topology, version)
-        await self._publish_in_turns(publication)
-        if not publication.is_done:
-            await asyncio.to_thread(self._topology.await_answer, until)
-            await self._publish_in_turns(publication)
-        publication.finish()
+    async def publish(self, encoder: CallEncoder, version: int | Version) -> None:
+        """Put a version in force, see ClusterTransport.publish."""
+        deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
+        self._topology.refresh_now()
+        if not self._topology.addresses_in_use:
+            await asyncio.to_thread(self._topology.wait_until_known, deadline_at)
+        broadcast = VersionBroadcast(encoder, self._topology, version)
+        await self._broadcast(broadcast)
+        if not broadcast.is_done:
+            await asyncio.to_thread(self._topology.wait_until_known, deadline_at)
+            await self._broadcast(broadcast)
+        broadcast.finish()
 
-    async def _publish_in_turns(self, publication: Publication) -> None:
-        while due := publication.due():
-            answers = await asyncio.gather(*(self._answer(address, burst) for address, burst in due.items()))
+    async def _broadcast(self, broadcast: VersionBroadcast) -> None:
+        while due := broadcast.due():
+            answers = await asyncio.gather(*(self._answer(address, pipeline) for address, pipeline in due.items()))
             for address, answer in zip(due, answers, strict=True):
-                publication.take(address, answer)
+                broadcast.feed(address, answer)
 
-    async def _answer(self, address: Address, burst: Burst) -> list[Any] | EngineUnavailable:
+    async def _answer(self, address: Address, pipeline: Pipeline) -> list[Any] | EngineUnavailable:
         try:
-            replies: list[Any] = await self._links.at(address).burst(*burst)
+            replies: list[Any] = await self._transports.at(address).pipeline(*pipeline)
         except EngineUnavailable as error:
             return error
         return replies
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close this event loop's idle connections."""
-        for links in self._links.all:
-            await links.close()
+        for transports in self._transports.all:
+            await transports.aclose()
 
     async def _address(self, shard: int) -> Address:
         if self._topology.is_known:
             return self._topology.known_address(shard)
-        wait = 2 * PATIENCE if self._deadline is None else self._deadline
+        wait = 2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline
         return await asyncio.to_thread(self._topology.address, shard, wait)
 
 
-def nodes_of(client: RedisCluster, planner: Planner, deadline: float | None) -> Nodes:
+def cluster_transport(client: RedisCluster, encoder: CallEncoder, deadline: float | None) -> ClusterTransport:
     """The nodes of a cluster among which a planner's keys are spread."""
-    access = access_of(client)
-    return Nodes(access, Topology(access, planner.namespace, planner.shards), Greeting(planner), deadline)
+    client_factory = client_factory_of(client)
+    return ClusterTransport(
+        client_factory, Topology(client_factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline
+    )
 
 
-def async_nodes_of(
-    client: AsyncRedisCluster | RedisCluster, planner: Planner, most: int, deadline: float | None
-) -> AsyncNodes:
+def async_cluster_transport(
+    client: AsyncRedisCluster | RedisCluster, encoder: CallEncoder, max_connections: int, deadline: float | None
+) -> AsyncClusterTransport:
     """The same for event loops."""
-    access = access_of(client)
-    topology = Topology(access, planner.namespace, planner.shards)
-    return AsyncNodes(access, topology, Greeting(planner), most, deadline)
+    client_factory = client_factory_of(client)
+    topology = Topology(client_factory, encoder.namespace, encoder.shards)
+    return AsyncClusterTransport(client_factory, topology, Handshake(encoder), max_connections, deadline)
 
 
-def _probe(topology: Topology, greeting: Greeting, address: Address) -> tuple[bytes, type]:
+def _probe(topology: Topology, handshake: Handshake, address: Address) -> tuple[bytes, type]:
     """What the node at an address is probed with; it is about one of its own shards."""
-    return greeting.probe(next(iter(topology.shards_at(address)), None))
+    return handshake.probe(next(iter(topology.shards_at(address)), None))
 
 
-def _is_down(links: _OfEach, address: Address | None) -> bool:
-    made = None if address is None else links.known(address)
-    return address is None or (made is not None and made.is_open)
+def _is_down(transports: PerNode, address: Address | None) -> bool:
+    created = None if address is None else transports.get(address)
+    return address is None or (created is not None and created.is_open)
 
 
-def _begun(burst: Generator[None, None, list[Any]]) -> EngineUnavailable | None:
+def _started(pipeline: Generator[None, None, list[Any]]) -> EngineUnavailable | None:
     """Send it; what has kept us from that."""
     try:
-        next(burst)
+        next(pipeline)
     except EngineUnavailable as error:
         return error
     return None
 
 
-def _ended(burst: Generator[None, None, list[Any]]) -> list[Any] | EngineUnavailable:
+def _finished(pipeline: Generator[None, None, list[Any]]) -> list[Any] | EngineUnavailable:
     """The replies to what was sent."""
     try:
-        next(burst)
+        next(pipeline)
     except StopIteration as end:
         replies: list[Any] = end.value
         return replies

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version
-from ..protocol import Mode, Planner, mark_refunded
+from ..protocol import CallEncoder, ScriptMode, mark_refunded
 
 T = TypeVar("T")
 
@@ -29,28 +29,28 @@ SHARDS: Final = 64
 UNDO_SECONDS: Final = 0.005
 
 
-class Call(NamedTuple):
+class ShardCall(NamedTuple):
     """One call to one shard. packed: the call itself, where it is not to be packed from the rest."""
 
     shard: int
-    mode: Mode
+    mode: ScriptMode
     charges: Sequence[Charge] = ()
     receipts: Sequence[Verdict] = ()
     version: int | Version | None = None
     now_us: int | None = None
-    counts: usage.Held | None = None
+    counts: usage.UsageCarry | None = None
     packed: bytes | None = None
 
-    def until(self, deadline: float | None) -> float | None:
+    def deadline_at(self, deadline: float | None) -> float | None:
         """By when to be done, in monotonic seconds, if the deadline of all calls is this."""
-        gives_back = self.mode in (Mode.REFUND, Mode.UNDO)
+        gives_back = self.mode in (ScriptMode.REFUND, ScriptMode.UNDO)
         return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
 
 
-Calls = Generator[Call, Any, T]
+Calls = Generator[ShardCall, Any, T]
 
 
-class _Part:
+class ShardPart:
     """What of a call lies in one shard. places: where its charges stand in the call."""
 
     def __init__(self) -> None:
@@ -59,39 +59,41 @@ class _Part:
         self.receipts: list[Verdict] = []
 
 
-class Spread:
+class ShardCoordinator:
     """The calls over the shards of a planner. is_down: whether a shard would not be asked at present."""
 
-    def __init__(self, planner: Planner, is_down: Callable[[int], bool]) -> None:
-        self._planner = planner
+    def __init__(self, encoder: CallEncoder, is_down: Callable[[int], bool]) -> None:
+        self._encoder = encoder
         self._is_down = is_down
-        self._turn = count()
+        self._next_shard = count()
 
-    def checking(
+    def check(
         self,
         charges: Sequence[Charge],
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
         refused: bool,
-        counts: usage.Held | None,
+        counts: usage.UsageCarry | None,
     ) -> Calls[list[Verdict]]:
         """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back."""
         parts = self._parts(charges, receipts)
-        asked = [shard for shard in sorted(parts) if parts[shard].charges] or [next(self._turn) % self._planner.shards]
+        asked = [shard for shard in sorted(parts) if parts[shard].charges] or [
+            next(self._next_shard) % self._encoder.shards
+        ]
         if len(asked) > 1:
             asked.sort(key=self._is_down, reverse=True)  # to hear that one is out of reach before anything is spent
-        carrier = asked[0] if counts is None or counts.shard is None else counts.shard
+        counts_shard = asked[0] if counts is None or counts.shard is None else counts.shard
         found: list[tuple[int, list[Verdict]]] = []
         admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any
         for shard in asked:
-            part, mode = parts.setdefault(shard, _Part()), Mode.REFUSED if refused else Mode.CHECK
-            carried = counts if shard == carrier else None
-            call = Call(shard, mode, part.charges, part.receipts, version, now_us, carried)
+            part, mode = parts.setdefault(shard, ShardPart()), ScriptMode.REFUSED if refused else ScriptMode.CHECK
+            carried = counts if shard == counts_shard else None
+            call = ShardCall(shard, mode, part.charges, part.receipts, version, now_us, carried)
             try:
-                verdicts = yield from _bringing(call)
+                verdicts = yield from _send_with_counts(call)
             except (Exception, CancelledError) as error:
-                yield from self._undoing(found)
+                yield from self._undo_counted(found)
                 raise error
             found.append((shard, verdicts))
             refused = refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)
@@ -100,29 +102,29 @@ class Spread:
             else:
                 admitted.append(shard)
         if refused:
-            yield from self._withdrawing(parts, dict(found), admitted)
-        if counts and carrier not in asked:
+            yield from self._roll_back_admitted(parts, dict(found), admitted)
+        if counts and counts_shard not in asked:
             with suppress(EngineUnavailable):  # nothing else waits for that shard
-                yield from _bringing(Call(carrier, Mode.CHECK, counts=counts))
+                yield from _send_with_counts(ShardCall(counts_shard, ScriptMode.CHECK, counts=counts))
                 counts.shard = None
         elif counts:
             counts.shard = None  # not before all have answered: who is told of a failure sends them again
         return _in_order(parts, found, len(charges))
 
-    def peeking(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
-        """What `checking` would find."""
+    def peek(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
+        """What `check` would find."""
         parts, found = self._parts(charges, ()), []
         for shard in sorted(parts):
-            found.append((shard, (yield Call(shard, Mode.PEEK, parts[shard].charges, now_us=now_us))))
+            found.append((shard, (yield ShardCall(shard, ScriptMode.PEEK, parts[shard].charges, now_us=now_us))))
         return _in_order(parts, found, len(charges))
 
-    def refunding(self, receipts: Sequence[Verdict]) -> Calls[None]:
+    def refund(self, receipts: Sequence[Verdict]) -> Calls[None]:
         """Give back in every shard that can be reached; raises EngineUnavailable if one could not."""
         problem: BaseException | None = None
         parts = self._parts((), receipts)
         for shard in sorted(parts):
             try:
-                yield Call(shard, Mode.REFUND, receipts=parts[shard].receipts)
+                yield ShardCall(shard, ScriptMode.REFUND, receipts=parts[shard].receipts)
             except (EngineUnavailable, CancelledError) as error:
                 problem = error
             else:
@@ -130,27 +132,27 @@ class Spread:
         if problem:
             raise problem
 
-    def _parts(self, charges: Sequence[Charge], receipts: Iterable[Verdict]) -> dict[int, _Part]:
-        parts: dict[int, _Part] = {}
+    def _parts(self, charges: Sequence[Charge], receipts: Iterable[Verdict]) -> dict[int, ShardPart]:
+        parts: dict[int, ShardPart] = {}
         for place, charge in enumerate(charges):
-            part = parts.setdefault(self._planner.shard_of(charge), _Part())
+            part = parts.setdefault(self._encoder.shard_of(charge), ShardPart())
             part.places.append(place)
             part.charges.append(charge)
         for receipt in receipts:
-            parts.setdefault(self._planner.shard_of(receipt.charge), _Part()).receipts.append(receipt)
+            parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
 
-    def _undoing(self, found: Iterable[tuple[int, Sequence[Verdict]]]) -> Calls[None]:
+    def _undo_counted(self, found: Iterable[tuple[int, Sequence[Verdict]]]) -> Calls[None]:
         """Take back what these shards have spent and counted. Where one is out of reach, it stays spent."""
         for shard, verdicts in found:
             if verdicts:
                 try:
-                    yield Call(shard, Mode.UNDO, packed=self._planner._undoing(verdicts, shard=shard))
+                    yield ShardCall(shard, ScriptMode.UNDO, packed=self._encoder.encode_undo(verdicts, shard=shard))
                 except (EngineUnavailable, CancelledError):
                     continue
 
-    def _withdrawing(
-        self, parts: dict[int, _Part], found: dict[int, list[Verdict]], admitted: Sequence[int]
+    def _roll_back_admitted(
+        self, parts: dict[int, ShardPart], found: dict[int, list[Verdict]], admitted: Sequence[int]
     ) -> Calls[None]:
         """The call was refused after some shards had admitted it: give back there, and what it brought to be given
         back. Where a shard is out of reach, it stays spent.
@@ -163,13 +165,13 @@ class Spread:
             counts = _as_refused(verdicts)
             if receipts or counts:
                 try:
-                    yield Call(shard, Mode.REFUND, receipts=receipts, counts=counts)
+                    yield ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
                 except (EngineUnavailable, CancelledError):
                     continue
                 mark_refunded(receipts)
 
 
-def _bringing(call: Call) -> Calls[list[Verdict]]:
+def _send_with_counts(call: ShardCall) -> Calls[list[Verdict]]:
     """Make a call that may have counts with it, and note in them that they are in its shard, unless they cannot be."""
     counts = call.counts
     if counts is None:
@@ -189,7 +191,7 @@ def _may_have_been_run(error: Exception) -> bool:
     return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
 
 
-def _as_refused(verdicts: Sequence[Verdict]) -> usage.Held | None:
+def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
     """What makes the counts of an admitted call those of a refused one, in which no soft quota is exceeded."""
     counted = usage.field_of(verdicts)
     for verdict in verdicts:
@@ -198,23 +200,23 @@ def _as_refused(verdicts: Sequence[Verdict]) -> usage.Held | None:
     if field == counted:
         return None
     minute = verdicts[0].at_us // 60_000_000
-    return usage.Held("", ((minute, counted, -1), (minute, field, 1)))
+    return usage.UsageCarry("", ((minute, counted, -1), (minute, field, 1)))
 
 
-def names_by_shard(planner: Planner, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
+def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
     """The names of the charges' keys."""
     names: dict[int, list[bytes]] = {}
     for charge in charges:
-        names.setdefault(planner.shard_of(charge), []).append(planner._name(charge))
+        names.setdefault(encoder.shard_of(charge), []).append(encoder._name(charge))
     return names
 
 
-def _in_order(parts: dict[int, _Part], found: Iterable[tuple[int, list[Verdict]]], length: int) -> list[Verdict]:
+def _in_order(parts: dict[int, ShardPart], found: Iterable[tuple[int, list[Verdict]]], length: int) -> list[Verdict]:
     """The verdicts as the charges stood in the call."""
     placed = dict(_placed(parts, found))
     return [placed[place] for place in range(length)]
 
 
-def _placed(parts: dict[int, _Part], found: Iterable[tuple[int, list[Verdict]]]) -> Iterator[tuple[int, Verdict]]:
+def _placed(parts: dict[int, ShardPart], found: Iterable[tuple[int, list[Verdict]]]) -> Iterator[tuple[int, Verdict]]:
     for shard, verdicts in found:
         yield from zip(parts[shard].places, verdicts, strict=True)

@@ -12,175 +12,188 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
-from ...breaker import Breaker
-from .async_pool import AsyncStock
-from .connection import Forgetting
-from .faults import explained, is_outage, lost, raise_if_broken
-from .greeting import Greeting
-from .pool import CONNECT_SECONDS, Crowded
+from ...breaker import CircuitBreaker
+from .async_pool import AsyncConnectionPool
+from .connection import VersionDrop
+from .faults import connection_error, explain, is_outage, raise_if_broken
+from .handshake import Handshake
+from .pool import CONNECT_TIMEOUT, PoolTimeout
 
 #: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
-DEFAULT_SECONDS: Final = 5.0
+DEFAULT_TIMEOUT: Final = 5.0
 
 
-class AsyncLinks:
-    """As Links, for event loops.
+class AsyncTransport:
+    """As Transport, for event loops.
 
-    most: connections of one event loop. The rest is as for Links; without a deadline the client's `socket_timeout`
+    max_connections: of one event loop. The rest is as for Transport; without a deadline the client's `socket_timeout`
     stands in for it, and each call tries anew.
     """
 
     def __init__(
         self,
         client: Redis,
-        greeting: Greeting,
-        most: int,
+        handshake: Handshake,
+        max_connections: int,
         deadline: float | None = None,
         probe: Callable[[], tuple[bytes, type]] | None = None,
     ) -> None:
-        pool = self._pool = client.connection_pool
-        self._patience = pool.connection_kwargs.get("socket_timeout", DEFAULT_SECONDS) if deadline is None else deadline
-        self._greeting, self._deadline, self._most, self._probe = greeting, deadline, most, probe or greeting.probe
-        self._breaker, self._is_abandoned = Breaker(), False
-        self.forgetting = Forgetting(greeting.forgetting)
+        client_pool = self._client_pool = client.connection_pool
+        self._timeout = (
+            client_pool.connection_kwargs.get("socket_timeout", DEFAULT_TIMEOUT) if deadline is None else deadline
+        )
+        self._handshake, self._deadline, self._max_connections, self._probe_call = (
+            handshake,
+            deadline,
+            max_connections,
+            probe or handshake.probe,
+        )
+        self._breaker, self._is_retired = CircuitBreaker(), False
+        self.version_drop = VersionDrop(handshake.version_drop)
         self._probing: asyncio.Task[None] | None = None
-        self._attempted: asyncio.Future[None]
-        self._pid, self._cut_off = getpid(), False
-        self._loops: dict[asyncio.AbstractEventLoop, AsyncStock] = {}
+        self._probed: asyncio.Future[None]
+        self._pid, self._was_cut_off = getpid(), False
+        self._pools: dict[asyncio.AbstractEventLoop, AsyncConnectionPool] = {}
 
-    async def ask(self, packed: bytes, until: float | None = None, kind: type = list) -> Any:
+    async def call(self, packed: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         """Send one packed call and read its reply. A call whose reply was lost is not sent again.
 
-        until: as for Links. kind: of the reply; a script's is a list.
+        deadline_at: as for Transport. kind: of the reply; a script's is a list.
         """
         loop = asyncio.get_running_loop()
-        kept = self._loops.get(loop) or await self._begin(loop)
-        left = self._patience if until is None else until - monotonic()
-        at = None if left is None else loop.time() + left
-        if self._breaker.is_open and not await self._is_closed_now(kept, at):
-            raise EngineUnavailable(self._breaker.why())
+        pool = self._pools.get(loop) or await self._add_loop(loop)
+        left = self._timeout if deadline_at is None else deadline_at - monotonic()
+        loop_deadline = None if left is None else loop.time() + left
+        if self._breaker.is_open and not await self._probe_if_cut_off(pool, loop_deadline):
+            raise EngineUnavailable(self._breaker.reason())
         try:
-            wire = kept.take() or await kept.wait(at)
+            connection = pool.try_acquire() or await pool.acquire(loop_deadline)
             try:
-                reply = await wire.ask(packed, at)
+                reply = await connection.call(packed, loop_deadline)
                 if type(reply) is not kind:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = await wire.ask_loading(packed, at, self.forgetting)
+                        reply = await connection.call_after_script_load(packed, loop_deadline, self.version_drop)
                     raise_if_broken(reply, kind)
             except BaseException:  # a task that was cancelled leaves a reply unread
-                kept.drop(wire)
+                pool.discard(connection)
                 raise
         except (RedisError, OSError) as error:
-            raise self._failed(kept, error) from error
-        kept.give_back(wire)
+            raise self._report_failure(pool, error) from error
+        pool.release(connection)
         if self._breaker.failures:
             self._breaker.succeed()
         if type(reply) is not kind:
-            raise EngineUnavailable(f"Redis gave no decision: {explained(reply)}") from reply
+            raise EngineUnavailable(f"Redis gave no decision: {explain(reply)}") from reply
         return reply
 
-    async def burst(self, packed: bytes, replies: int) -> list[Any]:
+    async def pipeline(self, packed: bytes, replies: int) -> list[Any]:
         """Send several calls at once and read so many replies, which may be exceptions.
 
-        An outage raises as in `ask`, after the calls before and behind it were made.
+        An outage raises as in `call`, after the calls before and behind it were made.
         """
         loop = asyncio.get_running_loop()
-        kept = self._loops.get(loop) or await self._begin(loop)
-        at = None if self._patience is None else loop.time() + self._patience
-        if self._breaker.is_open and not await self._is_closed_now(kept, at):
-            raise EngineUnavailable(self._breaker.why())
+        pool = self._pools.get(loop) or await self._add_loop(loop)
+        loop_deadline = None if self._timeout is None else loop.time() + self._timeout
+        if self._breaker.is_open and not await self._probe_if_cut_off(pool, loop_deadline):
+            raise EngineUnavailable(self._breaker.reason())
         try:
-            wire = kept.take() or await kept.wait(at)
+            connection = pool.try_acquire() or await pool.acquire(loop_deadline)
             try:
-                found = await wire.ask_all(packed, replies, at)
-                for reply in found:
+                received = await connection.call_all(packed, replies, loop_deadline)
+                for reply in received:
                     if isinstance(reply, Exception) and is_outage(reply):
                         raise reply
             except BaseException:
-                kept.drop(wire)
+                pool.discard(connection)
                 raise
         except (RedisError, OSError) as error:
-            raise self._failed(kept, error) from error
-        kept.give_back(wire)
+            raise self._report_failure(pool, error) from error
+        pool.release(connection)
         self._breaker.succeed()
-        return found
+        return received
 
-    def _failed(self, kept: AsyncStock, error: RedisError | OSError) -> EngineUnavailable:
+    def _report_failure(self, pool: AsyncConnectionPool, error: RedisError | OSError) -> EngineUnavailable:
         """What to raise, after the failure was noted."""
-        if self._deadline is not None and not isinstance(error, Crowded) and self._breaker.fail(lost(error)):
-            kept.hang_up()  # what is idle may be as lost
-            self._see_to_probe(kept)
-        return EngineUnavailable(f"Redis gave no decision: {explained(error)}")
+        if (
+            self._deadline is not None
+            and not isinstance(error, PoolTimeout)
+            and self._breaker.fail(connection_error(error))
+        ):
+            pool.close_idle()  # what is idle may be as lost
+            self._start_probing(pool)
+        return EngineUnavailable(f"Redis gave no decision: {explain(error)}")
 
     @property
     def is_open(self) -> bool:
         """Whether the server is not asked at present."""
         return self._breaker.is_open
 
-    def distrust(self) -> None:
+    def drop_idle(self) -> None:
         """Close what is idle here: one of these connections has just given a reply that is none."""
-        kept = self._loops.get(asyncio.get_running_loop())
-        if kept is not None:
-            kept.hang_up()
+        pool = self._pools.get(asyncio.get_running_loop())
+        if pool is not None:
+            pool.close_idle()
 
-    def abandon(self) -> None:
-        """As Links.abandon, in every event loop."""
-        self._is_abandoned = True
+    def retire(self) -> None:
+        """As Transport.close, in every event loop."""
+        self._is_retired = True
         self._breaker.retire()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
-        kept = self._loops.pop(asyncio.get_running_loop(), None)
-        if kept is not None:
-            await kept.until_shutdown.aclose()
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close_with_loop.aclose()
 
-    async def _begin(self, loop: asyncio.AbstractEventLoop) -> AsyncStock:
-        for ended in [other for other in list(self._loops) if other.is_closed()]:
-            self._loops.pop(ended, None)
-        kept = self._loops[loop] = AsyncStock(loop, self._pool, self._greeting, self._most, self._deadline)
-        await anext(kept.until_shutdown)
-        return kept
+    async def _add_loop(self, loop: asyncio.AbstractEventLoop) -> AsyncConnectionPool:
+        for ended in [other for other in list(self._pools) if other.is_closed()]:
+            self._pools.pop(ended, None)
+        pool = self._pools[loop] = AsyncConnectionPool(
+            loop, self._client_pool, self._handshake, self._max_connections, self._deadline
+        )
+        await anext(pool.close_with_loop)
+        return pool
 
-    async def _is_closed_now(self, kept: AsyncStock, at: float | None) -> bool:
+    async def _probe_if_cut_off(self, pool: AsyncConnectionPool, loop_deadline: float | None) -> bool:
         """See to it that the server is probed. Where event loops end too soon for that, wait for it in this call."""
-        attempted = self._see_to_probe(kept)
-        ours = attempted.get_loop() is kept.loop
-        if self._cut_off and ours and at is not None and not self._breaker.next_probe_in():
-            await asyncio.wait([attempted], timeout=max(at - kept.loop.time(), 0))
+        probed = self._start_probing(pool)
+        ours = probed.get_loop() is pool.loop
+        if self._was_cut_off and ours and loop_deadline is not None and not self._breaker.next_probe_in():
+            await asyncio.wait([probed], timeout=max(loop_deadline - pool.loop.time(), 0))
         return not self._breaker.is_open
 
-    def _see_to_probe(self, kept: AsyncStock) -> asyncio.Future[None]:
+    def _start_probing(self, pool: AsyncConnectionPool) -> asyncio.Future[None]:
         """What is done when the server has been probed the next time."""
         probing, ours = self._probing, self._pid == getpid()
         if probing is None or probing.done() or not probing.get_loop().is_running() or not ours:
             # One that ended while it was needed was cut off by the end of its event loop; it may stand still, too.
-            self._cut_off, self._pid = probing is not None and ours, getpid()
-            self._attempted = kept.loop.create_future()
-            self._probing = kept.begin(self._probe_until_closed(kept))
-        return self._attempted
+            self._was_cut_off, self._pid = probing is not None and ours, getpid()
+            self._probed = pool.loop.create_future()
+            self._probing = pool.spawn(self._probe_until_closed(pool))
+        return self._probed
 
-    async def _probe_until_closed(self, kept: AsyncStock) -> None:
-        while self._breaker.is_open and not self._is_abandoned:
+    async def _probe_until_closed(self, pool: AsyncConnectionPool) -> None:
+        while self._breaker.is_open and not self._is_retired:
             await asyncio.sleep(self._breaker.next_probe_in())
-            attempted, self._attempted = self._attempted, kept.loop.create_future()
+            probed, self._probed = self._probed, pool.loop.create_future()
             try:
-                await self._probe_once(kept)
+                await self._probe_once(pool)
             except Exception as error:  # see `connect`
-                self._breaker.fail_probe(lost(error))
-            attempted.set_result(None)
+                self._breaker.fail_probe(connection_error(error))
+            probed.set_result(None)
         self._probing = None
 
-    async def _probe_once(self, kept: AsyncStock) -> None:
-        wire = kept.take() or await kept.connect()
+    async def _probe_once(self, pool: AsyncConnectionPool) -> None:
+        connection = pool.try_acquire() or await pool.connect()
         try:
-            call, kind = self._probe()
-            at = kept.loop.time() + (self._patience or CONNECT_SECONDS)
-            reply = await wire.ask(call, at)
+            call, kind = self._probe_call()
+            loop_deadline = pool.loop.time() + (self._timeout or CONNECT_TIMEOUT)
+            reply = await connection.call(call, loop_deadline)
             if isinstance(reply, NoScriptError):
-                reply = await wire.ask_loading(call, at, self.forgetting)
+                reply = await connection.call_after_script_load(call, loop_deadline, self.version_drop)
             raise_if_broken(reply, kind)
         except BaseException:
-            kept.drop(wire)
+            pool.discard(connection)
             raise
         self._breaker.close()
-        kept.give_back(wire)
+        pool.release(connection)

@@ -35,7 +35,7 @@ _TLS_OPTIONS: Final = {
 _ONLY_IN_THREADS: Final = {"ssl_validate_ocsp", "ssl_validate_ocsp_stapled"}
 
 
-class _ToMaster(AsyncConnection):
+class SentinelConnection(AsyncConnection):
     """A connection to whatever server is the master when it is made.
 
     find: asks the Sentinels, waiting in its thread; clients of theirs for event loops would be bound to one loop.
@@ -50,7 +50,7 @@ class _ToMaster(AsyncConnection):
         await super().connect()  # type: ignore[no-untyped-call]
 
 
-class _ToMasterByTLS(_ToMaster, AsyncSSLConnection):
+class SentinelTLSConnection(SentinelConnection, AsyncSSLConnection):
     """The same over TLS."""
 
 
@@ -58,12 +58,12 @@ _CLASSES: Final[dict[type, type[AbstractConnection]]] = {
     Connection: AsyncConnection,
     SSLConnection: AsyncSSLConnection,
     UnixDomainSocketConnection: AsyncUnixConnection,
-    SentinelManagedConnection: _ToMaster,
-    SentinelManagedSSLConnection: _ToMasterByTLS,
+    SentinelManagedConnection: SentinelConnection,
+    SentinelManagedSSLConnection: SentinelTLSConnection,
 }
 
 
-def asynchronous(client: Redis) -> AsyncRedis | None:
+def async_client_of(client: Redis) -> AsyncRedis | None:
     """A client of redis.asyncio with the same address, credentials and timeouts; `None` if there can be none.
 
     That is so with connections of the project's own class, and where certificates are checked by OCSP.
@@ -72,13 +72,13 @@ def asynchronous(client: Redis) -> AsyncRedis | None:
     connection_class, options = _CLASSES.get(pool.connection_class), pool.connection_kwargs
     if connection_class is None or any(options.get(name) for name in _ONLY_IN_THREADS):
         return None
-    given = {name: value for name, value in options.items() if name in _OPTIONS | _TLS_OPTIONS}
-    if issubclass(connection_class, _ToMaster):
-        given["find"] = cast(SentinelConnectionPool, pool).get_master_address
-    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=connection_class, **given))
+    options_given = {name: value for name, value in options.items() if name in _OPTIONS | _TLS_OPTIONS}
+    if issubclass(connection_class, SentinelConnection):
+        options_given["find"] = cast(SentinelConnectionPool, pool).get_master_address
+    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=connection_class, **options_given))
 
 
-class Access(NamedTuple):
+class ClientFactory(NamedTuple):
     """How the nodes of a cluster are reached.
 
     addresses: those to begin with. options: of every connection. tls: whether it is encrypted.
@@ -107,15 +107,15 @@ class Access(NamedTuple):
 
     def _given(self, address: Address) -> dict[str, Any]:
         known = _OPTIONS | _TLS_OPTIONS | _ONLY_IN_THREADS if self.tls else _OPTIONS
-        given = {name: value for name, value in self.options.items() if name in known}
-        given.pop("db", None)  # a cluster has but one
-        return given | {"host": address[0], "port": address[1]}
+        options_given = {name: value for name, value in self.options.items() if name in known}
+        options_given.pop("db", None)  # a cluster has but one
+        return options_given | {"host": address[0], "port": address[1]}
 
 
-def access(client: RedisCluster | AsyncRedisCluster) -> Access:
+def client_factory(client: RedisCluster | AsyncRedisCluster) -> ClientFactory:
     """How a cluster's client reaches its nodes."""
     options: dict[str, Any] = client.get_connection_kwargs()
     encrypted = issubclass(options.get("connection_class", Connection), SSLConnection | AsyncSSLConnection)
     addresses = tuple((str(node.host), int(node.port)) for node in client.startup_nodes)
     remap: Any = client.nodes_manager.remap_host_port
-    return Access(addresses, options, bool(options.get("ssl")) or encrypted, lambda address: remap(*address))
+    return ClientFactory(addresses, options, bool(options.get("ssl")) or encrypted, lambda address: remap(*address))

@@ -14,21 +14,21 @@ from typing import Any, Final, NamedTuple
 
 from hiredis import Reader
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
-from redis.exceptions import ConnectionError as LostError
+from redis.connection import ConnectionPool as ClientPool
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
 from ..scripts import CHECK
-from .faults import Noted
-from .tls import share
+from .faults import HandshakeErrors
+from .tls import share_tls_context
 
 #: Options of a pool that its own connections need, and ours must not have: what servers announce to clients that
 #: asked for it would lengthen our timeouts, and stand where a reply is expected.
 _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_check_interval", "protocol")
 
 #: Seconds for the rest of a reply that has begun to arrive when time is up.
-LAST_LOOK: Final = 0.001
+LATE_REPLY_GRACE: Final = 0.001
 
 _MORE: Final = object()
 
@@ -39,7 +39,7 @@ def packed(*words: str | bytes) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
 
 
-class Burst(NamedTuple):
+class Pipeline(NamedTuple):
     """Calls that are sent at once. replies: how many will come."""
 
     packed: bytes
@@ -47,12 +47,12 @@ class Burst(NamedTuple):
 
 
 #: A version that a server without the script holds is dropped at most once in so many seconds.
-FORGETTING_SECONDS: Final = 1.0
+VERSION_DROP_INTERVAL: Final = 1.0
 
-_NOTHING: Final = Burst(b"", 0)
+_NOTHING: Final = Pipeline(b"", 0)
 
 
-class Forgetting:
+class VersionDrop:
     """Drops the version that a server without the script holds, but not the one that was published in answer to that.
 
     A proxy that sends each call to another server, for one, asks for the script each time. If the version were dropped
@@ -61,20 +61,20 @@ class Forgetting:
     calls: what drops it. clock: seconds.
     """
 
-    __slots__ = ("_calls", "_until", "clock")
+    __slots__ = ("_calls", "_not_before", "clock")
 
-    def __init__(self, calls: Burst, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, calls: Pipeline, clock: Callable[[], float] = monotonic) -> None:
         self._calls, self.clock = calls, clock
-        self._until = -inf
+        self._not_before = -inf
 
-    def due(self) -> Burst:
+    def due_commands(self) -> Pipeline:
         """What is to be sent before the script is loaded."""
-        return _NOTHING if self.clock() < self._until else self._calls
+        return _NOTHING if self.clock() < self._not_before else self._calls
 
-    def answered(self, sent: Burst) -> None:
+    def mark_sent(self, sent: Pipeline) -> None:
         """Note that the server has replied to it: only then has it dropped the version."""
         if sent is self._calls:
-            self._until = self.clock() + FORGETTING_SECONDS
+            self._not_before = self.clock() + VERSION_DROP_INTERVAL
 
 
 LOAD: Final = packed("SCRIPT", "LOAD", CHECK)
@@ -95,9 +95,9 @@ def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
     return given
 
 
-def reader_for(link: Any) -> Reader:
+def reader_for(redis_connection: Any) -> Reader:
     """Reads replies as redis-py's own parser of this connection does; errors come as its exceptions, not raised."""
-    parse: Callable[[str], Exception] = link._parser.parse_error
+    parse: Callable[[str], Exception] = redis_connection._parser.parse_error
 
     def error_of(text: str) -> Exception:
         try:
@@ -113,120 +113,130 @@ def is_incomplete(reply: object) -> bool:
     return reply is _MORE
 
 
-class Wire:
+class Connection:
     """A connection for one thread at a time.
 
-    link: redis-py's connection, which is connected. timeout: seconds that a call may wait for its reply; `None` = as
+    redis_connection: redis-py's, which is connected. timeout: seconds that a call may wait for its reply; `None` = as
     redis-py has set it up.
-    What it raises (OSError, RedisError) leaves it useless: hang up.
+    What it raises (OSError, RedisError) leaves it useless: close it.
     """
 
-    __slots__ = ("_buffer", "_has_more", "_link", "_reader", "_receive", "_send", "_sock", "_timeout", "_unread")
+    __slots__ = (
+        "_buffer",
+        "_has_arrived",
+        "_has_more",
+        "_reader",
+        "_receive",
+        "_redis_connection",
+        "_send",
+        "_sock",
+        "_timeout",
+    )
 
-    def __init__(self, link: Any, timeout: float | None) -> None:
-        self._link = link
-        self._sock: socket.socket = link._sock
+    def __init__(self, redis_connection: Any, timeout: float | None) -> None:
+        self._redis_connection = redis_connection
+        self._sock: socket.socket = redis_connection._sock
         if timeout is not None:
             self._sock.settimeout(timeout)
         self._timeout = self._sock.gettimeout()
-        self._reader = reader_for(link)
+        self._reader = reader_for(redis_connection)
         self._has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
         self._send, self._receive = self._sock.sendall, self._sock.recv_into
-        self._unread = _looking_at(link)
+        self._has_arrived = _arrival_check(redis_connection)
 
-    def is_sound(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether a call may be sent: the server has not hung up, and nothing unread has arrived."""
-        return not self._unread(0) and not self._has_more()
+        return not self._has_arrived(0) and not self._has_more()
 
-    def ask(self, call: bytes, until: float | None, *, whole: bool) -> Any:
+    def call(self, call: bytes, deadline_at: float | None, *, full_timeout: bool) -> Any:
         """Send one call and give its reply, which may be an exception.
 
-        until: monotonic seconds; `None` = the timeout holds for each part of the reply. whole: all of the timeout is
-        left.
+        deadline_at: monotonic seconds; `None` = the timeout holds for each part of the reply. full_timeout: all of the
+        timeout is left.
         """
         self._send(call)
-        if whole:
+        if full_timeout:
             try:
                 size = self._receive(self._buffer)
             except TimeoutError as error:
-                size = self._look_once_more(error)
-            self._take_in(size)
+                size = self._receive_late(error)
+            self._feed(size)
             reply = self._reader.gets()
             if reply is not _MORE:
                 return reply
-        return self._reply(until)
+        return self._reply(deadline_at)
 
-    def ask_loading(self, call: bytes, until: float | None, forgetting: Forgetting) -> Any:
+    def call_after_script_load(self, call: bytes, deadline_at: float | None, version_drop: VersionDrop) -> Any:
         """The same to a server that has lost the script, in one round trip."""
-        before = forgetting.due()
-        self._send(before.packed + LOAD + call)
-        loaded, reply = self.replies(before.replies + 2, until)[-2:]
-        forgetting.answered(before)
+        drop_commands = version_drop.due_commands()
+        self._send(drop_commands.packed + LOAD + call)
+        loaded, reply = self.read_replies(drop_commands.replies + 2, deadline_at)[-2:]
+        version_drop.mark_sent(drop_commands)
         return loaded if isinstance(loaded, Exception) else reply
 
     def send(self, calls: bytes) -> None:
         """Send several calls at once. All their replies are to be read before anything else is asked."""
         self._send(calls)
 
-    def replies(self, number: int, until: float | None) -> list[Any]:
+    def read_replies(self, number: int, deadline_at: float | None) -> list[Any]:
         """So many replies to what was sent, which may be exceptions."""
-        return [self._reply(until) for _ in range(number)]
+        return [self._reply(deadline_at) for _ in range(number)]
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Close it; where it is a parent process's, only our hold on it."""
-        self._link.disconnect()
+        self._redis_connection.disconnect()
 
-    def _reply(self, until: float | None) -> Any:
+    def _reply(self, deadline_at: float | None) -> Any:
         while (reply := self._reader.gets()) is _MORE:
-            if until is not None:
-                self._sock.settimeout(max(until - monotonic(), LAST_LOOK))
+            if deadline_at is not None:
+                self._sock.settimeout(max(deadline_at - monotonic(), LATE_REPLY_GRACE))
             try:
                 size = self._receive(self._buffer)
             except TimeoutError as error:
-                size = self._look_once_more(error)
-            self._take_in(size)
+                size = self._receive_late(error)
+            self._feed(size)
         self._sock.settimeout(self._timeout)
         return reply
 
-    def _look_once_more(self, error: TimeoutError) -> int:
+    def _receive_late(self, error: TimeoutError) -> int:
         """Time is up; but a thread that waits for its turn to run has not been waiting for Redis."""
-        if not self._unread(0):
+        if not self._has_arrived(0):
             raise error
-        self._sock.settimeout(LAST_LOOK)
+        self._sock.settimeout(LATE_REPLY_GRACE)
         size: int = self._receive(self._buffer)
         self._sock.settimeout(self._timeout)
         return size
 
-    def _take_in(self, size: int) -> None:
+    def _feed(self, size: int) -> None:
         if not size:
-            raise LostError("Connection closed by server.")
+            raise RedisConnectionError("Connection closed by server.")
         self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
 
 
-def _looking_at(link: Any) -> Callable[[int], object]:
+def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
     """A function that tells whether something has arrived, be it the end; without waiting if it is given 0."""
     if not hasattr(select, "poll"):  # Windows, and what green threads take away
-        can_read: Callable[[int], object] = link.can_read
+        can_read: Callable[[int], object] = redis_connection.can_read
         return can_read
     poll = select.poll()
-    poll.register(link._sock, select.POLLIN)
+    poll.register(redis_connection._sock, select.POLLIN)
     return poll.poll
 
 
-def connect(pool: ConnectionPool, seconds: float | None, timeout: float | None) -> Wire:
-    """A new connection like those of this pool. The other arguments: see `options_of` and `Wire`."""
-    link: Any = pool.connection_class(**options_of(pool, seconds))
-    link.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
-    share(pool, link)
-    noted = Noted(link)
+def connect(pool: ClientPool, seconds: float | None, timeout: float | None) -> Connection:
+    """A new connection like those of this pool. The other arguments: see `options_of` and `Connection`."""
+    redis_connection: Any = pool.connection_class(**options_of(pool, seconds))
+    redis_connection.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
+    share_tls_context(pool, redis_connection)
+    errors = HandshakeErrors(redis_connection)
     try:
-        link.connect()
+        redis_connection.connect()
     except RedisError as error:
-        link.disconnect()
-        raise noted.ended() or error from error
+        redis_connection.disconnect()
+        raise errors.stop() or error from error
     except BaseException:
-        link.disconnect()
+        redis_connection.disconnect()
         raise
-    noted.ended()
-    return Wire(link, timeout)
+    errors.stop()
+    return Connection(redis_connection, timeout)

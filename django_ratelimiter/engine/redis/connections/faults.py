@@ -16,7 +16,7 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import MasterNotFoundError
 
 from ....exceptions import EngineUnavailable
@@ -67,7 +67,7 @@ _SENTENCES: Final = (
 _KNOWN: Final = tuple((re.compile(pattern), sentence) for pattern, sentence in _SENTENCES)
 
 #: Characters of an error's own text that are worth reading.
-_LONGEST: Final = 200
+_MAX_LENGTH: Final = 200
 #: redis-py puts its clients' `repr` in the text, several hundred characters for each Sentinel.
 _SENTINEL: Final = re.compile(r"\bhost=([^,]+),port=(\d+).*?> - (.*?)(?=, <redis|$)", re.DOTALL)
 
@@ -118,19 +118,19 @@ def sentence_of(error: Exception) -> str | None:
     return next((sentence for pattern, sentence in _KNOWN if pattern.search(text)), None)
 
 
-def explained(error: Any) -> str:
+def explain(error: Any) -> str:
     """An error's text for a log line: what is wrong in a sentence, then what the server or the client has said."""
     if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         return _of_sentinels(str(error))
     sentence = sentence_of(error)
     text = str(error)
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    text = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
     return text if sentence is None or sentence in text else f"{sentence} ({text})"
 
 
-def lost(error: Exception) -> LostError:
+def connection_error(error: Exception) -> RedisConnectionError:
     """What a call raises for which there was no connection to be had, for this reason."""
-    named = LostError(explained(error))
+    named = RedisConnectionError(explain(error))
     named.__cause__ = error
     return named
 
@@ -138,8 +138,8 @@ def lost(error: Exception) -> LostError:
 def _of_sentinels(text: str) -> str:
     """Which Sentinels were asked for a master, and why each could not tell."""
     head, _, rest = text.partition(" : ")
-    asked = [f"Sentinel {host}:{port}: {why[:_LONGEST]}" for host, port, why in _SENTINEL.findall(rest)]
-    return f"{head}. {'; '.join(asked)}" if asked else head[:_LONGEST]
+    asked = [f"Sentinel {host}:{port}: {why[:_MAX_LENGTH]}" for host, port, why in _SENTINEL.findall(rest)]
+    return f"{head}. {'; '.join(asked)}" if asked else head[:_MAX_LENGTH]
 
 
 def _text(error: Exception) -> str:
@@ -148,21 +148,21 @@ def _text(error: Exception) -> str:
     return f"{code} {error}" if code and not str(error).startswith(code) else str(error)
 
 
-class Noted:
+class HandshakeErrors:
     """The last error that a server has sent while redis-py greeted it, which passes some of them over."""
 
-    def __init__(self, link: Any) -> None:
+    def __init__(self, redis_connection: Any) -> None:
         self.error: Exception | None = None
-        self._parser, self._parse = link._parser, link._parser.parse_error
-        link._parser.parse_error = self._note
+        self._parser, self._parse = redis_connection._parser, redis_connection._parser.parse_error
+        redis_connection._parser.parse_error = self._record
 
-    def _note(self, text: str) -> Exception:
+    def _record(self, text: str) -> Exception:
         error: Exception = self._parse(text)
         if not is_refused(error):
             self.error = error
         return error
 
-    def ended(self) -> Exception | None:
+    def stop(self) -> Exception | None:
         """Note no more. What the server has said, if that tells what is wrong with it."""
         del self._parser.parse_error
         return self.error if self.error is not None and sentence_of(self.error) else None

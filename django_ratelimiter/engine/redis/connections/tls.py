@@ -11,53 +11,57 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, proxy
 
 #: Seconds after which certificates are read anew, for they are exchanged on disk before they expire.
-KEPT_SECONDS: Final = 60.0
+MAX_AGE: Final = 60.0
 
 
-class Contexts:
+class TLSContextCache:
     """The latest context of each pool. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
+        self._contexts: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
 
-    def of(self, pool: Any) -> Any:
+    def get(self, pool: Any) -> Any:
         """What was kept for connections of this pool, if it is new enough; else `None`."""
-        context, until = self._kept.get(pool, (None, 0.0))
+        context, until = self._contexts.get(pool, (None, 0.0))
         return context if self._clock() < until else None
 
-    def keep(self, pool: Any, context: Any) -> None:
+    def put(self, pool: Any, context: Any) -> None:
         """Keep what has just been made."""
-        self._kept[pool] = context, self._clock() + KEPT_SECONDS
+        self._contexts[pool] = context, self._clock() + MAX_AGE
 
-    def forget(self, pool: Any) -> None:
+    def discard(self, pool: Any) -> None:
         """Read the certificates anew for the next connection."""
-        self._kept.pop(pool, None)
+        self._contexts.pop(pool, None)
 
 
 #: Of the pools of threads.
-contexts: Final = Contexts()
+contexts: Final = TLSContextCache()
 
 
-def share(pool: Any, link: Any) -> None:
+def share_tls_context(pool: Any, redis_connection: Any) -> None:
     """Let a connection that is not connected yet use the context of an earlier one. For threads.
 
     Where OCSP is asked there is more to do, and redis-py does it.
     """
-    if not hasattr(link, "_wrap_socket_with_ssl") or link.ssl_validate_ocsp or link.ssl_validate_ocsp_stapled:
+    if (
+        not hasattr(redis_connection, "_wrap_socket_with_ssl")
+        or redis_connection.ssl_validate_ocsp
+        or redis_connection.ssl_validate_ocsp_stapled
+    ):
         return
-    make, weak = type(link)._wrap_socket_with_ssl, proxy(link)
+    make, weak = type(redis_connection)._wrap_socket_with_ssl, proxy(redis_connection)
 
     def wrap(sock: Any) -> Any:
-        context = contexts.of(pool)
+        context = contexts.get(pool)
         if context is None:
             wrapped = make(weak, sock)
-            contexts.keep(pool, wrapped.context)
+            contexts.put(pool, wrapped.context)
             return wrapped
         try:
             return context.wrap_socket(sock, server_hostname=weak.host)
         except OSError:
-            contexts.forget(pool)  # the server's certificate may be another now
+            contexts.discard(pool)  # the server's certificate may be another now
             raise
 
-    link._wrap_socket_with_ssl = wrap
+    redis_connection._wrap_socket_with_ssl = wrap

@@ -14,120 +14,120 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
 from .connection import connect
-from .faults import explained, is_outage, raise_if_broken
-from .greeting import Greeting
-from .pool import Stock
+from .faults import explain, is_outage, raise_if_broken
+from .handshake import Handshake
+from .pool import ConnectionPool
 
 
-class Links:
+class Transport:
     """Connections made as the client's pool makes them and kept between calls, one per thread at work.
 
     They stand beside the pool, not in it: the pool's `max_connections` is a promise to its other users.
 
     deadline: seconds that a decision may wait, with all that it has to wait for; a server that keeps failing is then
     not asked until a probe has succeeded. `None` = the client's own timeouts hold, and each call tries anew.
-    greeting, probe: as for Stock; without `probe`, the greeting's own.
+    handshake, probe: as for ConnectionPool; without `probe`, the handshake's own.
     """
 
     def __init__(
         self,
         client: Redis,
-        greeting: Greeting,
+        handshake: Handshake,
         deadline: float | None = None,
         probe: Callable[[], tuple[bytes, type]] | None = None,
     ) -> None:
         self._deadline = deadline
-        make = partial(connect, client.connection_pool, timeout=deadline)
-        self._new_stock = partial(Stock, make, greeting, probe or greeting.probe, deadline)
-        self._stock = self._new_stock()
-        self._at_end = finalize(self, self._stock.stop)
+        connect_new = partial(connect, client.connection_pool, timeout=deadline)
+        self._new_pool = partial(ConnectionPool, connect_new, handshake, probe or handshake.probe, deadline)
+        self._pool = self._new_pool()
+        self._finalizer = finalize(self, self._pool.close)
 
-    def ask(self, packed: bytes, until: float | None = None) -> list[Any]:
+    def call(self, packed: bytes, deadline_at: float | None = None) -> list[Any]:
         """Send one packed call of a script and read its reply, a list. A call whose reply was lost is not sent again.
 
-        until: monotonic seconds, where an earlier call for the same decision has used up some of the time.
+        deadline_at: monotonic seconds, where an earlier call for the same decision has used up some of the time.
         """
-        stock = self._stock
-        if stock.pid != getpid():
-            stock = self._after_fork()
-        if stock.breaker.is_open:
-            stock.see_to_probing()
-            raise EngineUnavailable(stock.breaker.why())
-        whole = until is None
-        if whole and self._deadline is not None:
-            until = monotonic() + self._deadline
+        pool = self._pool
+        if pool.pid != getpid():
+            pool = self._after_fork()
+        if pool.breaker.is_open:
+            pool.start_probing()
+            raise EngineUnavailable(pool.breaker.reason())
+        full_timeout = deadline_at is None
+        if full_timeout and self._deadline is not None:
+            deadline_at = monotonic() + self._deadline
         try:
-            wire = stock.take()
-            if wire is None:
-                wire, whole = stock.wait(until), until is None
+            connection = pool.try_acquire()
+            if connection is None:
+                connection, full_timeout = pool.acquire(deadline_at), deadline_at is None
             try:
-                reply = wire.ask(packed, until, whole=whole)
+                reply = connection.call(packed, deadline_at, full_timeout=full_timeout)
                 if type(reply) is not list:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = wire.ask_loading(packed, until, stock.forgetting)
+                        reply = connection.call_after_script_load(packed, deadline_at, pool.version_drop)
                     raise_if_broken(reply)
             except BaseException:  # whatever is unread on it would be taken for the next call's reply
-                wire.hang_up()
+                connection.close()
                 raise
         except (RedisError, OSError) as error:
-            stock.fail(error)
-            raise EngineUnavailable(f"Redis gave no decision: {explained(error)}") from error
-        stock.give_back(wire)
-        if stock.breaker.failures:
-            stock.breaker.succeed()
+            pool.report_failure(error)
+            raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
+        pool.release(connection)
+        if pool.breaker.failures:
+            pool.breaker.succeed()
         if type(reply) is not list:
-            raise EngineUnavailable(f"Redis gave no decision: {explained(reply)}") from reply
+            raise EngineUnavailable(f"Redis gave no decision: {explain(reply)}") from reply
         return reply
 
-    def burst(self, packed: bytes, replies: int) -> Generator[None, None, list[Any]]:
+    def pipeline(self, packed: bytes, replies: int) -> Generator[None, None, list[Any]]:
         """Send several calls at once, and in a second step read so many replies, which may be exceptions.
 
-        Each step may take the deadline. An outage raises as in `ask`, after the calls before and behind it were made.
+        Each step may take the deadline. An outage raises as in `call`, after the calls before and behind it were made.
         """
-        stock = self._stock if self._stock.pid == getpid() else self._after_fork()
-        if stock.breaker.is_open:
-            stock.see_to_probing()
-            raise EngineUnavailable(stock.breaker.why())
+        pool = self._pool if self._pool.pid == getpid() else self._after_fork()
+        if pool.breaker.is_open:
+            pool.start_probing()
+            raise EngineUnavailable(pool.breaker.reason())
         try:
-            wire = stock.take() or stock.wait(self._until())
+            connection = pool.try_acquire() or pool.acquire(self._deadline_from_now())
             try:
-                wire.send(packed)
+                connection.send(packed)
                 yield
-                found = wire.replies(replies, self._until())
-                for reply in found:
+                received = connection.read_replies(replies, self._deadline_from_now())
+                for reply in received:
                     if isinstance(reply, Exception) and is_outage(reply):
                         raise reply
             except BaseException:
-                wire.hang_up()
+                connection.close()
                 raise
         except (RedisError, OSError) as error:
-            stock.fail(error)
-            raise EngineUnavailable(f"Redis gave no decision: {explained(error)}") from error
-        stock.give_back(wire)
-        stock.breaker.succeed()
-        return found
+            pool.report_failure(error)
+            raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
+        pool.release(connection)
+        pool.breaker.succeed()
+        return received
 
     @property
     def is_open(self) -> bool:
         """Whether the server is not asked at present."""
-        return self._stock.breaker.is_open
+        return self._pool.breaker.is_open
 
-    def distrust(self) -> None:
+    def drop_idle(self) -> None:
         """Close what is idle: one of these connections has just given a reply that is none."""
-        self._stock.hang_up()
+        self._pool.close_idle()
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Nobody will ask this server any more: no thread is to probe it, nor anybody to know whether it is away."""
-        self._at_end()
-        self._stock.breaker.retire()
+        self._finalizer()
+        self._pool.breaker.retire()
 
-    def _until(self) -> float | None:
+    def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
-    def _after_fork(self) -> Stock:
+    def _after_fork(self) -> ConnectionPool:
         """Begin anew: sockets and thread belong to the parent."""
-        self._at_end.detach()
-        inherited, self._stock = self._stock, self._new_stock()
-        self._at_end = finalize(self, self._stock.stop)
-        inherited.hang_up()
-        return self._stock
+        self._finalizer.detach()
+        inherited, self._pool = self._pool, self._new_pool()
+        self._finalizer = finalize(self, self._pool.close)
+        inherited.close_idle()
+        return self._pool

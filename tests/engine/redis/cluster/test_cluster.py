@@ -15,8 +15,8 @@ import redis
 from redis.crc import key_slot
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules
-from django_ratelimiter.engine.redis import AsyncRedisEngine, ClusterOnDemand, RedisEngine
-from django_ratelimiter.engine.usage import Held
+from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.usage import UsageCarry
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, until
 from tests.engine.conftest import Blocking
@@ -27,7 +27,7 @@ FIVE = Limit(5, 86_400, "token_bucket")
 
 def charge(shard: int, limit: Limit = FIVE, **options: Any) -> Charge:
     """A charge that lies in a shard."""
-    planner = RedisEngine(ClusterOnDemand("redis://"))
+    planner = RedisEngine(LazyRedisCluster("redis://"))
     options.setdefault("usage", f"rule{shard}|")
     key = next(key for key in map(str, range(10_000)) if planner.shard_of(Charge(key, limit)) == shard)
     return Charge(key, limit, **options)
@@ -65,7 +65,7 @@ def cluster(running_cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def sync_engine(cluster: Cluster) -> Iterator[RedisEngine]:
-    client = ClusterOnDemand(cluster.urls[0])
+    client = LazyRedisCluster(cluster.urls[0])
     yield RedisEngine(client)
     client.close()
 
@@ -77,7 +77,7 @@ def engine(request: pytest.FixtureRequest, sync_engine: RedisEngine) -> Iterator
         yield sync_engine
         return
     loop = asyncio.new_event_loop()
-    twin = sync_engine.for_event_loops()
+    twin = sync_engine.to_async()
     assert twin
     blocking = Blocking(twin, loop)
     yield blocking
@@ -240,15 +240,15 @@ def test_calls_without_charges_go_round(engine: Any) -> None:
 def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
     sync_engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
-    nodes: Any = sync_engine._nodes
-    ask = nodes.ask
+    held = UsageCarry("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
+    nodes: Any = sync_engine._cluster
+    ask = nodes.call
 
     def lose(*call: Any) -> None:
         ask(*call)
         raise EngineUnavailable("the reply was lost") from TimeoutError()
 
-    monkeypatch.setattr(nodes, "ask", lose)
+    monkeypatch.setattr(nodes, "call", lose)
     with pytest.raises(EngineUnavailable):
         sync_engine.check([charge(3)], counts=held)
     monkeypatch.undo()
@@ -260,7 +260,7 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
 
 def test_they_are_if_a_later_shard_fails_that_call(cluster: Cluster, engine: Any, sync_engine: RedisEngine) -> None:
     """What the first one has spent and counted is taken back; but what it was told of others stays told."""
-    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
+    held = UsageCarry("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
     owner = cluster.owner("{rl:40}")
     owner.ask("CONFIG", "SET", "maxmemory", "1")
     try:
@@ -276,13 +276,13 @@ def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
     cluster: Cluster, engine: Any, sync_engine: RedisEngine
 ) -> None:
     """They may have arrived there, so that they can be sent to no other shard; the call they come with is decided."""
-    held = Held("an id", ((HOUR // 60_000_000, "held|\nA", 3),), shard=40)
+    held = UsageCarry("an id", ((HOUR // 60_000_000, "held|\nA", 3),), shard=40)
     owner = cluster.owner("{rl:40}")
     owner.ask("CONFIG", "SET", "maxmemory", "1")
     try:
         assert engine.check([charge(5)], counts=held)[0].remaining == 4
         assert held.shard == 40
-        refused = Held("another", ((HOUR // 60_000_000, "held|\nA", 2),))
+        refused = UsageCarry("another", ((HOUR // 60_000_000, "held|\nA", 2),))
         with pytest.raises(EngineUnavailable):
             engine.check([charge(40)], counts=refused)
         assert refused.shard is None, "it was refused, and may go anywhere"
@@ -298,7 +298,7 @@ def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
 def test_two_numbers_of_shards_cannot_be_used_at_once(cluster: Cluster, engine: Any, flushed: bool) -> None:
     """Half of their counters would be two. After a flush, who first publishes the rules again has it."""
     engine.check([charge(3)])
-    other: Any = RedisEngine(ClusterOnDemand(cluster.urls[1]), shards=32)
+    other: Any = RedisEngine(LazyRedisCluster(cluster.urls[1]), shards=32)
     if flushed:
         cluster.flush()
         other.publish(1)
@@ -308,10 +308,10 @@ def test_two_numbers_of_shards_cannot_be_used_at_once(cluster: Cluster, engine: 
     for _ in range(2):
         with pytest.raises(EngineUnavailable, match="another number of shards needs another namespace"):
             other.check([charge(3)])
-    assert RedisEngine(ClusterOnDemand(cluster.urls[1]), "other", shards=32).check([charge(3)])[0].allowed
+    assert RedisEngine(LazyRedisCluster(cluster.urls[1]), "other", shards=32).check([charge(3)])[0].allowed
 
 
-# Nodes
+# Nodes of the cluster
 
 
 def test_every_key_of_a_shard_has_its_tag(cluster: Cluster, sync_engine: RedisEngine) -> None:
@@ -444,7 +444,7 @@ def test_a_cluster_that_comes_back_is_found_by_itself() -> None:
     with Cluster(masters=1, replicas=0) as cluster:
         for server in cluster.servers:
             server.kill()
-        engine = RedisEngine(ClusterOnDemand(cluster.urls[0]), deadline=0.05)
+        engine = RedisEngine(LazyRedisCluster(cluster.urls[0]), deadline=0.05)
         for _ in range(3):
             with pytest.raises(EngineUnavailable, match="No node of the cluster can say"):
                 engine.check([charge(3)])
@@ -457,7 +457,7 @@ def test_a_cluster_that_comes_back_is_found_by_itself() -> None:
 @pytest.mark.parametrize("url", ["redis://127.0.0.1/1", "unix:///tmp/a.sock"])
 def test_a_cluster_has_one_database_and_no_socket_file(url: str) -> None:
     with pytest.raises(ValueError, match=r"database 0 only|host and port"):
-        ClusterOnDemand(url)
+        LazyRedisCluster(url)
 
 
 def test_clients_that_connect_at_once_and_those_for_event_loops_will_do(cluster: Cluster) -> None:

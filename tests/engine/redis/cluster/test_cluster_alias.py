@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from django_ratelimiter import redis_cluster
 from django_ratelimiter.backend import get_async_engine, get_engine
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.local.engine import Approximate
+from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import HOST, free_port
 from tests.clusters import Cluster
@@ -46,7 +46,7 @@ def test_an_alias_gives_the_engine_its_cluster(running_cluster: Cluster) -> None
     servers = [(HOST, server.port) for server in running_cluster.servers[:2]]
     with alias(f"redis://{HOST}:{free_port()}", STARTUP_NODES=servers):
         engine = get_engine()
-        assert isinstance(engine, Approximate)
+        assert isinstance(engine, LocalFirstEngine)
         assert isinstance(engine.engine, RedisEngine)
         assert (engine.shards, engine.check([CHARGE])[0].remaining) == (16, 4)
         twin = get_async_engine()

@@ -12,8 +12,8 @@ from zlib import crc32
 import pytest
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.breaker import MOST_FAILURES
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.breaker import MAX_FAILURES
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, until
 from tests.engine.conftest import Blocking
@@ -31,7 +31,7 @@ class Far:
             server.port: stack.enter_context(SlowProxy(server.port, ROUND_TRIP / 2)) for server in cluster.servers
         }
         self._ports = {port: urlsplit(proxy.url).port or 0 for port, proxy in self.proxies.items()}
-        self.client = ClusterOnDemand(
+        self.client = LazyRedisCluster(
             f"redis://{HOST}:{self._ports[cluster.masters[0].port]}",
             address_remap=lambda address: (address[0], self._ports.get(address[1], address[1])),
         )
@@ -76,7 +76,7 @@ def engine(request: pytest.FixtureRequest, far: Far) -> Iterator[Any]:
     engine: Any = RedisEngine(far.client, deadline=DEADLINE)
     loop = asyncio.new_event_loop()
     if request.param == "event loops":
-        engine = Blocking(engine.for_event_loops(), loop)
+        engine = Blocking(engine.to_async(), loop)
     until(lambda: publishes(engine, 1), "it publishes")
     yield engine
     if request.param == "event loops":
@@ -134,7 +134,7 @@ def test_no_shard_is_asked_in_vain_if_the_node_of_a_later_one_is_known_to_be_awa
     near, hung = far.owner(9), far.owner(40)
     assert near is not hung
     hung.silent = True
-    for _ in range(MOST_FAILURES):
+    for _ in range(MAX_FAILURES):
         assert not answers(engine, last)
     before = near.script_turns
     with pytest.raises(EngineUnavailable, match="not asked at present"):
@@ -150,7 +150,7 @@ def test_a_task_that_is_cancelled_between_two_shards_leaves_nothing_spent(far: F
     """But for what the shard has done that was being asked."""
     first, last = charge(9), charge(40)
     near, hung = far.owner(9), far.owner(40)
-    twin = RedisEngine(far.client, deadline=30.0).for_event_loops()
+    twin = RedisEngine(far.client, deadline=30.0).to_async()
     assert twin is not None
 
     async def reach(proxy: SlowProxy, turns: int) -> None:
@@ -179,10 +179,10 @@ def test_a_task_that_is_cancelled_while_shards_give_back_has_all_of_them_do_so(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charges = [charge(shard) for shard in (9, 20, 40)]
-    twin = RedisEngine(far.client, deadline=30.0).for_event_loops()
+    twin = RedisEngine(far.client, deadline=30.0).to_async()
     assert twin is not None
-    assert twin._nodes is not None
-    ask = twin._nodes.ask
+    assert twin._cluster is not None
+    ask = twin._cluster.call
     turns: list[int] = []
 
     async def asking(shard: int, *arguments: Any) -> Any:
@@ -197,7 +197,7 @@ def test_a_task_that_is_cancelled_while_shards_give_back_has_all_of_them_do_so(
 
     async def use() -> list[int]:
         await twin.peek(charges)
-        monkeypatch.setattr(twin._nodes, "ask", asking)
+        monkeypatch.setattr(twin._cluster, "call", asking)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(twin.check(charges))
         monkeypatch.undo()

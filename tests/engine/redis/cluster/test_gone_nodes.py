@@ -11,13 +11,13 @@ from weakref import WeakValueDictionary
 import pytest
 
 from django_ratelimiter.engine import EngineUnavailable, breaker
-from django_ratelimiter.engine.breaker import MOST_FAILURES, open_breakers, when_switched
-from django_ratelimiter.engine.redis.cluster.nodes import AsyncNodes, Nodes
+from django_ratelimiter.engine.breaker import MAX_FAILURES, on_state_change, open_breakers
+from django_ratelimiter.engine.redis.cluster.nodes import AsyncClusterTransport, ClusterTransport
 from django_ratelimiter.engine.redis.connections import pool
-from django_ratelimiter.engine.redis.connections.clients import Access, Address
+from django_ratelimiter.engine.redis.connections.clients import Address, ClientFactory
 from django_ratelimiter.engine.redis.connections.connection import PING
-from django_ratelimiter.engine.redis.connections.greeting import Greeting
-from django_ratelimiter.engine.redis.protocol import Planner
+from django_ratelimiter.engine.redis.connections.handshake import Handshake
+from django_ratelimiter.engine.redis.protocol import CallEncoder
 from example_project.redis_server import HOST, free_port
 from tests.clusters import until
 
@@ -34,7 +34,7 @@ class OneNode:
         self.at = HOST, free_port()
 
     @property
-    def in_use(self) -> set[Address]:
+    def addresses_in_use(self) -> set[Address]:
         return {self.at}
 
     def known_address(self, shard: int) -> Address:
@@ -51,15 +51,15 @@ class OneNode:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many servers of this test were known to be away, whenever that has changed."""
     monkeypatch.setattr(breaker, "_breakers", WeakValueDictionary())
-    monkeypatch.setattr(breaker, "_switched", [])
+    monkeypatch.setattr(breaker, "_state_listeners", [])
     numbers: list[int] = []
-    when_switched(lambda: numbers.append(open_breakers()))
+    on_state_change(lambda: numbers.append(open_breakers()))
     return numbers
 
 
 def lose(ask: Callable[[], Any], cluster: Any) -> None:
     """Ask a node until it is not asked any more, then another one that has taken over."""
-    for _ in range(MOST_FAILURES):
+    for _ in range(MAX_FAILURES):
         with pytest.raises(EngineUnavailable):
             ask()
     cluster.replace()
@@ -71,8 +71,8 @@ def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.Monke
     """Nor is it counted among those that are away."""
     monkeypatch.setattr(pool, "Thread", lambda **options: threading.Thread(**options | {"name": "of this test"}))
     cluster: Any = OneNode()
-    nodes = Nodes(Access((), {}), cluster, Greeting(Planner("rl")), deadline=0.2)
-    lose(lambda: nodes.ask(0, PING), cluster)
+    nodes = ClusterTransport(ClientFactory((), {}), cluster, Handshake(CallEncoder("rl")), deadline=0.2)
+    lose(lambda: nodes.call(0, PING), cluster)
     assert told == [1, 0]
     until(lambda: not [each for each in threading.enumerate() if each.name == "of this test"], "it has ended")
 
@@ -80,8 +80,10 @@ def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.Monke
 def test_no_task_goes_on_probing_it(told: list[int]) -> None:
     cluster: Any = OneNode()
     with asyncio.Runner() as runner:
-        nodes = AsyncNodes(Access((), {}), cluster, Greeting(Planner("rl")), most=1, deadline=0.2)
-        lose(lambda: runner.run(nodes.ask(0, PING)), cluster)
+        nodes = AsyncClusterTransport(
+            ClientFactory((), {}), cluster, Handshake(CallEncoder("rl")), max_connections=1, deadline=0.2
+        )
+        lose(lambda: runner.run(nodes.call(0, PING)), cluster)
         assert told == [1, 0]
 
         async def all_others_end() -> None:

@@ -9,7 +9,7 @@ import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.protocol import Mode, Planner
+from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 from django_ratelimiter.engine.usage import in_order, shard_of
 from tests.engine.hits import CASES, limit_of
 from tests.engine.redis.test_usage_counts import FIRST, LATER, collected
@@ -27,19 +27,19 @@ def engine(redis_client: redis.Redis) -> RedisEngine:
 
 
 def test_a_charge_lies_in_the_shard_of_its_partition() -> None:
-    planner = Planner("ns", shards=64)
+    planner = CallEncoder("ns", shards=64)
     for text in ("", "a", "user:42", "ключ"):
         assert planner.shard_of(Charge("key", FIVE, partition=text)) == crc32(text.encode()) % 64
         assert planner.shard_of(Charge(text, FIVE)) == crc32(text.encode()) % 64
     shards = {planner.shard_of(Charge(f"key{number}", FIVE)) for number in range(1_000)}
     assert shards == set(range(64))
-    assert Planner("ns").shard_of(Charge("a", FIVE)) == 0
+    assert CallEncoder("ns").shard_of(Charge("a", FIVE)) == 0
 
 
 def test_all_keys_of_a_call_stand_under_the_tag_of_its_shard() -> None:
-    planner, charge = Planner("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
+    planner, charge = CallEncoder("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
     shard = planner.shard_of(charge)
-    packed = planner._packed(Mode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
+    packed = planner.encode(ScriptMode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
     assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "minutes", "key"])
     assert b"{ns:%d}:version\r\n" % shard in packed
     assert b"{ns:%d}:key:f60\r\n" % shard in packed
@@ -55,7 +55,7 @@ def test_a_batch_names_its_shard_unless_it_is_the_first() -> None:
 
 
 def undo(engine: RedisEngine, verdicts: list[Verdict]) -> None:
-    engine._links.ask(engine._undoing(verdicts))
+    engine._transport.call(engine.encode_undo(verdicts))
 
 
 def states(client: redis.Redis, charges: list[Charge]) -> list[int]:

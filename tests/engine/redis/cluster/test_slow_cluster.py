@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import HOST
 from tests.clusters import Cluster
 from tests.engine.slow import SlowProxy
@@ -21,7 +21,7 @@ DAY = Charge("key", Limit(1_000, 86_400, "token_bucket"))
 
 
 @pytest.fixture
-def client(running_cluster: Cluster) -> Iterator[ClusterOnDemand]:
+def client(running_cluster: Cluster) -> Iterator[LazyRedisCluster]:
     """A client that reaches every server through a slow network."""
     running_cluster.flush()
     with ExitStack() as stack:
@@ -30,7 +30,7 @@ def client(running_cluster: Cluster) -> Iterator[ClusterOnDemand]:
             for server in running_cluster.servers
         }
         ports = {port: urlsplit(proxy.url).port or 0 for port, proxy in proxies.items()}
-        client = ClusterOnDemand(
+        client = LazyRedisCluster(
             f"redis://{HOST}:{ports[running_cluster.masters[0].port]}",
             address_remap=lambda address: (address[0], ports.get(address[1], address[1])),
         )
@@ -39,10 +39,10 @@ def client(running_cluster: Cluster) -> Iterator[ClusterOnDemand]:
 
 
 @pytest.mark.parametrize("on_an_event_loop", [False, True])
-def test_rules_are_published(client: ClusterOnDemand, on_an_event_loop: bool) -> None:
+def test_rules_are_published(client: LazyRedisCluster, on_an_event_loop: bool) -> None:
     """To ask who serves what, and whether all agree on it, takes longer than a decision may wait."""
     engine = RedisEngine(client, deadline=DEADLINE)
-    twin = engine.for_event_loops()
+    twin = engine.to_async()
     assert twin is not None
 
     async def publish() -> None:

@@ -12,9 +12,9 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.breaker import MOST_FAILURES
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
-from django_ratelimiter.engine.redis.connections.greeting import Greeting
+from django_ratelimiter.engine.breaker import MAX_FAILURES
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis.connections.handshake import Handshake
 from example_project.redis_server import free_port
 from tests.clusters import Cluster, until
 from tests.engine.conftest import Blocking
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(params=["threads", "event loops"])
 def engine(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Any]:
     with ExitStack() as stack:
-        client = ClusterOnDemand(cluster.urls[0])
+        client = LazyRedisCluster(cluster.urls[0])
         stack.callback(client.close)
         engine = RedisEngine(client, shards=SHARDS, deadline=20.0)
         if request.param == "threads":
@@ -43,7 +43,7 @@ def engine(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Any]:
             return
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
-        blocking = Blocking(engine.for_event_loops(), loop)
+        blocking = Blocking(engine.to_async(), loop)
         stack.callback(blocking.aclose)
         yield blocking
 
@@ -74,12 +74,12 @@ def test_a_slot_that_is_lost_meanwhile_does_not_open_the_breaker(engine: Any) ->
     """The process still takes the node for the one that serves it."""
     charges = one_of_each_shard(engine)
     until(lambda: is_decided(engine, charges[0]), "the process knows the cluster")
-    nodes = getattr(engine, "_engine", engine)._nodes
+    nodes = getattr(engine, "_engine", engine)._cluster
     topology = nodes._topology
     neighbour = next(shard for shard in charges if shard != UNSERVED)
-    topology.doubt = lambda address=None: None
+    topology.refresh_soon = lambda address=None: None
     topology._addresses[UNSERVED] = topology._addresses[neighbour]
-    for _ in range(2 * MOST_FAILURES):
+    for _ in range(2 * MAX_FAILURES):
         with pytest.raises(EngineUnavailable, match="not served"):
             engine.check([charges[UNSERVED]])
     assert not nodes.is_down(neighbour)
@@ -97,9 +97,9 @@ ELSEWHERE = [
 @pytest.mark.parametrize("error", ELSEWHERE, ids=lambda error: type(error).__name__)
 def test_a_new_connection_is_of_use_though_one_shard_is_elsewhere(error: Exception) -> None:
     """When it asks for the run, and when it drops the version: the slot may go between the two."""
-    client = ClusterOnDemand(f"redis://127.0.0.1:{free_port()}")
-    greeting = Greeting(RedisEngine(client, shards=SHARDS))
-    steps = greeting.steps()
+    client = LazyRedisCluster(f"redis://127.0.0.1:{free_port()}")
+    handshake = Handshake(RedisEngine(client, shards=SHARDS))
+    steps = handshake.steps()
     next(steps)
     about = [b"run_id:abc\r\n", b"master_replid:def\r\n", [1]]
     burst = steps.send([*about, *(error if shard == UNSERVED else b"older" for shard in range(SHARDS))])
@@ -111,8 +111,8 @@ def test_a_new_connection_is_of_use_though_one_shard_is_elsewhere(error: Excepti
 
 
 def test_a_node_whose_cluster_is_down_is_of_no_use() -> None:
-    client = ClusterOnDemand(f"redis://127.0.0.1:{free_port()}")
-    steps = Greeting(RedisEngine(client, shards=SHARDS)).steps()
+    client = LazyRedisCluster(f"redis://127.0.0.1:{free_port()}")
+    steps = Handshake(RedisEngine(client, shards=SHARDS)).steps()
     next(steps)
     with pytest.raises(ClusterDownError):
         steps.send([b"", b"", [1], *([ClusterDownError("The cluster is down")] * SHARDS)])

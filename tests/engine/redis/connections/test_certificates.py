@@ -10,7 +10,7 @@ import redis.asyncio
 from redis.connection import SSLConnection
 
 from django_ratelimiter.engine.redis.connections import tls
-from django_ratelimiter.engine.redis.connections.tls import KEPT_SECONDS, Contexts, share
+from django_ratelimiter.engine.redis.connections.tls import MAX_AGE, TLSContextCache, share_tls_context
 
 
 class Context:
@@ -49,13 +49,13 @@ class Pool:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the clock shows."""
     seconds = [0.0]
-    monkeypatch.setattr(tls, "contexts", Contexts(lambda: seconds[0]))
+    monkeypatch.setattr(tls, "contexts", TLSContextCache(lambda: seconds[0]))
     return seconds
 
 
 def wrapped(pool: Pool, host: str = "a") -> Any:
     link = Link(host)
-    share(pool, link)
+    share_tls_context(pool, link)
     return link._wrap_socket_with_ssl(None)
 
 
@@ -70,7 +70,7 @@ def test_connections_of_one_pool_share_what_was_read(now: list[float]) -> None:
 def test_it_is_read_anew_after_a_while(now: list[float]) -> None:
     pool = Pool()
     first = wrapped(pool)
-    now[0] = KEPT_SECONDS
+    now[0] = MAX_AGE
     assert wrapped(pool).context is not first.context
 
 
@@ -86,12 +86,12 @@ def test_it_is_read_anew_after_a_failure(now: list[float]) -> None:
 def test_where_ocsp_is_asked_nothing_is_shared(now: list[float]) -> None:
     pool, link = Pool(), Link("a")
     link.ssl_validate_ocsp = True
-    share(pool, link)
+    share_tls_context(pool, link)
     assert "_wrap_socket_with_ssl" not in vars(link)
 
 
 def test_redis_py_is_as_we_take_it_to_be() -> None:
     link = SSLConnection(host="a")
-    share(Pool(), link)
+    share_tls_context(Pool(), link)
     assert "_wrap_socket_with_ssl" in vars(link)
     assert redis.asyncio.SSLConnection(host="a").ssl_context.get()

@@ -70,7 +70,7 @@ def test_the_master_is_asked_in_threads_and_on_several_event_loops(watched: Watc
     client = Sentinel(watched.addresses, socket_timeout=10).master_for(watched.name)
     engine = RedisEngine(client)
     assert engine.check([CHARGE])[0].remaining == 4
-    twin = engine.for_event_loops()
+    twin = engine.to_async()
     assert twin
     for left in ([3, 2], [1, 0]):
         assert asyncio.run(ask_both(twin, master)) == left

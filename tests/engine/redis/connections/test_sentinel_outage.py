@@ -15,7 +15,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.breaker import MOST_FAILURES
+from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import HOST, free_port
 
@@ -40,11 +40,11 @@ def in_threads(addresses: list[tuple[str, int]]) -> list[str]:
     client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
     engine = RedisEngine(client, deadline=20.0)
     found = []
-    for ask in [lambda: engine.check([DAY])] * (MOST_FAILURES + 1) + [engine.take_usage]:
+    for ask in [lambda: engine.check([DAY])] * (MAX_FAILURES + 1) + [engine.take_usage]:
         with pytest.raises(EngineUnavailable) as caught:
             ask()
         found.append(str(caught.value))
-    engine._links.abandon()
+    engine._transport.close()
     client.close()
     return found
 
@@ -54,7 +54,7 @@ def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
         sentinel = AsyncSentinel(addresses, sentinel_kwargs={"retry": AsyncRetry(NoBackoff(), 0)})
         client = sentinel.master_for("mymaster")
         engine, found = AsyncRedisEngine(client, deadline=20.0), []
-        for _ in range(MOST_FAILURES + 1):
+        for _ in range(MAX_FAILURES + 1):
             with pytest.raises(EngineUnavailable) as caught:
                 await engine.check([DAY])
             found.append(str(caught.value))
@@ -68,11 +68,11 @@ def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
 
 def by_the_twin(addresses: list[tuple[str, int]]) -> list[str]:
     client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
-    twin: Any = RedisEngine(client, deadline=20.0).for_event_loops()
+    twin: Any = RedisEngine(client, deadline=20.0).to_async()
 
     async def use() -> list[str]:
         found = []
-        for _ in range(MOST_FAILURES + 1):
+        for _ in range(MAX_FAILURES + 1):
             with pytest.raises(EngineUnavailable) as caught:
                 await twin.check([DAY])
             found.append(str(caught.value))

@@ -18,7 +18,7 @@ from example_project.redis_server import RedisServer, free_port
 from tests.engine.slow import SlowProxy
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
-#: A round trip, a deadline that it fits, and a busy machine besides; greeting the server takes several.
+#: A round trip, a deadline that it fits, and a busy machine besides; handshake the server takes several.
 ROUND_TRIP, DEADLINE = 0.1, 0.19
 SECONDS = 20.0
 
@@ -75,14 +75,14 @@ def test_a_call_that_gets_a_connection_too_late_leaves_it_to_others(proxy: SlowP
     with redis.Redis.from_url(proxy.url) as client:
         engine = RedisEngine(client, deadline=DEADLINE)
         until(lambda: admits(engine))
-        stock, before = engine._links._stock, spent(server)
-        wire = stock.take()
-        assert wire is not None
+        pool, before = engine._transport._pool, spent(server)
+        connection = pool.try_acquire()
+        assert connection is not None
         began = time.monotonic()
-        stock.give_back(wire)
+        pool.release(connection)
         with pytest.raises(redis.TimeoutError):
-            stock.wait(began + ROUND_TRIP * 0.9)
-        assert stock.take() is wire
+            pool.acquire(began + ROUND_TRIP * 0.9)
+        assert pool.try_acquire() is connection
         assert spent(server) == before
 
 

@@ -13,8 +13,8 @@ import redis
 from redis.sentinel import Sentinel
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.redis import ClusterOnDemand, RedisEngine
-from django_ratelimiter.engine.redis.connections.clients import asynchronous
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis.connections.clients import async_client_of
 from example_project.redis_server import HOST, ServerError, find_binary
 from tests.clusters import Cluster, ServerWith
 
@@ -68,7 +68,7 @@ def trusting(certificates: Path) -> dict[str, Any]:
 
 def remaining_in_both(engine: RedisEngine) -> list[int]:
     """What remains after a call in this thread and one on an event loop."""
-    twin: Any = engine.for_event_loops()
+    twin: Any = engine.to_async()
 
     async def check() -> int:
         try:
@@ -87,7 +87,7 @@ def test_one_server(encrypting: dict[str, Any], trusting: dict[str, Any], certif
         misled = {**trusting, "ssl_ca_certs": str(certificates / "other-ca.pem")}
         for wrong in ({}, misled, {"ssl_ca_certs": trusting["ssl_ca_certs"]}):
             with redis.Redis.from_url(url, **wrong) as client:
-                twin: Any = RedisEngine(client, deadline=2).for_event_loops()
+                twin: Any = RedisEngine(client, deadline=2).to_async()
                 with pytest.raises(EngineUnavailable):
                     RedisEngine(client, deadline=2).check([CHARGE])
                 with pytest.raises(EngineUnavailable):
@@ -97,7 +97,7 @@ def test_one_server(encrypting: dict[str, Any], trusting: dict[str, Any], certif
 def test_a_cluster(encrypting: dict[str, Any], trusting: dict[str, Any]) -> None:
     """Its nodes name each other by their ports for TLS to whoever asks by TLS."""
     with Cluster(2, 0, "tls-port", tls_cluster="yes", **encrypting) as cluster:
-        client = ClusterOnDemand(f"rediss://{HOST}:{cluster.servers[0].ports[2]}", **trusting)
+        client = LazyRedisCluster(f"rediss://{HOST}:{cluster.servers[0].ports[2]}", **trusting)
         engine = RedisEngine(client, deadline=2)
         assert remaining_in_both(engine) == [4, 3]
         engine.publish(1)
@@ -108,7 +108,7 @@ def test_a_cluster(encrypting: dict[str, Any], trusting: dict[str, Any]) -> None
 def test_the_master_that_sentinels_name() -> None:
     """The options go to event loops as well."""
     client = Sentinel([(HOST, 1)]).master_for("name", ssl=True, ssl_ca_certs="ca.pem", username="limiter")
-    twin: Any = asynchronous(client)
+    twin: Any = async_client_of(client)
     link = twin.connection_pool.connection_class(**twin.connection_pool.connection_kwargs)
     assert isinstance(link, redis.asyncio.connection.SSLConnection)
     assert (link.username, link.ssl_context.ca_certs, link.ssl_context.check_hostname) == ("limiter", "ca.pem", True)

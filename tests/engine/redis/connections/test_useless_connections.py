@@ -19,10 +19,10 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.breaker import MOST_FAILURES
+from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from django_ratelimiter.engine.redis.connections.async_pool import AsyncStock
-from django_ratelimiter.engine.redis.connections.pool import Stock
+from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
+from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from example_project.redis_server import HOST, find_binary, free_port
 from tests.clusters import ServerWith
 from tests.engine.answering import Answering
@@ -78,13 +78,13 @@ def server(binary: Path) -> Iterator[ServerWith]:
 def waited(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often calls have waited for a connection."""
     counts: Counter[str] = Counter()
-    for stock in (Stock, AsyncStock):
+    for pool in (ConnectionPool, AsyncConnectionPool):
 
-        def counting(self: Any, until: Any, wait: Callable[..., Any] = stock.wait) -> Any:
+        def counting(self: Any, until: Any, wait: Callable[..., Any] = pool.acquire) -> Any:
             counts["waits"] += 1
             return wait(self, until)
 
-        monkeypatch.setattr(stock, "wait", counting)
+        monkeypatch.setattr(pool, "acquire", counting)
     return counts
 
 
@@ -117,16 +117,16 @@ def admits(engine: Any) -> bool:
         return False
 
 
-def links_of(engine: Any) -> Any:
-    return (engine._engine if isinstance(engine, Blocking) else engine)._links
+def transport_of(engine: Any) -> Any:
+    return (engine._engine if isinstance(engine, Blocking) else engine)._transport
 
 
 def assert_nobody_waits(engine: Any, waited: Counter[str], says: str, logged: pytest.LogCaptureFixture) -> None:
     """After so many calls that failed, none for their deadline."""
-    for _ in range(MOST_FAILURES):
+    for _ in range(MAX_FAILURES):
         with pytest.raises(EngineUnavailable):
             engine.check([DAY])
-    assert links_of(engine).is_open
+    assert transport_of(engine).is_open
     waited.clear()
     for _ in range(20):
         with pytest.raises(EngineUnavailable, match=says):
@@ -157,18 +157,18 @@ def test_a_server_that_is_of_no_use(
         for command in ends:
             control.execute_command(*(word.strip("'") for word in command.split()))
         wait_until(lambda: admits(engine))
-        assert not links_of(engine).is_open
+        assert not transport_of(engine).is_open
 
 
 def is_sound(engine: Any) -> bool:
     """Whether a connection from before could still be taken for one."""
     if isinstance(engine, Blocking):
         engine.rests()
-        return any(wire.is_sound for kept in links_of(engine)._loops.values() for wire in kept._idle)
-    return any(wire.is_sound() for wire in links_of(engine)._stock.idle)
+        return any(connection.is_usable for pool in transport_of(engine)._pools.values() for connection in pool._idle)
+    return any(connection.is_usable() for connection in transport_of(engine)._pool.idle)
 
 
-#: What a server says to each of these commands, "" to the greeting; and what the log says of it.
+#: What a server says to each of these commands, "" to the handshake; and what the log says of it.
 ANSWERS: dict[str, tuple[dict[str, bytes], str]] = {
     "protected mode": (
         {"": b"-DENIED Redis is running in protected mode because it is enabled.\r\n"},
@@ -219,8 +219,8 @@ def test_a_fault_of_one_call_alone_does_not_keep_the_others_from_redis(
     assert admits(engine)
     other = DAY._replace(key="other")
     server.ask("RPUSH", "{rl:0}:other" + DAY.limit.tag, "a")
-    for _ in range(2 * MOST_FAILURES):
+    for _ in range(2 * MAX_FAILURES):
         with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
             engine.check([other])
-    assert not links_of(engine).is_open
+    assert not transport_of(engine).is_open
     assert admits(engine)

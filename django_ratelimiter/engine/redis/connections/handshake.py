@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from ...base import Charge
 from ...limits import Algorithm, Limit
-from ..protocol import Mode, Planner
+from ..protocol import CallEncoder, ScriptMode
 from ..scripts import CHECK_SHA
-from .connection import LOAD, PING, Burst, packed
+from .connection import LOAD, PING, Pipeline, packed
 from .faults import is_elsewhere, is_outage, is_refused
 
 #: What a server is asked to decide to see whether it can: what a request would be, and soon forgotten.
@@ -28,30 +28,30 @@ _ABOUT_IT: Final = packed("INFO", "server") + packed("INFO", "replication") + pa
 _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 
 
-class Greeting:
+class Handshake:
     """What is said on new connections to the servers of these shards.
 
     forgetting: what drops the version of every shard, to be sent before the script is loaded to a server without it.
     """
 
-    def __init__(self, planner: Planner) -> None:
-        shards = range(planner.shards)
-        self._versions = [planner._version_key(shard) for shard in shards]
-        self._runs = [f"{planner._prefix(shard)}run" for shard in shards]
-        at = planner._time_to_send()
+    def __init__(self, encoder: CallEncoder) -> None:
+        shards = range(encoder.shards)
+        self._versions = [encoder.version_key(shard) for shard in shards]
+        self._runs = [f"{encoder._prefix(shard)}run" for shard in shards]
+        at = encoder.time_to_send()
         self._probes = [
-            planner._packed(Mode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
+            encoder.encode(ScriptMode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
         ]
-        self._asking = Burst(_ABOUT_IT + b"".join(packed("GET", run) for run in self._runs), 3 + planner.shards)
-        self.forgetting = Burst(b"".join(packed("DEL", version) for version in self._versions), planner.shards)
+        self._questions = Pipeline(_ABOUT_IT + b"".join(packed("GET", run) for run in self._runs), 3 + encoder.shards)
+        self.version_drop = Pipeline(b"".join(packed("DEL", version) for version in self._versions), encoder.shards)
 
-    def steps(self) -> Generator[Burst, list[Any], None]:
+    def steps(self) -> Generator[Pipeline, list[Any], None]:
         """What is to be sent, step by step, each to be answered with its replies; raises what makes it useless."""
-        server, replication, scripts, *held = yield self._asking
-        run, is_lost = _run_of(_told(server), _told(replication)), _told(scripts) == [0]
+        server, replication, scripts, *held = yield self._questions
+        run, is_lost = _run_of(_checked(server), _checked(replication)), _checked(scripts) == [0]
         sent: list[bytes] = []
         for version, name, known in zip(self._versions, self._runs, held, strict=True):
-            if is_elsewhere(_told(known)):
+            if is_elsewhere(_checked(known)):
                 continue
             if is_lost or (run and known and known != run):
                 sent.append(packed("DEL", version))
@@ -60,7 +60,7 @@ class Greeting:
         if is_lost:
             sent.append(LOAD)
         if sent:
-            for reply in (yield Burst(b"".join(sent), len(sent))):
+            for reply in (yield Pipeline(b"".join(sent), len(sent))):
                 if isinstance(reply, Exception) and is_outage(reply):
                     raise reply
 
@@ -72,7 +72,7 @@ class Greeting:
         return (PING, bytes) if shard is None else (self._probes[shard], list)
 
 
-def _told(reply: Any) -> Any:
+def _checked(reply: Any) -> Any:
     """A reply, or the error that says that this server does not tell that. Raises what is wrong with it besides."""
     if isinstance(reply, Exception) and is_outage(reply) and not is_refused(reply):
         raise reply

@@ -12,9 +12,14 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit, StaleRules
-from django_ratelimiter.engine.redis import AsyncRedisEngine, ClusterOnDemand, RedisEngine
-from django_ratelimiter.engine.redis.connections.async_connection import AsyncWire
-from django_ratelimiter.engine.redis.connections.connection import FORGETTING_SECONDS, Burst, Forgetting, Wire
+from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis.connections.async_connection import AsyncConnection
+from django_ratelimiter.engine.redis.connections.connection import (
+    VERSION_DROP_INTERVAL,
+    Connection,
+    Pipeline,
+    VersionDrop,
+)
 from django_ratelimiter.engine.redis.scripts import CHECK_SHA
 from example_project.redis_server import HOST, free_port
 from tests.clusters import Cluster, ServerWith, until
@@ -118,31 +123,31 @@ def test_a_server_that_keeps_no_script_is_decided_on_once_its_version_is_publish
     now = [0.0]
     engine = make(server)
     set_clock(engine, lambda: now[0])
-    for wire in (Wire, AsyncWire):
+    for connection in (Connection, AsyncConnection):
 
-        def forgetful(self: Any, *args: Any, ask: Any = wire.ask, **options: Any) -> Any:
+        def forgetful(self: Any, *args: Any, ask: Any = connection.call, **options: Any) -> Any:
             server.ask("SCRIPT", "FLUSH")
             return ask(self, *args, **options)
 
-        monkeypatch.setattr(wire, "ask", forgetful)
+        monkeypatch.setattr(connection, "call", forgetful)
     for _ in range(3):
         assert is_told_of_none(engine), "it may have lost more than the script"
         engine.publish(1)
         assert not any(is_told_of_none(engine) for _ in range(3))
-        now[0] += FORGETTING_SECONDS
+        now[0] += VERSION_DROP_INTERVAL
 
 
 def test_what_was_not_answered_has_forgotten_nothing() -> None:
-    forgetting = Forgetting(Burst(b"DEL", 1), clock=lambda: 5.0)
-    sent = forgetting.due()
-    assert sent.replies == forgetting.due().replies == 1
-    forgetting.answered(sent)
-    assert forgetting.due() == (b"", 0)
+    version_drop = VersionDrop(Pipeline(b"DEL", 1), clock=lambda: 5.0)
+    sent = version_drop.due_commands()
+    assert sent.replies == version_drop.due_commands().replies == 1
+    version_drop.mark_sent(sent)
+    assert version_drop.due_commands() == (b"", 0)
 
 
 def set_clock(engine: Any, clock: Callable[[], float]) -> None:
-    links = getattr(engine, "_engine", engine)._links
-    getattr(links, "_stock", links).forgetting.clock = clock
+    transport = getattr(engine, "_engine", engine)._transport
+    getattr(transport, "_pool", transport).version_drop.clock = clock
 
 
 @pytest.mark.parametrize("refused", [["-info"], ["-script|exists"], ["-info", "-script|exists"]])
@@ -180,7 +185,7 @@ def test_only_new_connections_ask(server: ServerWith, make: Make) -> None:
 
 def test_a_node_of_a_cluster_that_has_lost_its_script_forgets_all_its_shards(running_cluster: Cluster) -> None:
     running_cluster.flush()
-    client = ClusterOnDemand(running_cluster.urls[0])
+    client = LazyRedisCluster(running_cluster.urls[0])
     engine = RedisEngine(client, deadline=20.0)
     engine.publish(1)
     charges = [DAY._replace(key=str(number)) for number in range(200)]
