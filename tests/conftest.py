@@ -1,7 +1,4 @@
-"""Fixtures that more than one test module uses.
-
-HYPOTHESIS_PROFILE=long searches much longer than the default does, "brief" shorter.
-"""
+"""Fixtures that more than one test module uses."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import redis
 from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
-from hypothesis import settings
 
 from django_ratelimiter import backend as connections
 from django_ratelimiter.backend import usage_buffer
@@ -28,11 +24,9 @@ from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, versions
 from example_project.redis_server import RedisServer
+from tests import profiles
 
-settings.register_profile("brief", deadline=None, max_examples=15)
-settings.register_profile("short", deadline=None, max_examples=60)
-settings.register_profile("long", deadline=None, max_examples=5_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+profiles.load("short")
 
 
 @pytest.hookimpl(trylast=True)

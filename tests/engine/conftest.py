@@ -7,29 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 import redis.asyncio
 
-from django_ratelimiter.engine import Engine, MemoryEngine
-from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from django_ratelimiter.engine.redis import AsyncRedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster
-from tests.engine.trio import Trio
-
-
-@pytest.fixture(scope="session")
-def trio(redis_url: str) -> Iterator[Callable[[], Trio]]:
-    """Makes trios with keys of their own, for one example each."""
-    with redis.Redis.from_url(redis_url) as client:
-        engine = RedisEngine(client, namespace="trio")
-        yield lambda: Trio(engine)
-
-
-@pytest.fixture(scope="session", params=["memory", "redis"])
-def asked(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Engine]:
-    """Each engine in turn, the same for all examples; they take keys of their own from `asking.fresh`."""
-    with redis.Redis.from_url(redis_url) as client:
-        yield MemoryEngine() if request.param == "memory" else RedisEngine(client, namespace="asked")
 
 
 class Blocking:

@@ -1,14 +1,19 @@
-"""Both engines and the reference, asked the same and compared answer by answer."""
+"""Both engines and the reference, asked the same and compared answer by answer.
+
+Where no server runs, `MemoryEngine` and the reference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.redis import RedisEngine
 from tests.reference import Answer, Reference, differences
+
+if TYPE_CHECKING:
+    from django_ratelimiter.engine.redis import RedisEngine
 
 #: A whole hour, at which the examples begin.
 HOUR = 500_000 * 3_600_000_000
@@ -17,10 +22,10 @@ _numbers = count()
 
 
 class Receipt(NamedTuple):
-    """The three equal answers to one charge."""
+    """The equal answers to one charge."""
 
     memory: Verdict
-    redis: Verdict
+    redis: Verdict | None
     reference: Answer
 
 
@@ -30,7 +35,7 @@ class Trio:
     now: the time of the next call, in microseconds since the Unix epoch.
     """
 
-    def __init__(self, redis: RedisEngine) -> None:
+    def __init__(self, redis: RedisEngine | None) -> None:
         self.now = HOUR
         self.memory = MemoryEngine()
         self.redis = redis
@@ -47,7 +52,7 @@ class Trio:
         answers = self.reference.check(charges, self.now, refused=refused)
         receipts = self._compared(
             self.memory.check(charges, now_us=self.now, refund_if_denied=memory, refused=refused),
-            self.redis.check(charges, now_us=self.now, refund_if_denied=redis, refused=refused),
+            self.redis and self.redis.check(charges, now_us=self.now, refund_if_denied=redis, refused=refused),
             answers,
         )
         if refused or any(answer.charge.gating and not answer.allowed for answer in answers):
@@ -60,28 +65,30 @@ class Trio:
         charges = self.own(charges)
         return self._compared(
             self.memory.peek(charges, self.now),
-            self.redis.peek(charges, self.now),
+            self.redis and self.redis.peek(charges, self.now),
             self.reference.peek(charges, self.now),
         )
 
     def refund(self, receipts: Sequence[Receipt]) -> None:
         """Give the receipts back to all three."""
         self.memory.refund([receipt.memory for receipt in receipts])
-        self.redis.refund([receipt.redis for receipt in receipts])
+        if self.redis:
+            self.redis.refund([receipt.redis for receipt in receipts])
         self.reference.refund([receipt.reference for receipt in receipts])
         self._compare_spent(receipts)
 
     def release(self, receipts: Sequence[Receipt]) -> None:
         """End the leases of these receipts on all three."""
         self.memory.release([receipt.memory for receipt in receipts])
-        self.redis.release([receipt.redis for receipt in receipts])
+        if self.redis:
+            self.redis.release([receipt.redis for receipt in receipts])
         self.reference.release([receipt.reference for receipt in receipts])
         self._compare_spent(receipts)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these keys on all three."""
         charges = self.own(charges)
-        for engine in (self.memory, self.redis, self.reference):
+        for engine in filter(None, (self.memory, self.redis, self.reference)):
             engine.reset(charges)
 
     def one(self, limit: Limit, cost: int = 1, *, key: str = "key") -> Verdict:
@@ -92,15 +99,18 @@ class Trio:
         """These charges over keys of this trio's own."""
         return [charge._replace(key=self._mark + charge.key) for charge in charges]
 
-    def _compared(self, memory: list[Verdict], redis: list[Verdict], answers: list[Answer]) -> list[Receipt]:
-        receipts = [Receipt(*three) for three in zip(memory, redis, answers, strict=True)]
+    def _compared(self, memory: list[Verdict], redis: list[Verdict] | None, answers: list[Answer]) -> list[Receipt]:
+        receipts = [Receipt(*three) for three in zip(memory, redis or [None] * len(memory), answers, strict=True)]
         for receipt in receipts:
             wrong = differences(receipt.memory, receipt.reference)
             assert not wrong, f"MemoryEngine differs at {self.now} in {wrong}: {receipt.memory}"
-            assert receipt.redis == receipt.memory, f"RedisEngine differs at {self.now} from MemoryEngine"
+            if self.redis:
+                assert receipt.redis == receipt.memory, f"RedisEngine differs at {self.now} from MemoryEngine"
             assert receipt.memory.at_us == self.now
         return receipts
 
     def _compare_spent(self, receipts: Sequence[Receipt]) -> None:
         for receipt in receipts:
-            assert receipt.memory.spent == receipt.redis.spent == receipt.reference.spent
+            assert receipt.memory.spent == receipt.reference.spent
+            if receipt.redis:
+                assert receipt.redis.spent == receipt.memory.spent

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 
 import pytest
-import redis
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit
 from tests.engine.asking import fresh, microseconds, spent_from, used_up
-from tests.engine.strategies import changed_by, cost_by, costs, limit_by, limits
+from tests.engine.strategies import changed_by, cost_by, limit_by
 from tests.engine.trio import HOUR
 from tests.reference import capacity_of, period_of
 
@@ -183,39 +180,6 @@ def test_quota_up_or_down_keeps_what_is_spent(asked: Engine, random: Random) -> 
     assert asked.peek([charge._replace(limit=anew)], now)[0].remaining == anew.capacity
 
 
-@given(data=st.data())
-def test_a_refused_call_leaves_every_counter_as_it_was(redis_url: str, data: st.DataObject) -> None:
-    """Byte for byte, and for as long as before."""
-    with redis.Redis.from_url(redis_url) as client:
-        mark, random = fresh(), data.draw(randoms)
-        engine = RedisEngine(client, namespace=mark)
-
-        def raw() -> dict[bytes, tuple[bytes | None, int]]:
-            return {key: (client.dump(key), client.pexpiretime(key)) for key in client.keys(f"{{{mark}:0}}:*")}
-
-        chosen = data.draw(st.lists(limits(), min_size=2, max_size=4))
-        charges = [Charge(f"key{number}", limit, gating=random.random() < 0.5) for number, limit in enumerate(chosen)]
-        now = HOUR
-        for _ in range(random.randint(1, 4)):
-            for charge in charges:
-                engine.check([charge._replace(cost=cost_by(random, charge.limit))], now_us=now)
-            now += random.randint(0, period_of(chosen[0]))
-        wanted = [charge._replace(cost=data.draw(costs(charge.limit))) for charge in charges]
-        wanted[0] = wanted[0]._replace(cost=capacity_of(chosen[0]) + 1, gating=True)
-        before = raw()
-        told = engine.peek(wanted, now)
-        refused = engine.check(data.draw(st.permutations(wanted)), now_us=now)
-        engine.refund(refused)
-        engine.release(refused)
-        assert raw() == before
-        assert not any(verdict.spent or verdict.soft_exceeded for verdict in refused)
-        assert _by_key(refused) == _by_key(told)
-
-
-def _by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
-    return {verdict.charge.key: verdict for verdict in verdicts}
-
-
 def test_keys_are_not_mixed_up(asked: Engine) -> None:
     """Each key, algorithm and window has a counter of its own."""
     key = fresh()
@@ -226,13 +190,3 @@ def test_keys_are_not_mixed_up(asked: Engine) -> None:
     assert [verdict.remaining for verdict in verdicts] == [1] * len(charges)
     asked.reset(charges[:1])
     assert [verdict.remaining for verdict in asked.peek(charges, HOUR)] == [5] + [1] * (len(charges) - 1)
-
-
-def test_the_engines_have_a_clock_of_their_own(redis_client: redis.Redis) -> None:
-    clock = iter([7_000_000, 9_000_000]).__next__
-    assert [verdict.at_us for verdict in MemoryEngine(clock).check([Charge("key", Limit(5, 60))])] == [7_000_000]
-    seconds, rest = redis_client.time()
-    engine = RedisEngine(redis_client, namespace="clock")
-    first, second = (engine.check([Charge("key", Limit(5, 60))])[0].at_us for _ in range(2))
-    moments = [seconds * 1_000_000 + rest, first, second, first + 60_000_000]
-    assert all(earlier <= later for earlier, later in pairwise(moments))

@@ -36,11 +36,6 @@ def test_worked_example(trio: Callable[[], Trio], example: dict[str, Any]) -> No
     assert_as_told(trio(), example)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
-def test_worked_example_on_an_event_loop(blocking: Any, example: dict[str, Any]) -> None:
-    assert_as_told(Trio(blocking), example)
-
-
 def assert_as_told(asked: Trio, example: dict[str, Any]) -> None:
     limit, receipts = Limit(**example["limit"]), []
     start = int(datetime.fromisoformat(example["from"]).timestamp()) * 1_000_000 if "from" in example else HOUR

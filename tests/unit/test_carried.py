@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from django_ratelimiter.engine import Charge, Engine, Limit
-from django_ratelimiter.engine.redis import RedisEngine
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 60, "fixed_window")
@@ -66,12 +64,6 @@ def test_what_is_carried_by_a_stale_call_is_not_spent(engine: Engine) -> None:
 def test_bad_units(engine: Engine, carried: object) -> None:
     with pytest.raises(ValueError, match="carried: must be a whole number from 0"):
         engine.check([Charge("key", FIVE, carried=carried)])
-
-
-def test_what_is_carried_expires(redis_client: redis.Redis) -> None:
-    RedisEngine(redis_client, "carried").check([Charge("key", FIVE, cost=6, carried=2)])
-    (key,) = redis_client.keys("{carried:0}:*")
-    assert 0 < redis_client.pttl(key) <= 70_001
 
 
 # Refused already

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Engine, Limit
 from django_ratelimiter.engine.calendars import CALENDARS, window_at
-from django_ratelimiter.engine.redis import RedisEngine
 from tests.engine.strategies import ZONES
 from tests.engine.trio import Trio
 from tests.reference import calendar_window
@@ -139,59 +136,6 @@ def test_months_from_the_31st(zone: str | None) -> None:
     assert begins(calendar("month", zone), "2027-12-31", "2028-02-28") == ["12-01", "01-01", "02-01"]
     assert begins(calendar("year", zone), "2027-12-31", "2028-12-31") == ["01-01", "01-01"]
     assert begins(calendar("week", zone), "2027-12-31", "2028-01-09") == ["12-27", "01-03"]
-
-
-# The clock of the process, and that of Redis
-
-
-@pytest.mark.parametrize("days", [-400, -1.001, -0.3, 0.3, 1.001, 400])
-@pytest.mark.parametrize("unit", CALENDARS)
-def test_the_clock_of_redis_decides_which_window_it_is(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, unit: str, days: float
-) -> None:
-    limit = calendar(unit, "Pacific/Apia")
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() + int(days * 86_400 * 10**9))
-    engine = RedisEngine(redis_client, namespace="skewed")
-    redis_client.config_resetstat()
-    for left in (4, 3, 2):
-        verdict = engine.check([Charge("key", limit), Charge("other", Limit(5, 60))])[0]
-        seconds, rest = redis_client.time()
-        assert 0 <= seconds * 1_000_000 + rest - verdict.at_us < 10_000_000
-        assert verdict.remaining == left
-        assert verdict.at_us + round(verdict.reset_after * 1_000_000) == calendar_window(limit, verdict.at_us)[1]
-    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert calls <= 5, "asked again once at most; then the engine knows the time of Redis"
-    if days in (-400, 400) or (unit == "day" and abs(days) > 1):
-        assert calls >= 4
-
-
-def test_a_call_that_is_asked_again_is_counted_and_charged_once(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() - 400 * 86_400 * 10**9)
-    for number in range(3):
-        engine = RedisEngine(redis_client, namespace="again")  # each begins with its own idea of the time
-        engine.publish(1)
-        receipts = engine.check([Charge("receipt", Limit(5, 60, "token_bucket"))])
-        charge = Charge("key", calendar("year"), 2, usage="rule|")
-        refused = engine.check([charge], version=1, refund_if_denied=receipts)[0]
-        assert (refused.allowed, receipts[0].spent) == ((True, 1), (True, 1), (False, 0))[number]
-    in_two_minutes = real() // 1_000 + 120_000_000
-    counts = [count for batch in engine.take_usage(now_us=in_two_minutes) for count in engine.read_usage(batch)]
-    assert sum(count.allowed for count in counts) == 2
-    assert sum(count.denied for count in counts) == 1
-
-
-def test_calls_for_other_times_do_not_mislead_the_clock(redis_client: redis.Redis) -> None:
-    """A replay names its own times; that says nothing of the clock of Redis."""
-    engine, limit = RedisEngine(redis_client, namespace="replayed"), calendar("day")
-    old = engine.check([Charge("key", limit, 5)], now_us=moment("2017-05-05T12:00"))[0]
-    assert old.reset_after == 12 * 3_600
-    redis_client.config_resetstat()
-    assert engine.check([Charge("other", limit)])[0].remaining == 4
-    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])

@@ -6,12 +6,10 @@ from decimal import Decimal
 from random import Random
 
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine
-from django_ratelimiter.engine.redis import RedisEngine
 from tests.engine.asking import fresh
 from tests.engine.strategies import cost_by, limit_by, pause_by
 from tests.engine.trio import HOUR
@@ -175,25 +173,6 @@ def test_only_a_leaky_bucket_minds_the_longest_delay(asked: Engine) -> None:
 
 
 # What is remembered
-
-
-@pytest.mark.parametrize("algorithm", Algorithm)
-@given(random=st.randoms(use_true_random=False))
-def test_redis_remembers_until_the_quota_is_back_and_hardly_longer(
-    redis_url: str, algorithm: Algorithm, random: Random
-) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        mark = fresh()
-        engine, limit = RedisEngine(client, namespace=mark), limit_by(random, algorithm)
-        charge, now = Charge("key", limit, count_refusals=random.randrange(2) == 0), HOUR
-        for _ in range(random.randint(1, 6)):
-            cost = max(cost_by(random, limit), 1)
-            verdict = engine.check([charge._replace(cost=cost)], now_us=now)[0]
-            if not (verdict.spent or (charge.count_refusals and not verdict.allowed)):
-                continue
-            assert verdict.reset_after * 1_000 < client.pttl(f"{{{mark}:0}}:key{limit.tag}")
-            assert client.pttl(f"{{{mark}:0}}:key{limit.tag}") <= verdict.reset_after * 1_000 + 10_001
-            now += pause_by(random, now, limit)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

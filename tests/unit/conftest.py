@@ -1,0 +1,54 @@
+"""The engines that the unit tests ask.
+
+By themselves (`pytest tests/unit`, which reads `pytest.ini` here) they ask MemoryEngine: no server is started, and
+neither Django nor redis is imported. As a part of the whole suite they ask RedisEngine as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_ratelimiter.engine import Engine, MemoryEngine
+from tests import profiles
+from tests.engine.trio import Trio
+
+WITH_REDIS = "tests.servers" in sys.modules
+
+if not WITH_REDIS:
+    profiles.load("brief")
+
+
+@pytest.fixture(scope="session")
+def redis_engine(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Engine] | None]:
+    """Makes engines on the server of the suite; `None` where none runs."""
+    if not WITH_REDIS:
+        yield None
+        return
+    import redis
+
+    from django_ratelimiter.engine.redis import RedisEngine
+
+    with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
+        yield lambda namespace: RedisEngine(client, namespace=namespace)
+
+
+@pytest.fixture(scope="session")
+def trio(redis_engine: Callable[[str], Engine] | None) -> Callable[[], Trio]:
+    """Makes trios with keys of their own, for one example each."""
+    engine = redis_engine and redis_engine("trio")
+    return lambda: Trio(engine)
+
+
+@pytest.fixture(scope="session", params=["memory", "redis"] if WITH_REDIS else ["memory"])
+def asked(request: pytest.FixtureRequest, redis_engine: Callable[[str], Engine]) -> Engine:
+    """Each engine in turn, the same for all examples; they take keys of their own from `asking.fresh`."""
+    return MemoryEngine() if request.param == "memory" else redis_engine("asked")
+
+
+@pytest.fixture(params=["memory", "redis"] if WITH_REDIS else ["memory"])
+def engine(request: pytest.FixtureRequest, redis_engine: Callable[[str], Engine]) -> Engine:
+    """Each engine in turn, with no key in it."""
+    return MemoryEngine() if request.param == "memory" else redis_engine("test")
