@@ -1,4 +1,5 @@
 # make demo [ARGS=--once]   the example project under real traffic
+# make check                style, types, imports and the unit tests: in seconds, without Redis or Django
 # make test [ARGS=--strict] all checks; --strict fails if any had to be left out
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 #
@@ -16,12 +17,16 @@ UV := .cache/uv/bin/uv
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
 
-.PHONY: bench demo test
+.PHONY: bench check demo test
 .DEFAULT_GOAL := test
 
 demo: .venv/bin/python
 	$(UV) sync --quiet --frozen --inexact --no-default-groups --group demo
 	exec .venv/bin/python -m example_project.demo $(ARGS)
+
+check: .venv/bin/python
+	$(UV) sync --quiet --frozen --inexact
+	exec .venv/bin/python .ci/checks.py --quick
 
 test: .venv/bin/python
 	$(UV) sync --quiet --frozen

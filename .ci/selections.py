@@ -1,0 +1,74 @@
+"""Which tests a stage runs. A path that is not there is a mistake, and tests/test_ci.py finds it.
+
+The seconds are those of one process, on the maintainers' machine with two processors.
+"""
+
+from __future__ import annotations
+
+from stages import ROOT
+
+#: What needs neither Redis nor Django; a stage of its own.
+UNIT = "tests/unit"
+
+#: What need not be asked again once it was asked on the Python of .venv.
+AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
+
+#: The long searches are made on the Python of .venv.
+BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
+
+#: Models, migrations, versions, the collector with its crashes, saves and reports.
+ON_MARIADB = (
+    *("tests/models", "tests/test_databases.py", "tests/admin/test_saves.py", "tests/api/test_me.py"),
+    *("tests/rules/test_compiler.py", "tests/rules/test_versions.py"),
+    "tests/projects/test_settings.py::test_the_journey[naive]",
+    *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "partitions")),
+)
+
+#: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database.
+ASKS_NEITHER_SERVER_NOR_DATABASE = (
+    # Connections, forks and time limits of our own side: 61 s, 17 s, 17 s, 10 s, 9 s and 4 s.
+    "tests/engine/test_processes.py",
+    *(f"tests/engine/redis/test_{name}.py" for name in ("strange_replies", "strict_servers", "deadline")),
+    "tests/engine/redis/cluster/test_far_cluster.py",
+    "tests/engine/redis/connections/test_slow_connections.py",
+    # Whole sites: what they show is done by their processes, and neither server has a part in it (60 s).
+    *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "tasks", "metrics", "responses")),
+    # Texts, headers and settings.
+    *("tests/headers", "tests/identity/test_body.py", "tests/identity/test_fuzz.py", "tests/identity/test_identity.py"),
+    *(f"tests/test_{name}.py" for name in ("conf", "docs", "layers", "translations")),
+    *(f"tests/admin/test_{name}.py" for name in ("sentences", "themes", "words")),
+)
+
+#: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
+#: little on either (416 of 705 s).
+WITHOUT_SERVERS = (
+    *("tests/engine", "tests/system", "tests/test_demo.py", UNIT),
+    *("tests/usage/test_crash.py", "tests/usage/test_recount.py"),
+)
+
+#: What of these another Python may change: it is tested on the latest pair, too.
+ON_THE_LATEST = {
+    *("test_async_engine.py", "test_examples.py", "test_redis_engine.py", "test_redis_failures.py"),
+    *("test_concurrency.py", "test_responses.py"),
+}
+LATEST_SPARED = (
+    "tests/unit/test_bounds.py",
+    *(
+        str(path.relative_to(ROOT))
+        for folder in ("engine", "system")
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+        if path.name not in ON_THE_LATEST
+    ),
+)
+
+#: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, threads
+#: and event loops, in models and in forms. The NUL characters (206 forms, 43 s) are the database's affair.
+SEEN_ALONE = (
+    *("tests/doors", "tests/limiter", "tests/models", "tests/api", "tests/admin"),
+    "--ignore=tests/admin/test_nul.py",
+)
+
+
+def ignored(*paths: str) -> tuple[str, ...]:
+    """Return the options that leave these out."""
+    return tuple(f"--ignore={path}" for path in paths)

@@ -1,0 +1,104 @@
+"""The two kinds of stages, and what comes of one: checks that run side by side, and a run of the test suite."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import reports
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKERS = max(2, min(4, (os.cpu_count() or 2) + 1))  # one more than processors, for tests that wait for servers
+
+#: Tests draw from it, in all stages. To run a test again with it is to ask the same again.
+SEED = random.SystemRandom().randrange(2**32)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments, run in the repository's root, and the variables that it finds set."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return it as it is typed into a shell."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        return " ".join([*variables, shlex.join(word.removeprefix(f"{ROOT}/") for word in self.words)])
+
+
+def command(*words: object, **environment: str) -> Command:
+    return Command(tuple(str(word) for word in words), environment)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Commands by name, each of which passes or fails as a whole. They run side by side."""
+
+    name: str
+    commands: Mapping[str, Command]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A run of the test suite. preparing: what makes its environment; workers: 0 = all tests in one process."""
+
+    name: str
+    python: Path
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preparing: tuple[Command, ...] = ()
+    workers: int = WORKERS
+    config: tuple[str, ...] = ()
+
+    def command(self, report: Path) -> Command:
+        """Return what runs all of it, and writes a report."""
+        # -u: how far it is can be read from its output at any time.
+        many = (f"-n{self.workers}", "--dist=worksteal") if self.workers else ()
+        return self._pytest("-u", *many, "-q", "--durations=8", *_reporting(report), *self.options)
+
+    def command_alone(self, test: str, report: Path | None = None) -> Command:
+        """Return what runs one of its tests and nothing else, in the same environment."""
+        return self._pytest("", *(("-q", *_reporting(report)) if report else ()), test)
+
+    def typed_alone(self, test: str) -> str:
+        """Return what a person types to run one of its tests. What other stages use in turn is made anew first."""
+        return " && ".join(map(str, (*self.preparing, self.command_alone(test))))
+
+    def _pytest(self, flag: str, *options: str) -> Command:
+        words = (str(self.python), flag, "-m", "pytest", *self.config, f"--randomly-seed={SEED}", *options)
+        return Command(tuple(word for word in words if word), self.environment)
+
+
+def _reporting(report: Path) -> tuple[str, ...]:
+    return (f"--junitxml={report}", *reports.OPTIONS)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A test or a check that failed. command: what a person types to run it again; text: all that it said."""
+
+    stage: str
+    name: str
+    command: str
+    message: str = ""
+    text: str = ""
+
+
+@dataclass
+class Outcome:
+    """What came of the stages so far. `skipped` and `run` hold the names of tests, `pairs` what the suite ran on."""
+
+    passed: int = 0
+    failed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    unsteady: list[Failure] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+    run: set[str] = field(default_factory=set)
+    pairs: list[str] = field(default_factory=list)

@@ -1,0 +1,50 @@
+"""The end of the output, which is all that a CI service keeps: tracebacks, names, commands to run again, counts."""
+
+from __future__ import annotations
+
+from durations import clock
+from stages import Failure, Outcome
+
+#: So much is shown of each failure, its end, and of so many failures. The logs have the rest.
+LINES = 60
+SHOWN = 10
+
+
+def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
+    """Print what came of it; the last line counts. The exit code is 0 only if nothing failed."""
+    print("\n== summary")
+    _print_in_full(outcome)
+    for pair in outcome.pairs:
+        print(f"ran on {pair}")
+    for name in outcome.unavailable:
+        print(f"not on this machine, and not run: {name}")
+    for name in outcome.left_out:
+        print(f"left out: {name}")
+    if outcome.unsteady:
+        print("\nunsteady: failed beside others, passed alone")
+        _print_names(outcome.unsteady)
+    if outcome.failures:
+        print("\nfailed")
+        _print_names(outcome.failures)
+    failed = outcome.failed + (len(outcome.left_out) if strict else 0)
+    unsteady = f" ({len(outcome.unsteady)} unsteady)" if outcome.unsteady else ""
+    print(f"\n{outcome.passed} passed{unsteady}, {failed} failed in {seconds:.0f} s ({clock(seconds)})")
+    return 1 if failed else 0
+
+
+def _print_in_full(outcome: Outcome) -> None:
+    """Print what was said by what failed, those that failed twice last."""
+    for failure in (*outcome.unsteady, *outcome.failures)[-SHOWN:]:
+        print(f"\n---- {failure.name} ({failure.stage})")
+        lines = failure.text.rstrip().splitlines()
+        if len(lines) > LINES:
+            print(f"[the last {LINES} of {len(lines)} lines]")
+        print("\n".join(lines[-LINES:]), end="\n\n")
+
+
+def _print_names(failures: list[Failure]) -> None:
+    for failure in failures:
+        print(f"  {failure.name} ({failure.stage})")
+        if failure.message:
+            print(f"    {failure.message}")
+        print(f"    {failure.command}")
