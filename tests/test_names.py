@@ -13,6 +13,7 @@ from django.apps import apps
 
 import django_ratelimiter
 from django_ratelimiter import tasks
+from django_ratelimiter.engine import Engine
 
 from .test_docs import PAGES, ROOT, TEXTS
 
@@ -87,6 +88,20 @@ def test_modules_in_the_docs_exist(name: str) -> None:
     found = set(re.findall(r"(?<![\w./-])django_ratelimiter(?:\.[A-Za-z_]\w*)+", TEXTS[name]))
     found = {dotted for dotted in found if not re.fullmatch(r"django_ratelimiter\.[EW]\d+", dotted)}  # checks
     assert [dotted for dotted in sorted(found - names_of_others()) if not can_be_imported(dotted)] == []
+
+
+def test_names_in_the_picture_of_the_path_exist() -> None:
+    picture = (ROOT / "docs/explanation/request-path.svg").read_text("utf-8")
+    named = re.findall(r'<text class="code"[^>]*>([\w.]+)', picture)
+    assert {"engine.check", "check.lua"} <= set(named)
+    for name in named:
+        what, _, method = name.partition(".")
+        if name.endswith(".lua"):
+            assert exists(name)
+        elif what == "engine":
+            assert hasattr(Engine, method), name
+        else:
+            assert can_be_imported(f"django_ratelimiter.{name}"), name
 
 
 #: What every programmer knows, and what Redis and its clients call things.
