@@ -24,6 +24,7 @@ from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Version
 from django_ratelimiter.headers import refusal, response_fields
 from django_ratelimiter.identity import client_ip
+from django_ratelimiter.values.partitions import IDENTITIES, NAMED
 
 from .headers.test_fields import ALLOWED, DENIED, results, softly
 
@@ -108,6 +109,11 @@ def test_every_signal_stands_in_the_table() -> None:
     told = [cells[0].strip("`") for cells in rows(section(PAGES["docs/reference/signals.md"], "## Signals"))]
     own = ["rules_committed"]  # is the package's own
     assert told + own == [name for name, value in vars(signals).items() if type(value) is signals.Signal]
+
+
+def test_every_identity_stands_in_the_table() -> None:
+    told = [cells[0].strip("`") for cells in rows(PAGES["docs/howto/identities.md"])]
+    assert told == [*IDENTITIES, *NAMED, "a name of your own"]
 
 
 def test_every_algorithm_is_described() -> None:

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.admin.formatting import place_in_words
+from django_ratelimiter.admin.identities import IDENTITY_LABELS
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules.formatting import limit_in_words
 from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.values.partitions import IDENTITIES
+
+
+def test_every_identity_has_a_label() -> None:
+    assert tuple(IDENTITY_LABELS) == IDENTITIES
 
 
 class TestWords:
