@@ -9,7 +9,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.http import HttpRequest
 
 
-class SoundList(admin.ModelAdmin):
+class NulSafeAdmin(admin.ModelAdmin):
     """An admin whose list answers a NUL byte in its address as any filter that makes no sense: by the whole list.
 
     PostgreSQL takes no such text, and would say so only while the page is rendered.

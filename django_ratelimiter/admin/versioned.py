@@ -15,26 +15,26 @@ from django.utils.translation import gettext as _
 
 from ..rules import cache
 from ..rules.stored.storage import primary
-from .lists import SoundList
+from .lists import NulSafeAdmin
 
 
-class NothingSaved(Exception):
-    """Leaves `numbered` without a new version: whatever was done within is rolled back."""
+class SaveAborted(Exception):
+    """Leaves `saved_as_version` without a new version: whatever was done within is rolled back."""
 
 
 @contextmanager
-def numbered(request: HttpRequest, summary: str) -> Iterator[None]:
+def saved_as_version(request: HttpRequest, summary: str) -> Iterator[None]:
     """Number all that is saved within as one version, by this user, and warn if the engine was not told of it."""
     try:
         with cache.editing(author=request.user, summary=summary[:200]):
             yield
-    except NothingSaved:
+    except SaveAborted:
         return
     # Publishing waits for the commit, which with ATOMIC_REQUESTS is still to come; so this waits behind it.
     transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
-class NumberedAdmin(SoundList):
+class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two who save at once see each other's work, and none deadlocks.
@@ -50,10 +50,10 @@ class NumberedAdmin(SoundList):
         if request.method != "POST":
             return super().changeform_view(request, object_id, form_url, extra_context)
         done = _("saved") if object_id else _("added")
-        with numbered(request, f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"):
+        with saved_as_version(request, f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"):
             response = super().changeform_view(request, object_id, form_url, extra_context)
             if not getattr(request, "ratelimiter_saved", False):
-                raise NothingSaved
+                raise SaveAborted
         return response
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
@@ -61,12 +61,12 @@ class NumberedAdmin(SoundList):
         request.ratelimiter_saved = True  # type: ignore[attr-defined]
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
-        with numbered(request, _("%(kind)s %(name)s deleted") % {"kind": self.opts.verbose_name, "name": obj}):
+        with saved_as_version(request, _("%(kind)s %(name)s deleted") % {"kind": self.opts.verbose_name, "name": obj}):
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         names = ", ".join(map(str, queryset))
-        with numbered(
+        with saved_as_version(
             request, _("%(kinds)s deleted: %(names)s") % {"kinds": self.opts.verbose_name_plural, "names": names}
         ):
             super().delete_queryset(request, queryset)

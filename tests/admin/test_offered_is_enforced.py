@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.admin.rules.forms import LimitAloneForm
+from django_ratelimiter.admin.rules.forms import SingleLimitForm
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine, Verdict
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used
@@ -18,7 +18,7 @@ from .visitor import PATH, Visitor
 
 pytestmark = pytest.mark.urls("tests.doors.urls")
 
-FIELDS = LimitAloneForm().fields
+FIELDS = SingleLimitForm().fields
 
 #: These admit the same, and differ in what they store.
 ADMIT_ALIKE = {Algorithm.TOKEN_BUCKET, Algorithm.GCRA}
@@ -47,13 +47,13 @@ def _shown(limit: RuleLimit) -> tuple[int, str]:
 
 
 def test_every_offer_has_a_story() -> None:
-    told = {
+    tried = {
         (story.columns["algorithm"], column, str(story.columns.get(column, absent)) if _chosen(column) else "a value")
         for story in STORIES
         for column, absent in NOT_GIVEN.items()
         if _chosen(column) or column in story.columns
     }
-    assert set(_offers()) <= told
+    assert set(_offers()) <= tried
 
 
 def _chosen(column: str) -> bool:

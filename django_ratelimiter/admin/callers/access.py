@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import AccessEntry
 from ..formatting import period_in_words
-from ..lists import SoundList
+from ..lists import NulSafeAdmin
 from .forms import AccessEntryForm, NewAccessEntryForm
 
 
@@ -32,7 +32,7 @@ class InForceFilter(admin.SimpleListFilter):
 
 
 @admin.register(AccessEntry)
-class AccessEntryAdmin(SoundList):
+class AccessEntryAdmin(NulSafeAdmin):
     """Who is let past all rules, and who is not let in. Whom an entry is about stays; another one is another entry."""
 
     form = AccessEntryForm

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 from ...models import Tier, TierAssignment
 from ...models.people import is_joinable
 from ..formatting import period_in_words
-from ..lists import SoundList
-from ..versioned import NumberedAdmin
+from ..lists import NulSafeAdmin
+from ..versioned import VersionedAdmin
 from .deletion import deleted_with_tiers
 from .forms import AssignmentForm, NewAssignmentForm
 
@@ -47,7 +47,7 @@ class PeriodFilter(admin.SimpleListFilter):
 
 
 @admin.register(Tier)
-class TierAdmin(NumberedAdmin):
+class TierAdmin(VersionedAdmin):
     """Tiers."""
 
     list_display = ("name", "slug", "rank", "default_for", "assigned")
@@ -70,7 +70,7 @@ class TierAdmin(NumberedAdmin):
 
 
 @admin.register(TierAssignment)
-class TierAssignmentAdmin(SoundList):
+class TierAssignmentAdmin(NulSafeAdmin):
     """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
 
     form = AssignmentForm

@@ -21,10 +21,10 @@ from ...rules.ruleset import RuleRecord, RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
 from ..formatting import split_in_words
-from ..versioned import NothingSaved, NumberedAdmin, numbered
+from ..versioned import SaveAborted, VersionedAdmin, saved_as_version
 from .confirmation import question_page, show_question
 from .forms import RuleForm
-from .limits import SENTENCES, RuleLimitInline, limits_context, told
+from .limits import SENTENCES, RuleLimitInline, limits_context, live_preview
 from .targets import doubts, place_with_doubts
 
 
@@ -59,7 +59,7 @@ class RuleChangeList(ChangeList):
 
 
 @admin.register(Rule)
-class RuleAdmin(EnforcementSwitch, NumberedAdmin):
+class RuleAdmin(EnforcementSwitch, VersionedAdmin):
     """Rules."""
 
     form = RuleForm
@@ -101,14 +101,14 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
         return {} if obj else {"slug": ("name",)}
 
     def get_urls(self) -> list[URLPattern]:
-        address = path("sentences/", self.admin_site.admin_view(self.sentences_view), name=SENTENCES)
-        return [address, *super().get_urls()]
+        url = path("sentences/", self.admin_site.admin_view(self.sentences_view), name=SENTENCES)
+        return [url, *super().get_urls()]
 
     def sentences_view(self, request: HttpRequest) -> JsonResponse:
         """What the limit that is being typed would do, and what speaks against it, by field. Saves nothing."""
         if not self.has_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
-        return JsonResponse(told(request.GET))
+        return JsonResponse(live_preview(request.GET))
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         context |= limits_context()
@@ -122,12 +122,12 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
 
     def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
         response = super().response_add(request, obj, *args, **kwargs)
-        _tell_what_it_does(request, obj)
+        _message_effect(request, obj)
         return response
 
     def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
         response = super().response_change(request, obj)
-        _tell_what_it_does(request, obj)
+        _message_effect(request, obj)
         return response
 
     @admin.display(description=gettext_lazy("applies to"))
@@ -168,7 +168,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
         """Begin all counters anew: the generation is part of their names, the old ones expire by themselves."""
         rules = [rule for rule in queryset if rule.limits.exists() and self.has_change_permission(request, rule)]
         names = ", ".join(rule.slug for rule in rules)
-        with numbered(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
+        with saved_as_version(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
             for rule in rules:
                 generation = 1 + max(limit.generation for limit in rule.limits.all())
                 for limit in rule.limits.all():
@@ -176,7 +176,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
                     limit.save(update_fields=["generation"])
                 self.log_change(request, rule, _("What was spent is forgotten."))
             if not rules:
-                raise NothingSaved
+                raise SaveAborted
         if rules:
             text = ngettext("%(count)d rule counts anew.", "%(count)d rules count anew.", len(rules))
             self.message_user(request, text % {"count": len(rules)}, messages.SUCCESS)
@@ -186,7 +186,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
         """Save row by row, so that signals are sent and the history of each rule tells; number all as one version."""
         switched = 0
-        with numbered(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
+        with saved_as_version(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
             for rule in queryset:
                 if rule.mode != mode and self.has_change_permission(request, rule):
                     rule.mode = mode
@@ -194,7 +194,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
                     self.log_change(request, rule, [{"changed": {"fields": [_("Mode")]}}])
                     switched += 1
             if not switched:
-                raise NothingSaved
+                raise SaveAborted
         if switched:
             text = ngettext("%(count)d rule set to %(mode)s.", "%(count)d rules set to %(mode)s.", switched)
             self.message_user(request, text % {"count": switched, "mode": mode.label}, messages.SUCCESS)
@@ -203,7 +203,7 @@ class RuleAdmin(EnforcementSwitch, NumberedAdmin):
             self.message_user(request, text % {"mode": mode.label}, messages.WARNING)
 
 
-def _tell_what_it_does(request: HttpRequest, rule: Rule) -> None:
+def _message_effect(request: HttpRequest, rule: Rule) -> None:
     """What a saved rule does from now on, below Django's own message."""
     if not rule.limits.exists():
         messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))

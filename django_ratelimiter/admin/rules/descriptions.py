@@ -25,20 +25,20 @@ def sentences(row: RuleLimit) -> str:
     rule = row.rule if hasattr(row, "rule") else Rule()
     if limit is None:
         return _unlimited(row)
-    told = [*_TOLD[limit.algorithm](limit, _who(rule, row), row)]
+    parts = [*_DESCRIPTIONS[limit.algorithm](limit, _who(rule, row), row)]
     if limit.soft_quota is not None:
         text = _("What is beyond %(soft)s still passes, marked and counted as beyond the soft quota.")
-        told.append(text % {"soft": units(limit.soft_quota)})
+        parts.append(text % {"soft": units(limit.soft_quota)})
     if isinstance(rule.cost, int) and rule.cost > 1:
-        told.append(_("One request spends %(cost)s.") % {"cost": units(rule.cost)})
+        parts.append(_("One request spends %(cost)s.") % {"cost": units(rule.cost)})
     if rule.charge_when == Rule.ChargeWhen.SUCCESS:
-        told.append(_("What a request spent is given back if its response is a failure."))
+        parts.append(_("What a request spent is given back if its response is a failure."))
     if rule.charge_when == Rule.ChargeWhen.FAILURE:
-        told.append(_("What a request spent is given back unless its response is a failure."))
+        parts.append(_("What a request spent is given back unless its response is a failure."))
     if rule.count_refusals is True:
-        told.append(_("A refused request counts as well, so whoever keeps asking may wait longer."))
-    told += _counted_apart(rule)
-    return " ".join(told)
+        parts.append(_("A refused request counts as well, so whoever keeps asking may wait longer."))
+    parts += _counted_apart(rule)
+    return " ".join(parts)
 
 
 def _counted_apart(rule: Rule) -> list[str]:
@@ -196,7 +196,7 @@ def _pace(limit: Limit) -> str:
     return _("about one per %(seconds)s seconds") % {"seconds": number_format(f"{float(time) / 1e6:.4g}")}
 
 
-_TOLD: Final[dict[str, Callable[[Limit, str, Any], list[str]]]] = {
+_DESCRIPTIONS: Final[dict[str, Callable[[Limit, str, Any], list[str]]]] = {
     "fixed_window": _fixed_window,
     "sliding_window_log": _sliding_window_log,
     "sliding_window_counter": _sliding_window_counter,

@@ -20,7 +20,7 @@ from ..identities import IdentitiesField
 from .confirmation import ConfirmingForm
 
 
-class WordsField(forms.MultipleChoiceField):
+class ChoiceListField(forms.MultipleChoiceField):
     """Several of a few known words, kept as a JSON list. What is no list in the row shows as none chosen."""
 
     widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
@@ -46,7 +46,7 @@ class PlainDecimalField(forms.DecimalField):
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
-class OfferingWhatIsThere(forms.ModelForm):
+class KeepStoredChoicesForm(forms.ModelForm):
     """Offers a row's own value beside the known ones, for the browser would silently choose the first instead."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,10 +58,10 @@ class OfferingWhatIsThere(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(ConfirmingForm, OfferingWhatIsThere):
+class RuleForm(ConfirmingForm, KeepStoredChoicesForm):
     """A rule, whose lists are ticked and not written."""
 
-    methods = WordsField(
+    methods = ChoiceListField(
         label=gettext_lazy("Methods"),
         choices=[(method, method) for method in METHODS],
         required=False,
@@ -79,7 +79,7 @@ class RuleForm(ConfirmingForm, OfferingWhatIsThere):
         widgets = {"description": AdminTextareaWidget(attrs={"rows": 2})}  # noqa: RUF012
 
 
-class RuleLimitForm(OfferingWhatIsThere):
+class RuleLimitForm(KeepStoredChoicesForm):
     """A limit. A field that cannot be read is reported once, not again as missing.
 
     What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
@@ -136,7 +136,7 @@ class RuleLimitForm(OfferingWhatIsThere):
         """Leave what is unique to the form set, which knows all rows as they will be; Django 6.1 asks here."""
 
 
-class LimitAloneForm(RuleLimitForm):
+class SingleLimitForm(RuleLimitForm):
     """A limit while it is being typed. The instance brings the rule."""
 
     class Meta(RuleLimitForm.Meta):

@@ -22,7 +22,7 @@ from ...models.options import NOT_GIVEN, columns_used
 from ...values.sync_interval import LOCAL_MS, MAX_MS
 from ..identities import IdentitiesField
 from .descriptions import sentences
-from .forms import LimitAloneForm, RuleLimitForm, RuleLimitFormSet
+from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
 from .selects import PlainSelect
 
 #: The name of the address at which a limit's sentences are asked for.
@@ -88,11 +88,11 @@ class RuleFacts(forms.Form):
     sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_MS)
 
 
-def told(typed: QueryDict) -> dict[str, Any]:
+def live_preview(typed: QueryDict) -> dict[str, Any]:
     """What the limit that is being typed would do, and `errors`: what speaks against it, by field."""
     facts = RuleFacts(typed)
     facts.is_valid()
-    form = LimitAloneForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
+    form = SingleLimitForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
     if form.is_valid():
         return {"sentences": sentences(form.instance), "errors": {}}
     if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):

@@ -18,8 +18,8 @@ from ...models import Rule, UsageBucket
 from ...rules import inline
 from . import export
 from . import search as usage_search
-from .page import Names, address, contents
-from .period import PeriodForm, form_for, pickers
+from .page import Names, page_context, report_url
+from .period import PeriodForm, form_for, picker_context
 from .report import Report
 
 #: What staff need to see a report.
@@ -80,13 +80,13 @@ class UsageBucketAdmin(admin.ModelAdmin):
         request.current_app = self.admin_site.name
         rule = request.GET.get("rule")
         if request.method != "POST":
-            return HttpResponseRedirect(address(request, "rule"))
+            return HttpResponseRedirect(report_url(request, "rule"))
         search = usage_search.form_for(rule, request.POST)
         if search is None:
             raise Http404
         if not search.is_valid():
             return self._page(request, rule, {"search": search})
-        return HttpResponseRedirect(f"{address(request, 'rule', client=search.digest)}#ratelimiter-client")
+        return HttpResponseRedirect(f"{report_url(request, 'rule', client=search.digest)}#ratelimiter-client")
 
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
         """One table of a report as a file. 400 for a period that cannot be."""
@@ -111,8 +111,8 @@ class UsageBucketAdmin(admin.ModelAdmin):
             "form": form,
             "rule": rule,
             "search": usage_search.form_for(rule),
-            **pickers(form, request),
-            **(contents(request, _report(request, form, rule), names) if form.is_valid() else {}),
+            **picker_context(form, request),
+            **(page_context(request, _report(request, form, rule), names) if form.is_valid() else {}),
             **(extra or {}),
         }
         return TemplateResponse(request, "admin/django_ratelimiter/usage.html", context)

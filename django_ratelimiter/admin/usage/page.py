@@ -23,10 +23,10 @@ from ...usage.times import now
 from .report import BY_DENIED, Report
 
 #: What a link keeps of the address that it stands on.
-KEPT: Final = ("period", "since", "until", "rule", "tier", "by", "client")
+KEPT_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
 
 
-class Told(NamedTuple):
+class FigureRow(NamedTuple):
     """Figures as the page shows them. rate_width: the refusal rate as the width of its bar.
 
     change: of requests since the period before. clients: the most in one hour or day. "" = not known.
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     rule_url: str
     tier: str
     tier_url: str
-    told: Told
+    figures: FigureRow
 
 
 class Names:
@@ -89,7 +89,7 @@ def _is_just_now(moment: datetime | None) -> bool:
     return moment is not None and now() - moment < timedelta(minutes=1)
 
 
-def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
+def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
     """What the template shows of a report that could be asked for."""
     together = report.together
     context = {
@@ -98,9 +98,9 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
         "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else names.tier(report.tier),
-        "all_tiers_url": address(request, tier=None),
+        "all_tiers_url": report_url(request, tier=None),
         "change_url": names.change_url(report.rule),
-        "overview_url": address(request, rule=None, tier=None, by=None, client=None),
+        "overview_url": report_url(request, rule=None, tier=None, by=None, client=None),
         "fresh": report.fresh,
         "just_now": _is_just_now(report.fresh.collected_at),
     }
@@ -109,7 +109,7 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
     return {
         **context,
         "rows": [_row(request, report, total, names) for total in report.totals],
-        "together": _tell(together, _together_before(report)),
+        "together": _figure_row(together, _together_before(report)),
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_denied),
         "has_soft": bool(together.soft_exceeded),
@@ -117,7 +117,7 @@ def contents(request: HttpRequest, report: Report, names: Names) -> dict[str, An
         "has_clients": bool(report.most_clients),
         "clients_by": report.clients_by,
         "chart": chart.draw(report.points),
-        "points": [(chart.span(point), _tell(point.figures)) for point in report.points],
+        "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
         **_clients(request, report),
         **_hours(report),
@@ -130,10 +130,10 @@ def _row(request: HttpRequest, report: Report, total: Total, names: Names) -> Ro
     most = report.most_clients.get((rule, tier))
     return Row(
         names.rule(rule),
-        address(request, "rule", rule=rule, by=None, client=None),
+        report_url(request, "rule", rule=rule, by=None, client=None),
         names.tier(tier),
-        address(request, "changelist" if report.rule is None else "rule", tier=tier),
-        _tell(figures, before, most),
+        report_url(request, "changelist" if report.rule is None else "rule", tier=tier),
+        _figure_row(figures, before, most),
     )
 
 
@@ -154,9 +154,9 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
         "by_denied": report.by_denied,
         "client": report.client,
         "found": report.found and _top_row(report.found),
-        "search_url": address(request, "client", client=None),
-        "by_requests_url": address(request, "rule", by=None),
-        "by_denied_url": address(request, "rule", by=BY_DENIED),
+        "search_url": report_url(request, "client", client=None),
+        "by_requests_url": report_url(request, "rule", by=None),
+        "by_denied_url": report_url(request, "rule", by=BY_DENIED),
         "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
     }
 
@@ -172,7 +172,7 @@ def _hours(report: Report) -> dict[str, Any]:
         "hours_chart": chart.hours(report.day),
         "hours_in": Period(report.hours[0].start, report.hours[-1].end),
         "hours": [(chart.hour_of_day(each), chart.number(round(each.requests))) for each in report.day],
-        "busiest": [(_weekday(point.start), chart.span(point), _tell(point.figures)) for point in report.busiest],
+        "busiest": [(_weekday(point.start), chart.span(point), _figure_row(point.figures)) for point in report.busiest],
     }
 
 
@@ -180,9 +180,9 @@ def _weekday(moment: Any) -> str:
     return date_format(timezone.localtime(moment), "l")
 
 
-def _tell(figures: Figures, before: Figures | None = None, clients: int | None = None) -> Told:
+def _figure_row(figures: Figures, before: Figures | None = None, clients: int | None = None) -> FigureRow:
     rate = 100 * (figures.refusal_rate or 0)
-    return Told(
+    return FigureRow(
         chart.number(figures.requests),
         chart.number(figures.allowed),
         chart.number(figures.denied),
@@ -206,13 +206,13 @@ def _change(requests: int, before: int) -> str:
 
 
 def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), address(request, f"{table}_{kind}")) for kind in ("csv", "json")]
+    return [(kind.upper(), report_url(request, f"{table}_{kind}")) for kind in ("csv", "json")]
 
 
-def address(request: HttpRequest, page: str = "", **changes: str | None) -> str:
+def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
     """The address of a page of ours, or of the same one, about the same period. changes: `None` takes an entry out."""
     query = request.GET.copy()
-    for name in set(query) - set(KEPT):
+    for name in set(query) - set(KEPT_PARAMETERS):
         del query[name]
     for name, value in changes.items():
         query.pop(name, None)

@@ -97,16 +97,16 @@ def form_for(request: HttpRequest) -> PeriodForm:
     return PeriodForm(request.GET)
 
 
-def pickers(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
+def picker_context(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
     """The periods to choose from as (address, label, whether it is chosen), and what stays the same."""
     chosen = form["period"].value() or DEFAULT
-    kept = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
+    parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
     labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
     return {
         "lengths": [
-            (f"?{urlencode({'period': name, **kept})}", label, name == chosen)
+            (f"?{urlencode({'period': name, **parameters})}", label, name == chosen)
             for name, label in (*labels, (CUSTOM, _("Custom")))
         ],
         "is_custom": chosen == CUSTOM,
-        "kept": kept.items(),
+        "parameters": parameters.items(),
     }

@@ -39,7 +39,7 @@ class Bar(NamedTuple):
     x: str
     width: str
     segments: list[Segment]
-    told: str
+    label: str
 
 
 class Mark(NamedTuple):
@@ -70,26 +70,26 @@ def draw(points: Sequence[Point]) -> Chart:
     ]
     busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
     marks = _marks([point.start for point in points], slot)
-    return Chart(bars, busiest[1].told if busiest else "", _lines(top), marks)
+    return Chart(bars, busiest[1].label if busiest else "", _lines(top), marks)
 
 
 def clients(counts: Sequence[PartitionCount]) -> Chart:
     """Place one bar for each hour or day: how many different clients it met."""
-    told = [
+    labels = [
         f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
         for each in counts
     ]
     slot = 100 / max(len(counts), 1)
     marks = _marks([each.period.start for each in counts], slot)
-    return _plain([each.partitions or 0 for each in counts], told, marks)
+    return _plain([each.partitions or 0 for each in counts], labels, marks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
     """Place one bar for each hour of the day: the requests of an average day."""
-    told = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
+    labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
     marks = [Mark(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
-    return _plain([each.requests for each in day], told, marks)
+    return _plain([each.requests for each in day], labels, marks)
 
 
 def hour_of_day(each: HourOfDay) -> str:
@@ -97,18 +97,18 @@ def hour_of_day(each: HourOfDay) -> str:
     return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
-def _plain(values: Sequence[float], told: Sequence[str], marks: list[Mark]) -> Chart:
+def _plain(values: Sequence[float], labels: Sequence[str], marks: list[Mark]) -> Chart:
     """Bars of one kind."""
     top = _top(ceil(max(values, default=0)))
     slot = 100 / max(len(values), 1)
     gap = slot * 0.2 if len(values) <= 100 else 0
     bars = []
-    for i, (value, words) in enumerate(zip(values, told, strict=True)):
+    for i, (value, words) in enumerate(zip(values, labels, strict=True)):
         height = 100 * value / top
         segments = [Segment("plain", _percent(100 - height), _percent(height))] if value else []
         x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
         bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, words))
-    highest = max(zip(values, told, strict=True), default=(0, ""))
+    highest = max(zip(values, labels, strict=True), default=(0, ""))
     return Chart(bars, highest[1], _lines(top), marks)
 
 
@@ -138,10 +138,10 @@ def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
             height = 100 * amount / top
             base -= height
             segments.append(Segment(kind, _percent(base), _percent(height)))
-    told = [_("%s admitted") % number(figures.allowed), _("%s refused") % number(figures.denied)]
+    labels = [_("%s admitted") % number(figures.allowed), _("%s refused") % number(figures.denied)]
     if figures.shadow_denied:
-        told.append(_("%s would be refused") % number(figures.shadow_denied))
-    return segments, f"{span(point)}: {', '.join(told)}"
+        labels.append(_("%s would be refused") % number(figures.shadow_denied))
+    return segments, f"{span(point)}: {', '.join(labels)}"
 
 
 def _top(highest: int) -> int:
