@@ -71,7 +71,7 @@ class OwnLimit(NamedTuple):
         return 0.0 if self.verdict.allowed else self.verdict.retry_after
 
 
-class Standing(NamedTuple):
+class OwnStatus(NamedTuple):
     """A caller's tier and limits, and the digest that each rule's counters know it by."""
 
     tier: TierRecord | None
@@ -90,7 +90,7 @@ class Day(NamedTuple):
     known_from: str
 
 
-def look(request: HttpRequest) -> Standing:
+def own_status(request: HttpRequest) -> OwnStatus:
     """What all enforced rules would tell this caller now, wherever they apply. Nothing is spent.
 
     Raises AccessDenied for whom an access entry denies. Whoever one allows has no limits, and nobody has any while
@@ -104,7 +104,7 @@ def look(request: HttpRequest) -> Standing:
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
     if access is not None or not rules.enforced or not settings.ENABLED:
-        return Standing(granted.tier, [], {})
+        return OwnStatus(granted.tier, [], {})
     decision = go(charges.peeking(request, None, None, (), "rule", "all"))
     limits = [
         OwnLimit(result.rule, result.tier, result.limit, result.verdict)
@@ -115,7 +115,7 @@ def look(request: HttpRequest) -> Standing:
         if rule.mode == "enforce" and _depends_on_request(rule):
             limits += [OwnLimit(rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted)]
     digests = {own.rule.slug: _digest(own.rule, identity) for own in limits}
-    return Standing(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
+    return OwnStatus(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
 
 
 def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:

@@ -137,7 +137,7 @@ class QueryFilter(BaseFilterBackend):
         ]
 
 
-def asked(query_class: type[Query], request: Request) -> dict[str, Any]:
+def parse_query(query_class: type[Query], request: Request) -> dict[str, Any]:
     """What a request asks for. Raises ValidationError, which is answered with 400."""
     query = query_class(data={name: request.query_params[name] for name in request.query_params})
     query.is_valid(raise_exception=True)

@@ -65,9 +65,9 @@ def _described(name: str, *, many: bool = False, wrong: bool = False, missing: b
             return extend_schema(responses=answers)(view)
 
 
-_described("Rules", many=True, wrong=True, missing=True)
-_described("Rule", missing=True)
-_described("Partitions", many=True, wrong=True, missing=True)
-_described("Usage", many=True, wrong=True, missing=True)
-_described("Totals", many=True, wrong=True, missing=True)
-_described("Own")
+_described("RuleListView", many=True, wrong=True, missing=True)
+_described("RuleDetailView", missing=True)
+_described("PartitionsView", many=True, wrong=True, missing=True)
+_described("UsageView", many=True, wrong=True, missing=True)
+_described("TotalsView", many=True, wrong=True, missing=True)
+_described("MeView")

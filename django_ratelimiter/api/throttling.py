@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # see `..throttling`
     from rest_framework.views import APIView
 
 
-class SparingThrottle(RuleThrottle):
+class MeThrottle(RuleThrottle):
     """Meets the rules of the view's `throttle_scope` only, and a rate for each caller; spends nothing of other rules.
 
     What the middleware's rules have charged before the caller was authenticated is given back.

@@ -13,10 +13,10 @@ if apps.is_installed("drf_spectacular"):
 app_name = "ratelimiter_api"
 
 urlpatterns = [
-    path("rules/", views.Rules.as_view(), name="rules"),
-    path("rules/<str:slug>/", views.Rule.as_view(), name="rule"),
-    path("rules/<str:slug>/partitions/", views.Partitions.as_view(), name="partitions"),
-    path("usage/", views.Usage.as_view(), name="usage"),
-    path("usage/totals/", views.Totals.as_view(), name="totals"),
-    path("me/", views.Own.as_view(), name="me"),
+    path("rules/", views.RuleListView.as_view(), name="rules"),
+    path("rules/<str:slug>/", views.RuleDetailView.as_view(), name="rule"),
+    path("rules/<str:slug>/partitions/", views.PartitionsView.as_view(), name="partitions"),
+    path("usage/", views.UsageView.as_view(), name="usage"),
+    path("usage/totals/", views.TotalsView.as_view(), name="totals"),
+    path("me/", views.MeView.as_view(), name="me"),
 ]

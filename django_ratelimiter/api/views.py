@@ -1,4 +1,4 @@
-"""The views. Those for staff need the permission to view usage reports; `Own` is for every known caller."""
+"""The views. Those for staff need the permission to view usage reports; `MeView` is for every known caller."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ..usage.times import Granularity, floor
 from . import me, serializers
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
-from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, asked
-from .throttling import SparingThrottle
+from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, parse_query
+from .throttling import MeThrottle
 
 
 class _Report(GenericAPIView[Any]):
@@ -47,18 +47,18 @@ class _Report(GenericAPIView[Any]):
         return self.get_paginated_response(self.get_serializer(self.paginate_queryset(rows), many=True).data)
 
 
-class Rules(_Report):
+class RuleListView(_Report):
     """The rules that are in force, by priority, then slug."""
 
     serializer_class = serializers.RateLimitRuleSerializer
     query_class = RulesQuery
 
     def get(self, request: Request) -> Response:
-        mode = asked(self.query_class, request).get("mode")
+        mode = parse_query(self.query_class, request).get("mode")
         return self.page([rule for rule in cache.current_rules().rules if mode in (None, rule.mode)])
 
 
-class Rule(_Report):
+class RuleDetailView(_Report):
     """One rule that is in force, by its slug."""
 
     serializer_class = serializers.RateLimitRuleSerializer
@@ -72,7 +72,7 @@ class Rule(_Report):
         return Response(self.get_serializer(rule).data)
 
 
-class Partitions(_Report):
+class PartitionsView(_Report):
     """The heaviest partitions of a rule, the heaviest first, in all hours or days that the period touches.
 
     Of each hour or day 100 are known at most.
@@ -82,7 +82,7 @@ class Partitions(_Report):
     query_class = PartitionsQuery
 
     def get(self, request: Request, slug: str) -> Response:
-        query = asked(self.query_class, request)
+        query = parse_query(self.query_class, request)
         rows: QuerySet[TopPartition] = TopPartition.objects.filter(rule_slug=slug.replace("\x00", ""))
         if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
             raise NotFound(_no_rule(slug))
@@ -98,7 +98,7 @@ class Partitions(_Report):
         return self.page(found)
 
 
-class Usage(_Report):
+class UsageView(_Report):
     """Usage buckets of one granularity that begin in the period, oldest first, then by rule and tier."""
 
     serializer_class = serializers.RateLimitBucketSerializer
@@ -106,7 +106,7 @@ class Usage(_Report):
     pagination_class = BucketPages
 
     def get(self, request: Request) -> Response:
-        query = asked(self.query_class, request)
+        query = parse_query(self.query_class, request)
         span, granularity = query["span"], query.get("granularity")
         if granularity is None:
             coverage = read_coverage()
@@ -119,14 +119,14 @@ class Usage(_Report):
         return self.page(rows)
 
 
-class Totals(_Report):
+class TotalsView(_Report):
     """The sums of each rule and tier with usage in the period."""
 
     serializer_class = serializers.RateLimitTotalSerializer
     query_class = TotalsQuery
 
     def get(self, request: Request) -> Response:
-        query = asked(self.query_class, request)
+        query = parse_query(self.query_class, request)
         return self.page(
             [
                 total
@@ -137,12 +137,12 @@ class Totals(_Report):
         )
 
 
-class Own(GenericAPIView[Any]):
+class MeView(GenericAPIView[Any]):
     """The caller's own tier, limits and last 30 days. Asking spends nothing of what it tells about."""
 
     serializer_class = serializers.RateLimitOwnSerializer
     permission_classes = (IsKnownCaller,)
-    throttle_classes = (SparingThrottle,)
+    throttle_classes = (MeThrottle,)
     throttle_scope = "ratelimit-me"
     versioning_class = None
     filter_backends = ()
@@ -150,10 +150,10 @@ class Own(GenericAPIView[Any]):
 
     def get(self, request: Request) -> Response:
         try:
-            standing = me.look(request._request)
+            status = me.own_status(request._request)
         except AccessDenied as error:
             raise PermissionDenied from error
-        since, until, days = me.days(standing.digests)
+        since, until, days = me.days(status.digests)
         usage = {
             "since": since,
             "until": until,
@@ -164,8 +164,8 @@ class Own(GenericAPIView[Any]):
             ),
             "days": days,
         }
-        told = {"tier": standing.tier, "limits": standing.limits, "usage": usage}
-        response = Response(self.get_serializer(told).data)
+        answer = {"tier": status.tier, "limits": status.limits, "usage": usage}
+        response = Response(self.get_serializer(answer).data)
         response["Cache-Control"] = "private, no-store"
         return response
 

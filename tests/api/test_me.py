@@ -50,9 +50,9 @@ class TestWho:
     def test_401_where_the_framework_says_so(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         from rest_framework.authentication import BasicAuthentication
 
-        from django_ratelimiter.api.views import Own
+        from django_ratelimiter.api.views import MeView
 
-        monkeypatch.setattr(Own, "authentication_classes", (BasicAuthentication,))
+        monkeypatch.setattr(MeView, "authentication_classes", (BasicAuthentication,))
         assert client.get("/limits/me/").status_code == 401
         response = client.get("/limits/me/", headers={"Authorization": "Basic eDp5"})
         assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Basic realm="api"')
@@ -121,8 +121,8 @@ class TestLimits:
 
     def test_bad_credentials_are_charged(self, make_rule: MakeRule, client: Client) -> None:
         make_rule("per-ip", {None: [{"quota": 2}]}, partition_by=["ip"])
-        asked = [client.get("/limits/me/", headers={"X-API-Key": f"guess {n}"}).status_code for n in range(4)]
-        assert asked == [403, 403, 429, 429]
+        statuses = [client.get("/limits/me/", headers={"X-API-Key": f"guess {n}"}).status_code for n in range(4)]
+        assert statuses == [403, 403, 429, 429]
 
     def test_what_depends_on_the_request_is_not_known(self, make_rule: MakeRule, as_ann: Client) -> None:
         make_rule("item", partition_by=["path:item"], missing_partition="deny", path_kind="prefix", path="/items/")
@@ -166,7 +166,7 @@ class TestItsOwnLimit:
     def test_a_rate_for_each_caller(
         self, make_rule: MakeRule, as_ann: Client, client: Client, pro: Tier, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(throttling.SparingThrottle, "rate", (2, 3_600))
+        monkeypatch.setattr(throttling.MeThrottle, "rate", (2, 3_600))
         assert [as_ann.get("/limits/me/").status_code for _ in range(3)] == [200, 200, 429]
         assert client.get("/limits/me/", headers={"X-API-Key": KEY}).status_code == 200
 
