@@ -21,8 +21,15 @@ from typing import Final
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client import generate_latest as written
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -37,13 +44,13 @@ from .usage.collector.lag import lag
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 #: The share of decisions that is timed, picked by chance: with files, timing one takes as long as all the rest.
-TIMED: Final = 0.125
+TIMED_SHARE: Final = 0.125
 
 #: Under this variable prometheus-client keeps the numbers of several processes in files of one folder.
 FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 #: Seconds for which counts of a busy process wait at most before they are written to files.
-HELD: Final = 1.0
+FLUSH_SECONDS: Final = 1.0
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
@@ -109,7 +116,7 @@ def registry() -> CollectorRegistry:
     return together
 
 
-class Counts:
+class OutcomeCounters:
     """What one kind of decision counts: a request that met certain rules, with certain outcomes."""
 
     __slots__ = ("_each",)
@@ -122,31 +129,31 @@ class Counts:
             count(requests)
 
 
-class Held:
+class CountBuffer:
     """Counts that are yet to be written to files: many of one kind cost no more than one.
 
-    A process that decides less than once in HELD seconds writes at once. In others a thread, which is there only
+    A process that decides less than once in FLUSH_SECONDS writes at once. In others a thread, which is there only
     while something waits, writes what no later decision has written.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Counts] = deque()
-        self._written_at = -HELD
-        self._will_write = False
+        self._waiting: deque[OutcomeCounters] = deque()
+        self._flushed_at = -FLUSH_SECONDS
+        self._flush_planned = False
 
-    def add(self, counts: Counts) -> None:
+    def add(self, counts: OutcomeCounters) -> None:
         """Count one request, soon."""
         self._waiting.append(counts)
-        if monotonic() - self._written_at >= HELD:
-            self.write()
-        elif not self._will_write:
-            self._will_write = True
-            self._write_later()
+        if monotonic() - self._flushed_at >= FLUSH_SECONDS:
+            self.flush()
+        elif not self._flush_planned:
+            self._flush_planned = True
+            self._flush_later()
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Write all that waits."""
-        self._written_at, self._will_write = monotonic(), False
-        tally: Tally[Counts] = Tally()
+        self._flushed_at, self._flush_planned = monotonic(), False
+        tally: Tally[OutcomeCounters] = Tally()
         try:
             while True:
                 tally[self._waiting.popleft()] += 1
@@ -155,50 +162,50 @@ class Held:
         for counts, requests in tally.items():
             counts.add(requests)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """After a fork: what waits is the parent's to write."""
         self.__init__()  # type: ignore[misc]
 
-    def _write_later(self) -> None:
-        timer = Timer(HELD, self.write)
+    def _flush_later(self) -> None:
+        timer = Timer(FLUSH_SECONDS, self.flush)
         timer.daemon = True
         try:
             timer.start()
         except RuntimeError:  # no more threads, or the process is about to end
-            self.write()
+            self.flush()
 
 
 #: With files, where writing a number costs a microsecond; `None` without.
-HOLDING: Final = Held() if os.environ.get(FOLDER_VARIABLE) else None
+BUFFER: Final = CountBuffer() if os.environ.get(FOLDER_VARIABLE) else None
 
 
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """A view of all metrics. It tells the names of rules and how busy they are: let nobody in but Prometheus."""
-    if HOLDING:
-        HOLDING.write()
-    return HttpResponse(written(registry()), content_type=CONTENT_TYPE_LATEST)
+    if BUFFER:
+        BUFFER.flush()
+    return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(decision: Decision, seconds: float) -> None:
     """Note one decision. It is in the path of requests: a few microseconds are all it may take."""
     results = decision.results
-    counts = _counting(*map(_named, results))
-    if HOLDING:
-        HOLDING.add(counts)
+    counts = _counters_for(*map(_labels, results))
+    if BUFFER:
+        BUFFER.add(counts)
     else:
         counts.add(1)
-    if results and random() < TIMED:
+    if results and random() < TIMED_SHARE:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
         _note_version(decision.version.number)
     if decision.degraded:
-        for rule, tier in {_named(result)[:2] for result in results}:
+        for rule, tier in {_labels(result)[:2] for result in results}:
             DEGRADED.labels(rule, tier).inc()
 
 
-def _named(result: Result) -> tuple[str, str, str]:
+def _labels(result: Result) -> tuple[str, str, str]:
     """The rule, the tier and the outcome of one limit."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
     if not rule.during_outage.refuses if verdict is None else verdict.allowed:
@@ -209,10 +216,10 @@ def _named(result: Result) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=10_000)
-def _counting(*named: tuple[str, str, str]) -> Counts:
+def _counters_for(*labels: tuple[str, str, str]) -> OutcomeCounters:
     """What counts a call once for each rule and tier; of several limits of a rule one that denies is enough."""
     outcomes: dict[tuple[str, str], str] = {}
-    for rule, tier, outcome in named:
+    for rule, tier, outcome in labels:
         before = outcomes.get((rule, tier), "allowed")
         if before == "allowed" or outcome in ("denied", "shadow_denied"):
             outcomes[rule, tier] = outcome
@@ -222,7 +229,7 @@ def _counting(*named: tuple[str, str, str]) -> Counts:
             each.append(SOFT_EXCEEDED.labels(rule, tier).inc)
             outcome = "allowed"
         each.append(DECISIONS.labels(rule, tier, outcome).inc)
-    return Counts(each)
+    return OutcomeCounters(each)
 
 
 def _note_version(number: int) -> None:
@@ -236,18 +243,18 @@ def _note_breakers() -> None:
     BREAKERS.set(open_breakers())
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     """After a fork the gauges are those of another process, and still have to be set."""
     global _known_version
     _known_version = None
-    if HOLDING:
-        HOLDING.forget()
+    if BUFFER:
+        BUFFER.reset()
 
 
 REGISTRY.register(LAG)
-if HOLDING:
-    atexit.register(HOLDING.write)
+if BUFFER:
+    atexit.register(BUFFER.flush)
 observe(_observe)
 on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)

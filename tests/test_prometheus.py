@@ -49,7 +49,7 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
         for metric in REGISTRY.collect()
         for sample in metric.samples
     }
-    monkeypatch.setattr(prometheus, "TIMED", 1.1)
+    monkeypatch.setattr(prometheus, "TIMED_SHARE", 1.1)
     observer.observe(prometheus._observe)
 
     def grown(name: str, **labels: str) -> float:
@@ -123,11 +123,11 @@ def test_about_one_decision_in_eight_is_timed(
     assert 10 < gained("decision_seconds_count") < 150
 
 
-class TestHeld:
+class TestBuffer:
     """Counts that wait to be written to files."""
 
     @pytest.fixture
-    def held(self, monkeypatch: pytest.MonkeyPatch) -> prometheus.Held:
+    def buffer(self, monkeypatch: pytest.MonkeyPatch) -> prometheus.CountBuffer:
         self.now, self.timers = 1_000.0, list[Callable[[], None]]()
         monkeypatch.setattr(prometheus, "monotonic", lambda: self.now)
 
@@ -135,7 +135,7 @@ class TestHeld:
             daemon = False
 
             def __init__(timer, seconds: float, call: Callable[[], None]) -> None:
-                assert seconds == prometheus.HELD
+                assert seconds == prometheus.FLUSH_SECONDS
                 timer.call = call
 
             def start(timer) -> None:
@@ -144,55 +144,55 @@ class TestHeld:
 
         monkeypatch.setattr(prometheus, "Timer", Timer)
         self.written: list[float] = []
-        self.counts = prometheus.Counts([self.written.append])
-        return prometheus.Held()
+        self.counts = prometheus.OutcomeCounters([self.written.append])
+        return prometheus.CountBuffer()
 
-    def test_seldom_decisions_are_written_at_once(self, held: prometheus.Held) -> None:
+    def test_seldom_decisions_are_written_at_once(self, buffer: prometheus.CountBuffer) -> None:
         for _ in range(3):
-            held.add(self.counts)
-            self.now += prometheus.HELD
+            buffer.add(self.counts)
+            self.now += prometheus.FLUSH_SECONDS
         assert self.written == [1, 1, 1]
         assert self.timers == []
 
-    def test_many_are_written_together(self, held: prometheus.Held) -> None:
-        other = prometheus.Counts([self.written.append])
+    def test_many_are_written_together(self, buffer: prometheus.CountBuffer) -> None:
+        other = prometheus.OutcomeCounters([self.written.append])
         for _ in range(10):
-            held.add(self.counts)
-        held.add(other)
+            buffer.add(self.counts)
+        buffer.add(other)
         assert self.written == [1]
         [write] = self.timers
         write()
         assert self.written == [1, 9, 1]
-        held.add(self.counts)
+        buffer.add(self.counts)
         assert len(self.timers) == 2  # it is there only while something waits
 
-    def test_a_later_decision_writes_what_no_thread_has_written(self, held: prometheus.Held) -> None:
+    def test_a_later_decision_writes_what_no_thread_has_written(self, buffer: prometheus.CountBuffer) -> None:
         for _ in range(10):
-            held.add(self.counts)
-        self.now += prometheus.HELD
-        held.add(self.counts)
+            buffer.add(self.counts)
+        self.now += prometheus.FLUSH_SECONDS
+        buffer.add(self.counts)
         assert self.written == [1, 10]
 
-    def test_a_fork_leaves_what_waits_to_the_parent(self, held: prometheus.Held) -> None:
+    def test_a_fork_leaves_what_waits_to_the_parent(self, buffer: prometheus.CountBuffer) -> None:
         for _ in range(10):
-            held.add(self.counts)
-        held.forget()
-        held.write()
+            buffer.add(self.counts)
+        buffer.reset()
+        buffer.flush()
         assert self.written == [1]
 
-    def test_without_a_thread(self, held: prometheus.Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_thread(self, buffer: prometheus.CountBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*given: Any) -> Any:
             raise RuntimeError("can't start new thread")
 
-        held.add(self.counts)
+        buffer.add(self.counts)
         monkeypatch.setattr(prometheus.Timer, "start", refuse)
-        held.add(self.counts)
+        buffer.add(self.counts)
         assert self.written == [1, 1]
 
     def test_the_view_writes_first(
-        self, held: prometheus.Held, client: Client, monkeypatch: Any, gained: Gained
+        self, buffer: prometheus.CountBuffer, client: Client, monkeypatch: Any, gained: Gained
     ) -> None:
-        monkeypatch.setattr(prometheus, "HOLDING", held)
+        monkeypatch.setattr(prometheus, "BUFFER", buffer)
         with override_rules({"slug": "waits", "limits": ["9/minute"], "path": "/other/"}):
             for _ in range(5):
                 limiter.check(RequestFactory().get("/other/"))

@@ -18,7 +18,7 @@ from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
-from .common import TAG, are_wrong, from_database, imported, is_subclass, rules_in_force
+from .common import TAG, are_invalid, from_database, import_or_none, is_subclass, rules_in_force
 from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
@@ -48,7 +48,7 @@ def check_settings(**_kwargs: object) -> list[CheckMessage]:
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:
     """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be had, or not as it should be."""
-    if are_wrong("ENGINE", "CACHE_ALIAS"):
+    if are_invalid("ENGINE", "CACHE_ALIAS"):
         return []
     if settings.ENGINE is not None:
         return list(_custom_engine(settings.ENGINE))
@@ -67,7 +67,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
 
 def check_middleware(**_kwargs: object) -> list[CheckMessage]:
     """W001: the middleware is missing. E005: it runs before the one that tells who the user is."""
-    middleware = [imported(path) for path in django_setting("MIDDLEWARE", ())]
+    middleware = [import_or_none(path) for path in django_setting("MIDDLEWARE", ())]
     own = _position(middleware, _MIDDLEWARE)
     if own is None:
         return [
@@ -93,7 +93,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
-    if not signs or are_wrong("TRUSTED_PROXIES"):
+    if not signs or are_invalid("TRUSTED_PROXIES"):
         return []
     trusted = settings.TRUSTED_PROXIES
     if trusted.hops or trusted.networks or trusted.unix:
@@ -153,7 +153,7 @@ DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_evict
 
 
 def _custom_engine(path: str) -> Iterator[CheckMessage]:
-    if not callable(imported(path)):
+    if not callable(import_or_none(path)):
         yield checks.Error(
             f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
             hint="Name a callable without arguments that returns an Engine.",
@@ -171,7 +171,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
         )
         return
     cache = caches[alias]
-    if not is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+    if not is_subclass(import_or_none(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         yield checks.Error(
             f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a django-redis cache.",
             hint='Its BACKEND must be "django_redis.cache.RedisCache".',

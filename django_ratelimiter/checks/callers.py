@@ -14,7 +14,7 @@ from django.template.loader import get_template
 from ..conf import settings
 from ..rules.ruleset import RuleRecord
 from ..values.partitions import IDENTITIES
-from .common import TAG, are_wrong, imported, rules_in_force
+from .common import TAG, are_invalid, import_or_none, rules_in_force
 
 #: What a client sends as it likes.
 _CHOSEN: Final = ("session", "header:", "field:")
@@ -31,13 +31,13 @@ def check_callables(**_kwargs: object) -> list[CheckMessage]:
             id=f"{TAG}.E006",
         )
         for entry, path in _callables()
-        if not callable(imported(path))
+        if not callable(import_or_none(path))
     ]
 
 
 def check_template(**_kwargs: object) -> list[CheckMessage]:
     """E007: RESPONSE names a template that no engine finds, or that is none."""
-    own = None if are_wrong("RESPONSE") else settings.RESPONSE
+    own = None if are_invalid("RESPONSE") else settings.RESPONSE
     if own is None or not own.endswith(".html"):
         return []
     try:
@@ -71,7 +71,7 @@ def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
 
 def check_identities(**_kwargs: object) -> list[CheckMessage]:
     """W008: a rule counts by an identity that nobody made; it is missing from every request."""
-    if are_wrong("IDENTITIES"):
+    if are_invalid("IDENTITIES"):
         return []
     known = {*IDENTITIES, *settings.IDENTITIES}
     return [
@@ -88,7 +88,7 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
 
 def check_trust(**_kwargs: object) -> list[CheckMessage]:
     """W009: TRUSTED_PROXIES takes large parts of the internet for proxies, so that clients choose their address."""
-    if are_wrong("TRUSTED_PROXIES"):
+    if are_invalid("TRUSTED_PROXIES"):
         return []
     networks = settings.TRUSTED_PROXIES.networks
     v4 = collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
@@ -108,10 +108,10 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
 
 def _callables() -> Iterator[tuple[str, str]]:
     for entry in ("API_KEY_RESOLVER", "TIER_RESOLVER", "RESPONSE"):
-        path = None if are_wrong(entry) else getattr(settings, entry)
+        path = None if are_invalid(entry) else getattr(settings, entry)
         if path is not None and not path.endswith(".html"):
             yield entry, path
-    if not are_wrong("IDENTITIES"):
+    if not are_invalid("IDENTITIES"):
         for name, path in settings.IDENTITIES.items():
             yield f"IDENTITIES: {name}", path
 

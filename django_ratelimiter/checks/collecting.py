@@ -12,7 +12,7 @@ from django.db.models import Max, Min
 from ..conf import settings
 from ..models import RuleSetVersion, UsageBatch
 from ..usage.times import aware, now
-from .common import TAG, are_wrong, from_database, rules_in_force
+from .common import TAG, are_invalid, from_database, rules_in_force
 
 #: Without counts for so long, the collector is taken not to run. A site sleeps for a night, but not for a day.
 LONG: Final = timedelta(days=1)
@@ -20,7 +20,7 @@ LONG: Final = timedelta(days=1)
 
 def check_collecting(**_kwargs: object) -> list[CheckMessage]:
     """W013: rules are in force, and no usage has been collected for a day."""
-    if are_wrong("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
+    if are_invalid("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
         return []
     since = from_database(_since)
     if since is None or aware(since) > now() - LONG:

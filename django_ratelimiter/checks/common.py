@@ -19,11 +19,11 @@ TAG: Final = "django_ratelimiter"
 Found = TypeVar("Found")
 
 
-def are_wrong(*entries: str) -> bool:
+def are_invalid(*entries: str) -> bool:
     return any(problem.entry in ("RATELIMITER", *entries) for problem in problems())
 
 
-def imported(path: str) -> Any:
+def import_or_none(path: str) -> Any:
     try:
         return import_string(path)
     except ImportError:

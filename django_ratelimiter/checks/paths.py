@@ -11,7 +11,7 @@ from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.routes import lacking
 from ..rules.ruleset import RuleRecord
-from .common import TAG, are_wrong, rules_in_force
+from .common import TAG, are_invalid, rules_in_force
 
 #: What is wrong with a rule that names what no view has, by the field.
 _NOWHERE: Final = {
@@ -23,7 +23,7 @@ _NOWHERE: Final = {
 
 def check_exempt(**_kwargs: object) -> list[CheckMessage]:
     """W012: a rule is for paths that are exempt from all rules. One with a scope is met where code asks for it."""
-    if are_wrong("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
+    if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return []
     exempt = exempt_paths(None)
     slugs = [rule.slug for rule in rules_in_force() if not rule.scope and _path(rule).startswith(exempt)]
@@ -48,7 +48,7 @@ def check_prefix(**_kwargs: object) -> list[CheckMessage]:
         for rule in rules_in_force()
         if rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/")
     ]
-    exempt = () if are_wrong("EXEMPT_PATHS") else settings.EXEMPT_PATHS or ()
+    exempt = () if are_invalid("EXEMPT_PATHS") else settings.EXEMPT_PATHS or ()
     found = [path for path in exempt if f"{path}/".startswith(f"{prefix}/")]
     if found:
         named.append(f"RATELIMITER['EXEMPT_PATHS']: {', '.join(found)}")

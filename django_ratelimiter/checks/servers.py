@@ -16,7 +16,7 @@ from ..engine.redis.connections.faults import is_fault
 from ..engine.redis.dry_run import dry_run
 from ..engine.redis.eviction import evicting, is_answer
 from ..exceptions import EngineUnavailable
-from .common import TAG, are_wrong, imported, is_subclass
+from .common import TAG, are_invalid, import_or_none, is_subclass
 
 _POOLS: Final = "django_redis.pool"
 #: Options of django-redis that become arguments of connections.
@@ -28,7 +28,7 @@ _OF_SENTINEL: Final = "redis.sentinel.SentinelConnectionPool"
 
 def check_pools(**_kwargs: object) -> list[CheckMessage]:
     """W014: another alias has the address of ours and other OPTIONS, and whichever is used first decides for both."""
-    if are_wrong("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
+    if are_invalid("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
         return []
     alias, caches = settings.CACHE_ALIAS, django_setting("CACHES", {})
     if alias not in caches:
@@ -54,7 +54,7 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
 
 def check_eviction(**_kwargs: object) -> list[CheckMessage]:
     """W015: a full Redis drops counters. W018: none answers. I001: it may not be asked. Only with `check --deploy`."""
-    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
+    if are_invalid("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
         return []
     try:
         engine: Any = get_engine()
@@ -111,7 +111,7 @@ def _undeciding(error: EngineUnavailable) -> CheckMessage:
 
 def check_clock(**_kwargs: object) -> list[CheckMessage]:
     """W020: each machine decides by its own clock."""
-    if are_wrong("CLOCK", "ENGINE") or settings.CLOCK == "server" or settings.ENGINE is not None:
+    if are_invalid("CLOCK", "ENGINE") or settings.CLOCK == "server" or settings.ENGINE is not None:
         return []
     return [
         checks.Warning(
@@ -125,7 +125,7 @@ def check_clock(**_kwargs: object) -> list[CheckMessage]:
 
 def _on_redis() -> RedisEngine | None:
     """The engine, if it is one on Redis that can be had."""
-    if are_wrong("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
+    if are_invalid("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
         return None
     try:
         engine: Any = get_engine()
@@ -147,9 +147,9 @@ def _unreachable(error: EngineUnavailable) -> CheckMessage:
 
 def _addresses(cache: Mapping[str, Any]) -> list[str]:
     """What django-redis finds this cache's pools by, the one that is written to first; empty if it shares none."""
-    if not is_subclass(imported(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+    if not is_subclass(import_or_none(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         return []
-    factory = imported(_factory(cache.get("OPTIONS") or {}))
+    factory = import_or_none(_factory(cache.get("OPTIONS") or {}))
     for method in ("connect", "get_connection", "get_or_create_connection_pool"):
         if getattr(getattr(factory, method, None), "__module__", "") != _POOLS:
             return []

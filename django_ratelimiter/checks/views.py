@@ -14,7 +14,7 @@ from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 from ..conf import django_setting, settings
 from ..rules.routes import all_views
 from ..rules.ruleset import Facts, RuleRecord
-from .common import TAG, are_wrong, imported, is_subclass, rules_in_force
+from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
 
@@ -45,7 +45,7 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
 
 def check_addresses(**_kwargs: object) -> list[CheckMessage]:
     """W011: throttles take each client's word for its address, as the REST framework does without NUM_PROXIES."""
-    if are_wrong("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
+    if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
         return []
     trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
     if trusted.hops or trusted.networks or trusted.unix or framework.get("NUM_PROXIES") is not None:
@@ -85,7 +85,7 @@ def check_rates(**_kwargs: object) -> list[CheckMessage]:
 def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
     """The throttle classes in use that read a rate as ours do, each with the scope of its view, if it asks for one."""
     named = (django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_CLASSES") or ()
-    found = [(imported(each) if isinstance(each, str) else each, None) for each in named]
+    found = [(import_or_none(each) if isinstance(each, str) else each, None) for each in named]
     for match in all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ():
         found += [
             (throttle, _chosen(match.func, getattr(throttle, "scope_attr", "")))
