@@ -52,8 +52,8 @@ def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
             function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-            name = "gettext" if function == "_" else function.removesuffix("_lazy")
-            if isinstance(node, ast.Call) and name in TEXTS:
+            name = "gettext" if function == "_" else re.sub("_(lazy|noop)$", "", function)
+            if isinstance(node, ast.Call) and name in TEXTS and not isinstance(node.args[0], ast.Name | ast.Attribute):
                 yield name, tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))[: TEXTS[name]]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..exceptions import EngineUnavailable
-from .limits import Algorithm, Limit
+from .limits import Limit
 
 
 class WrongServer(EngineUnavailable):
@@ -81,9 +81,7 @@ def check_units(charge: Charge) -> None:
 
 def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Those that hold a lease."""
-    return [
-        verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.algorithm == Algorithm.CONCURRENCY
-    ]
+    return [verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.holds_leases]
 
 
 class Version(NamedTuple):
@@ -140,7 +138,7 @@ class Engine(Protocol):
         """Give back what these verdicts spent, once each."""
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases that these verdicts of `concurrency` limits hold, once each; others are left alone."""
+        """End the leases that these verdicts hold, once each; verdicts without a lease are left alone."""
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from .calendars import CALENDARS, window_at
-from .registry import ANCHORS, ON_CALENDAR, REFILLS
+from .registry import ANCHORS, DEFAULT, ON_CALENDAR, REFILLS, Traits
 from .registry import Algorithm as Algorithm
 from .validation import MAX_WINDOW_SECONDS, check_calendar, check_options, check_units, known_algorithm, microseconds
 from .validation import MOST_ENTRIES as MOST_ENTRIES
@@ -78,7 +78,7 @@ class Limit:
 
     quota: int
     window: float | Decimal | None = None
-    algorithm: str = Algorithm.SLIDING_WINDOW_COUNTER
+    algorithm: str = DEFAULT
     burst: int | None = None
     soft_quota: int | None = None
     slots: int | None = None
@@ -94,7 +94,7 @@ class Limit:
         check_options(self, algorithm)
         for name in ("quota", "burst", "soft_quota"):
             check_units(name, getattr(self, name), optional=name != "quota")
-        if algorithm in (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY) and self.quota > MOST_ENTRIES:
+        if algorithm.traits.keeps_entries and self.quota > MOST_ENTRIES:
             raise ValueError(f"quota: {algorithm} keeps every request, so at most {MOST_ENTRIES}; choose another.")
         if self.calendar is not None:
             check_calendar(self)
@@ -134,15 +134,10 @@ class Limit:
     @cached_property
     def terms(self) -> Terms:
         """The integers of this limit. Time is counted in the finest tick that keeps every product exact."""
-        window_us, algorithm = self.window_us, Algorithm(self.algorithm)
+        window_us = self.window_us
         soft_floor = 0 if self.soft_quota is None else self.capacity - self.soft_quota
-        if algorithm == Algorithm.SLIDING_WINDOW_SLOTS:
-            if self.number_of_slots > window_us:
-                raise ValueError(f"slots: a window of {window_us} microseconds cannot have more slots than these.")
-            return Terms(window_us, self.number_of_slots, self.capacity, 1, soft_floor)
-        if algorithm in _COMPARING_UNITS:  # nothing is multiplied, nothing can overflow
-            anchored = ON_CALENDAR if self.calendar else ANCHORS.index(self.anchor)
-            return Terms(window_us, anchored, self.capacity, 1, soft_floor)
+        if not self.traits.multiplies:  # nothing can overflow
+            return Terms(window_us, self._rate_of_window(), self.capacity, 1, soft_floor)
         if self.refill == "interval":  # a bucket whose clock ticks once per window
             return Terms(1, self.quota, self.capacity, window_us, soft_floor)
         for tick_us in TICKS_US:
@@ -160,15 +155,33 @@ class Limit:
             "lower the quota, shorten the window, or make the window a whole number of seconds."
         )
 
+    def _rate_of_window(self) -> int:
+        """The `rate` of the terms where nothing is multiplied: the number of slots, or how windows are anchored."""
+        if "slots" not in self.traits.options:
+            return ON_CALENDAR if self.calendar else ANCHORS.index(self.anchor)
+        if self.number_of_slots > self.window_us:
+            raise ValueError(f"slots: a window of {self.window_us} microseconds cannot have more slots than these.")
+        return self.number_of_slots
+
+    @cached_property
+    def traits(self) -> Traits:
+        """The traits of the algorithm, read once."""
+        return Algorithm(self.algorithm).traits
+
     @cached_property
     def is_bucket(self) -> bool:
         """Whether it is filled up again, so that what it holds when full need not be the quota of its window."""
-        return "burst" in Algorithm(self.algorithm).options
+        return "burst" in self.traits.options
 
     @cached_property
     def holds(self) -> bool:
         """Whether an admitted request may have to be held."""
-        return "max_delay" in Algorithm(self.algorithm).options
+        return "max_delay" in self.traits.options
+
+    @cached_property
+    def holds_leases(self) -> bool:
+        """Whether an admitted request counts until it is released."""
+        return self.traits.holds_leases
 
     @cached_property
     def is_fixed(self) -> bool:
@@ -198,8 +211,8 @@ class Limit:
 
     @property
     def number_of_slots(self) -> int:
-        """The slots of sliding_window_slots; other algorithms have one, the whole window."""
-        if self.algorithm != Algorithm.SLIDING_WINDOW_SLOTS:
+        """The slots of a window; algorithms without the option have one, the whole window."""
+        if "slots" not in self.traits.options:
             return 1
         return 10 if self.slots is None else self.slots
 
@@ -234,10 +247,6 @@ class Limit:
         with suppress(ValueError):
             return replace(self, quota=quota, burst=burst, soft_quota=None)
         return replace(self, soft_quota=None)
-
-
-#: Algorithms that compare whole units, and never multiply them by a time.
-_COMPARING_UNITS: Final = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
 
 
 @lru_cache(maxsize=10_000)

@@ -1,39 +1,164 @@
-"""The registry of algorithms. Adding one takes its line here and its two files in `algorithms/`."""
+"""The registry of algorithms. Adding one takes its entry here and its two files in `algorithms/`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 
+def gettext_noop(text: str) -> str:
+    """Mark a text for translation. The admin translates it; the engine imports no Django."""
+    return text
+
+
+_ = gettext_noop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """The properties of an algorithm that other code asks for, so that it compares no names.
+
+    options: options beside quota, window and soft_quota. `max_delay` is an option of the charge; the others are the
+    limit's. An algorithm with `burst` is a bucket; one with `max_delay` holds admitted requests until their turn.
+    label: how the admin's list offers it; empty = its name. short: its name in a line such as "5 per minute, GCRA";
+    empty = its name.
+    holds_leases: an admitted request counts until it is released, and its window is only the longest time for that.
+    keeps_entries: each request is stored, so that quotas are bounded by MOST_ENTRIES.
+    counts_locally: a process may count by itself between two calls to the engine.
+    resets_at_end: the full quota is back at the end of a window, whatever else is spent in it.
+    keeps_expiry: what is spent seldom moves the time at which the full quota is back, so Redis mostly keeps the expiry
+    of the key, which costs less than to set it.
+    multiplies: a step multiplies units by a time, so that the terms of a limit must keep that product exact.
+    windows: the number of windows after which spent units no longer count.
+    unit: what clients are told that the quota counts; `None` = requests.
+    """
+
+    options: tuple[str, ...] = ()
+    label: str = ""
+    short: str = ""
+    holds_leases: bool = False
+    keeps_entries: bool = False
+    counts_locally: bool = False
+    resets_at_end: bool = False
+    keeps_expiry: bool = False
+    multiplies: bool = False
+    windows: int = 1
+    unit: str | None = None
+
+
 class Algorithm(StrEnum):
-    """The algorithms, each with its letter in key names and the options it takes beside quota, window and soft_quota.
+    """The algorithms, each with its letter in key names and its traits.
 
     This is the registry: the engines load `algorithms/VALUE.py` and `algorithms/VALUE.lua` by these values.
-    `max_delay` is an option of the charge; the others are the limit's.
     """
 
     letter: str
+    traits: Traits
     options: frozenset[str]
     number: int
 
-    def __new__(cls, value: str, letter: str = "", *options: str) -> Algorithm:
+    def __new__(cls, value: str, letter: str = "", traits: Traits | None = None) -> Algorithm:
         member = str.__new__(cls, value)
         member._value_ = value
         member.letter = letter
-        member.options = frozenset(options)
+        member.traits = traits or Traits()
+        member.options = frozenset(member.traits.options)
         member.number = len(cls.__members__)
         return member
 
-    FIXED_WINDOW = "fixed_window", "f", "anchor", "calendar", "timezone", "anchor_day"
-    SLIDING_WINDOW_LOG = "sliding_window_log", "l"
-    SLIDING_WINDOW_COUNTER = "sliding_window_counter", "c"
-    SLIDING_WINDOW_SLOTS = "sliding_window_slots", "s", "slots"
-    TOKEN_BUCKET = "token_bucket", "b", "burst", "refill"
-    GCRA = "gcra", "g", "burst"
-    LEAKY_BUCKET = "leaky_bucket", "q", "burst", "max_delay"
-    CONCURRENCY = "concurrency", "n"
+    FIXED_WINDOW = (
+        "fixed_window",
+        "f",
+        Traits(
+            options=("anchor", "calendar", "timezone", "anchor_day"),
+            label=_("fixed window: starts again at every window"),
+            short=_("fixed window"),
+            counts_locally=True,
+            resets_at_end=True,
+            keeps_expiry=True,
+        ),
+    )
+    SLIDING_WINDOW_LOG = (
+        "sliding_window_log",
+        "l",
+        Traits(
+            label=_("sliding window, exact: remembers each request"),
+            short=_("sliding window, exact"),
+            keeps_entries=True,
+        ),
+    )
+    SLIDING_WINDOW_COUNTER = (
+        "sliding_window_counter",
+        "c",
+        Traits(
+            label=_("sliding window: estimates, in little memory"),
+            short=_("sliding window"),
+            counts_locally=True,
+            keeps_expiry=True,
+            multiplies=True,
+            windows=2,
+        ),
+    )
+    SLIDING_WINDOW_SLOTS = (
+        "sliding_window_slots",
+        "s",
+        Traits(
+            options=("slots",),
+            label=_("sliding window in slots: moves on step by step"),
+            short=_("sliding window"),
+            counts_locally=True,
+            keeps_expiry=True,
+        ),
+    )
+    TOKEN_BUCKET = (
+        "token_bucket",
+        "b",
+        Traits(
+            options=("burst", "refill"),
+            label=_("token bucket: fills up again, allows a burst"),
+            short=_("token bucket"),
+            multiplies=True,
+        ),
+    )
+    GCRA = (
+        "gcra",
+        "g",
+        Traits(
+            options=("burst",),
+            label=_("GCRA: a token bucket in less memory"),
+            short=_("GCRA"),
+            multiplies=True,
+        ),
+    )
+    LEAKY_BUCKET = (
+        "leaky_bucket",
+        "q",
+        Traits(
+            options=("burst", "max_delay"),
+            label=_("leaky bucket: holds requests, for an even pace"),
+            short=_("leaky bucket"),
+            multiplies=True,
+        ),
+    )
+    CONCURRENCY = (
+        "concurrency",
+        "n",
+        Traits(
+            label=_("concurrency: requests in progress at once"),
+            holds_leases=True,
+            keeps_entries=True,
+            unit="concurrent-requests",
+        ),
+    )
 
+
+#: The algorithm of a limit that names none.
+DEFAULT: Final = Algorithm.SLIDING_WINDOW_COUNTER
+#: The algorithm that never admits more than the quota in any stretch of a window's length, however it is asked.
+STRICTEST: Final = Algorithm.SLIDING_WINDOW_LOG
+#: The algorithm with the fewest steps.
+SIMPLEST: Final = Algorithm.FIXED_WINDOW
 
 #: What the options that are one of a few words can be; the first is the default.
 ANCHORS: Final = ("clock", "first_request")

@@ -9,14 +9,11 @@ from functools import partial
 from itertools import count
 from math import ceil
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..decision import Result
-from ..engine.limits import Algorithm, Limit
+from ..engine.limits import Limit
 from ..rules.ruleset import RuleRecord, TierRecord
-
-#: What the draft calls the unit of a limit of requests in progress. That of all others, requests, is left out.
-CONCURRENT: Final = "concurrent-requests"
 
 #: Seconds until there is more quota, from what remains in units and the seconds until all of it is back;
 #: `None` = there is nothing to wait for, or nobody knows.
@@ -41,15 +38,16 @@ def quota_of(limit: Limit) -> Quota:
     Such a time is rounded up to whole seconds, but not if it is below one second. Requests in progress have no window:
     that of the limit only ends what was never released.
     """
-    if limit.algorithm == Algorithm.CONCURRENCY:
-        return Quota(limit.quota, None, CONCURRENT)
+    unit = limit.traits.unit
+    if limit.holds_leases:
+        return Quota(limit.quota, None, unit)
     if not limit.is_bucket or limit.capacity == limit.quota:
-        return Quota(limit.capacity, limit.window)
+        return Quota(limit.capacity, limit.window, unit)
     if limit.refill == "interval":
         seconds = Fraction(limit.window_us, 1_000_000) * -(-limit.capacity // limit.quota)
     else:
         seconds = Fraction(limit.capacity * limit.window_us, limit.quota * 1_000_000)
-    return Quota(limit.capacity, ceil(seconds) if seconds > 1 else float(seconds))
+    return Quota(limit.capacity, ceil(seconds) if seconds > 1 else float(seconds), unit)
 
 
 def until_more(limit: Limit) -> UntilMore:
@@ -59,7 +57,7 @@ def until_more(limit: Limit) -> UntilMore:
     spreads r over t, or spends r and waits t, can go on like that. The time until the bucket is full would be 1 second
     where 3,599 of 3,600 an hour remain, and ask for 3,599 in a second.
     """
-    if limit.algorithm == Algorithm.CONCURRENCY:
+    if limit.holds_leases:
         return _unknown
     if not limit.is_bucket:
         return _until_all

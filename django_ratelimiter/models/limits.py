@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..engine.limits import MOST_SLOTS, Limit
-from ..engine.registry import Algorithm
+from ..engine.registry import DEFAULT, Algorithm
 from ..values import sync_interval
 from .options import (
     COLUMNS,
@@ -66,7 +66,7 @@ class RuleLimit(models.Model):
         _("algorithm"),
         max_length=32,
         choices=algorithm_choices,
-        default=Algorithm.SLIDING_WINDOW_COUNTER.value,
+        default=DEFAULT.value,
         error_messages={"invalid_choice": _("%(value)r is unknown to this version of the program.")},
     )
     quota = models.PositiveBigIntegerField(

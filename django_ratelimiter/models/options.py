@@ -39,14 +39,7 @@ WORDS: Final[Mapping[str, Iterable[str]]] = {
 }
 
 _LABELS: Final[Mapping[str, Any]] = {
-    "fixed_window": _("fixed window: starts again at every window"),
-    "sliding_window_log": _("sliding window, exact: remembers each request"),
-    "sliding_window_counter": _("sliding window: estimates, in little memory"),
-    "sliding_window_slots": _("sliding window in slots: moves on step by step"),
-    "token_bucket": _("token bucket: fills up again, allows a burst"),
-    "gcra": _("GCRA: a token bucket in less memory"),
-    "leaky_bucket": _("leaky bucket: holds requests, for an even pace"),
-    "concurrency": _("concurrency: requests in progress at once"),
+    **{algorithm.value: _(algorithm.traits.label) for algorithm in Algorithm if algorithm.traits.label},
     "clock": _("by the clock"),
     "first_request": _("with the first request"),
     "continuous": _("continuously"),

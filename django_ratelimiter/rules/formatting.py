@@ -9,7 +9,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from ..engine.limits import Limit
-from ..engine.registry import Algorithm
 from .ruleset import LimitRecord, RuleRecord
 
 #: Seconds, how a quota per so many of them reads, and how they read; the longest that measures a window is taken.
@@ -48,16 +47,6 @@ CALENDAR_RATES: Final = {
     "year": gettext_lazy("%(quota)s per calendar year"),
 }
 
-ALGORITHMS: Final = {
-    "fixed_window": gettext_lazy("fixed window"),
-    "sliding_window_log": gettext_lazy("sliding window, exact"),
-    "sliding_window_counter": gettext_lazy("sliding window"),
-    "sliding_window_slots": gettext_lazy("sliding window"),
-    "token_bucket": gettext_lazy("token bucket"),
-    "gcra": gettext_lazy("GCRA"),
-    "leaky_bucket": gettext_lazy("leaky bucket"),
-}
-
 
 def limits_in_words(rule: RuleRecord) -> str:
     """Each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
@@ -73,15 +62,20 @@ def limits_in_words(rule: RuleRecord) -> str:
 def limit_in_words(record: LimitRecord) -> str:
     """One limit: "100 per minute, token bucket, burst 20"."""
     limit = record.limit
-    if limit.algorithm == Algorithm.CONCURRENCY:
+    if limit.holds_leases:
         rate = _("%(quota)s at once, each for %(window)s at most")
         words = [rate % {"quota": units(limit.quota), "window": duration(limit.window_us)}]
     elif limit.calendar:
         rate = _("%(rate)s in %(zone)s")
         words = [rate % {"rate": rate_in_words(limit, units(limit.quota)), "zone": limit.timezone or "UTC"}]
     else:
-        words = [rate_in_words(limit, units(limit.quota)), str(ALGORITHMS.get(limit.algorithm, limit.algorithm))]
+        words = [rate_in_words(limit, units(limit.quota)), _short(limit)]
     return ", ".join([*words, *_options(record)])
+
+
+def _short(limit: Limit) -> str:
+    """The algorithm's short name."""
+    return _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
 
 
 def _options(record: LimitRecord) -> list[str]:
@@ -90,7 +84,7 @@ def _options(record: LimitRecord) -> list[str]:
         words.append(_("from day %(day)s") % {"day": limit.anchor_day})
     if limit.anchor == "first_request":
         words.append(_("from the first request"))
-    if limit.algorithm == Algorithm.SLIDING_WINDOW_SLOTS:
+    if "slots" in limit.traits.options:
         words.append(_("%(count)s slots") % {"count": limit.number_of_slots})
     if limit.refill == "interval":
         words.append(_("refilled all at once"))

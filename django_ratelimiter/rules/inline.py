@@ -7,7 +7,8 @@ from functools import lru_cache
 from hashlib import blake2s
 from typing import Final
 
-from ..engine.limits import MOST_ENTRIES, Algorithm, Limit
+from ..engine.limits import MOST_ENTRIES, Limit
+from ..engine.registry import DEFAULT, SIMPLEST, STRICTEST
 from .ruleset import LimitRecord, RuleRecord
 
 #: What the slugs of these rules begin with; no operator's slug can hold a colon.
@@ -86,10 +87,9 @@ def rule_of(
     grow. A quota of 0 refuses every request. Raises ValueError for what cannot be enforced.
     """
     if quota > 0:
-        exact = Algorithm.SLIDING_WINDOW_LOG if quota <= MOST_ENTRIES else Algorithm.SLIDING_WINDOW_COUNTER
-        limit = Limit(quota, window, algorithm or exact)
+        limit = Limit(quota, window, algorithm or (STRICTEST if quota <= MOST_ENTRIES else DEFAULT))
     else:
-        limit = Limit(1, window, Algorithm.FIXED_WINDOW)  # a counter apart from those of other rates
+        limit = Limit(1, window, SIMPLEST)  # a counter apart from those of other rates
     return RuleRecord(
         slug=slug,
         name=slug.removeprefix(PREFIX),

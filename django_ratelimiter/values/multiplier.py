@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from ..engine.limits import MOST_ENTRIES, MOST_UNITS, Algorithm, Limit
+from ..engine.limits import MOST_ENTRIES, MOST_UNITS, Limit
 
 
 @lru_cache(maxsize=4096)
@@ -17,8 +17,7 @@ def multiply_limit(limit: Limit, multiplier: Decimal, minimum: int = 1) -> Limit
     minimum: what its capacity never falls below. A quota stops at the most that its algorithm can keep; a limit that
     could not be reckoned exactly stays as it is.
     """
-    keeps_entries = limit.algorithm in (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
-    quota = min(_times(limit.quota, multiplier), MOST_ENTRIES if keeps_entries else MOST_UNITS)
+    quota = min(_times(limit.quota, multiplier), MOST_ENTRIES if limit.traits.keeps_entries else MOST_UNITS)
     burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MOST_UNITS)
     if burst is None:
         quota = max(quota, minimum)

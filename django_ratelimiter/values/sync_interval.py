@@ -6,13 +6,6 @@ from typing import Final
 
 from ..engine.limits import Algorithm, Limit
 
-#: Algorithms that add up units in windows, so that a number of them can be granted beforehand and told of later.
-WINDOW_COUNTERS: Final = (
-    Algorithm.FIXED_WINDOW,
-    Algorithm.SLIDING_WINDOW_COUNTER,
-    Algorithm.SLIDING_WINDOW_SLOTS,
-)
-
 #: Stands for "never": each process counts for itself alone.
 LOCAL_MS: Final = -1
 #: The longest interval, in milliseconds.
@@ -35,8 +28,8 @@ def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
     """Raise ValueError, naming the limit's field, for a limit that no process can count by itself."""
     if sync_interval is None:
         return
-    if limit.algorithm not in WINDOW_COUNTERS:
-        names = ", ".join(WINDOW_COUNTERS)
+    if not limit.traits.counts_locally:
+        names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.counts_locally)
         raise ValueError(f"algorithm: {limit.algorithm} cannot be counted in each process; choose one of {names}.")
     if sync_interval * 1_000_000 > limit.window_us:
         raise ValueError("window: must not be shorter than the interval at which processes tell what they counted.")

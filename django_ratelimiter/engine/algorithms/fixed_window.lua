@@ -2,9 +2,6 @@
 -- See fixed_window.py, the twin of this file.
 local FIRST_REQUEST, CALENDAR = 1, 2
 
---@traits
-ends = true
-
 --@look
 if rate == FIRST_REQUEST then
   x, y = 0, at

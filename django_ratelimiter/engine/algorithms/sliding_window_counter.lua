@@ -1,9 +1,6 @@
 -- Sliding window counter. State: last, current, previous. x: current; y: previous. See sliding_window_counter.py, the
 -- twin of this file.
 
---@traits
-ends = true
-
 --@look
 -- y may exceed the capacity after a limit was lowered; its product may then pass 2^53 and be rounded, but only where
 -- the other side of the comparison is far below it.

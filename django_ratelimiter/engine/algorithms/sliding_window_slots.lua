@@ -3,9 +3,6 @@
 local FIRST, SLOT, EMPTY = 8, 6, '\0\0\0\0\0\0'
 local slots = rate
 
---@traits
-ends = true
-
 --@look
 x, y = 0, 0
 if raw then

@@ -9,11 +9,6 @@ from math import inf
 from typing import Final
 
 from ..base import Charge, Verdict
-from ..limits import Algorithm
-
-#: Windows after which what was spent in one can be of no account.
-_OUTLIVED: Final = {Algorithm.SLIDING_WINDOW_COUNTER: 2}
-
 
 #: What is told to wait, in seconds, while another thread is asking the engine: its answer is about to come.
 SOON: Final = 0.001
@@ -132,8 +127,8 @@ class LocalCounter:
 
     def unsynced(self, now: float) -> int:
         """Units to tell the engine of. Those whose window is over, for it and for us, count no more."""
-        algorithm = self.charge.limit.algorithm
-        over = now - self.spent_at > _OUTLIVED.get(Algorithm(algorithm), 1) * self.charge.limit.window_us / 1_000_000
+        limit = self.charge.limit
+        over = now - self.spent_at > limit.traits.windows * limit.window_us / 1_000_000
         if over or self.spent_at < self.ends_early <= self.ends_late <= now:
             self.unsent = 0
         return self.unsent
@@ -162,7 +157,7 @@ class LocalCounter:
         self.due_at = began + interval
         self.synced_at, self.synced_us, self.asked_by = now, verdict.at_us, None
         self.reset_at = now + verdict.reset_after
-        if charge.limit.algorithm == Algorithm.FIXED_WINDOW and verdict.reset_after:
+        if charge.limit.traits.resets_at_end and verdict.reset_after:
             self.ends_early, self.ends_late = began + verdict.reset_after, now + verdict.reset_after
         self.passes_at = self.ends_late
         if not verdict.allowed and verdict.retry_after is not None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..base import Charge, Verdict, Version
-from ..limits import Algorithm
 
 #: What remains of a wait that is over, where a shadow's refusal is repeated.
 _SOON: Final = 0.001
@@ -74,12 +73,7 @@ class CachedDenial:
 def refuses(verdict: Verdict) -> bool:
     """Whether it refuses its call, and will until a moment that is known."""
     charge = verdict.charge
-    return (
-        not verdict.allowed
-        and charge.gating
-        and bool(verdict.retry_after)
-        and charge.limit.algorithm != Algorithm.CONCURRENCY
-    )
+    return not verdict.allowed and charge.gating and bool(verdict.retry_after) and not charge.limit.holds_leases
 
 
 class DenialCache:

@@ -65,7 +65,8 @@ class _DryEngine(RedisEngine):
         self._minutes |= {minute, minute + 1}
         held = UsageCarry(self._held, ((minute, f"{_LABEL}\na", 1),))
         second = self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard)
-        if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in second[1:]):
+        repeated = [verdict for verdict in second if not verdict.charge.limit.traits.resets_at_end]  # in one window
+        if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in repeated):
             raise WrongServer("The server runs the script, and decides wrongly.")
         self._call(ScriptMode.REFUND, (), first, None, None, None, shard)
 

@@ -27,11 +27,18 @@ def _steps_of(algorithm: str) -> dict[str, str]:
     return {**(_steps_of(base[1]) if base else {}), **own}
 
 
+def _traits_of(algorithm: Algorithm) -> dict[str, str]:
+    """The traits that the frame asks for, as one more step."""
+    if "max_delay" in algorithm.options:
+        return {"traits": "holds = true\n"}
+    return {"traits": "ends = true\n"} if algorithm.traits.keeps_expiry else {}
+
+
 def _with_algorithms(frame: str) -> str:
     """Put each step of all algorithms where the frame names it: in branches, and not in functions, which Lua would
     make anew in each call.
     """
-    steps = {algorithm: _steps_of(algorithm) for algorithm in Algorithm}
+    steps = {algorithm: _steps_of(algorithm) | _traits_of(algorithm) for algorithm in Algorithm}
 
     def branches(step: re.Match[str]) -> str:
         name = step[1]

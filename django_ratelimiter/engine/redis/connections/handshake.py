@@ -15,14 +15,15 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from ...base import Charge
-from ...limits import Algorithm, Limit
+from ...limits import Limit
+from ...registry import SIMPLEST
 from ..protocol import CallEncoder, ScriptMode
 from ..scripts import CHECK_SHA
 from .connection import LOAD, PING, Pipeline, packed
 from .faults import is_elsewhere, is_outage, is_refused
 
 #: What a server is asked to decide to see whether it can: what a request would be, and soon forgotten.
-_PROBE: Final = Charge("probe", Limit(1_000_000, 1, Algorithm.FIXED_WINDOW))
+_PROBE: Final = Charge("probe", Limit(1_000_000, 1, SIMPLEST))
 
 _ABOUT_IT: Final = packed("INFO", "server") + packed("INFO", "replication") + packed("SCRIPT", "EXISTS", CHECK_SHA)
 _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
