@@ -8,14 +8,12 @@ from math import inf
 from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
-from .engine.limits import Algorithm, Limit
+from .engine.limits import Limit
 from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
 from .values.access import AccessRecord
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
 UNAVAILABLE_RETRY_SECONDS: Final = 1
-
-_CONCURRENCY: Final = Algorithm.CONCURRENCY  # looking it up takes longer than comparing
 
 
 class Result(NamedTuple):
@@ -86,7 +84,7 @@ class Decision:
         """What counts as in flight until the engine is told of its end."""
         held = []
         for result in self.results:
-            if result.limit.algorithm == _CONCURRENCY and result.verdict is not None:
+            if result.limit.holds_leases and result.verdict is not None:
                 held.append(result.verdict)
         return leases(held) if held else held
 

@@ -13,7 +13,6 @@ from django.http import HttpRequest
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, decide
-from ..engine.limits import Algorithm
 from ..exceptions import AccessDenied, EngineUnavailable
 from ..identity import Identity, UserNotLoaded, digest, identify, partition
 from ..rules import cache
@@ -226,7 +225,7 @@ def plan(rules: RuleSet, question: Question) -> Sequence[Planned]:
             hashed = None if value is None else digest(value)
             planned += stencil.charges(hashed, question.cost, question.max_delay)
     if question.only_leases:
-        planned = [each for each in planned if each.charge.limit.algorithm == Algorithm.CONCURRENCY]
+        planned = [each for each in planned if each.charge.limit.holds_leases]
     return planned
 
 

@@ -18,7 +18,6 @@ from ..backend import server_in_words
 from ..decision import Decision, Result
 from ..engine.base import Verdict
 from ..engine.fallback import FallbackEngine
-from ..engine.limits import Algorithm
 from ..exceptions import EngineUnavailable
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 
@@ -54,7 +53,7 @@ class Told:
     def is_news(self, verdict: Verdict, what: str = "") -> bool:
         """Whether this is the first time in this window; from now on it is not. what: which of several things."""
         limit, at_us = verdict.charge.limit, verdict.at_us
-        lasts = round(verdict.reset_after * 1_000_000) if limit.algorithm == Algorithm.FIXED_WINDOW else limit.window_us
+        lasts = round(verdict.reset_after * 1_000_000) if limit.traits.resets_at_end else limit.window_us
         name = verdict.charge.key + limit.tag + what
         with self._lock:
             if self._until.get(name, at_us) > at_us:

@@ -15,7 +15,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases
-from ..engine.limits import Algorithm
 from ..engine.shielding import shielded
 
 T = TypeVar("T")
@@ -132,7 +131,7 @@ class Spending:
         asking = Asking(
             "check", self._charges, version=self._version, refund_if_denied=self._receipts, now_us=self._now_us
         )
-        if not any(charge.limit.algorithm == Algorithm.CONCURRENCY for charge in self._charges):
+        if not any(charge.limit.holds_leases for charge in self._charges):
             return await asking.atake()
         taking = asyncio.ensure_future(asking.atake())
         try:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge as EngineCharge
-from ..engine.limits import Algorithm
 from ..engine.shielding import shielded
 from ..exceptions import LimitExceeded
 from . import fallback
@@ -76,7 +75,7 @@ class Charge:
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
         self._results = [  # leases are for the request, whatever it costs
-            result for result in self.decision.results[known:] if result.limit.algorithm != Algorithm.CONCURRENCY
+            result for result in self.decision.results[known:] if not result.limit.holds_leases
         ]
 
     def _leaving(self) -> Path[None]:

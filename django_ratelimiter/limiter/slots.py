@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from django.http import HttpRequest
 
 from ..decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
-from ..engine.limits import Algorithm
 from ..engine.shielding import shielded
 from ..exceptions import LimitExceeded
 from .io import Path, ago, go
@@ -84,7 +83,7 @@ def pause(decision: Decision) -> float | None:
 
 def _pause(result: Result) -> float:
     seconds = (result.verdict and result.verdict.retry_after) or 0.0
-    if result.limit.algorithm == Algorithm.CONCURRENCY:
+    if result.limit.holds_leases:
         seconds = min(seconds, LEASE_POLL_SECONDS)
     return max(seconds, SHORTEST_PAUSE_SECONDS)
 
@@ -171,11 +170,11 @@ def _next_try(decision: Decision, deadline: float | None) -> float:
 
 def _earliest(result: Result) -> float:
     """Seconds until a refused charge can have its turn at the earliest."""
-    verdict, algorithm = result.verdict, result.limit.algorithm
+    verdict = result.verdict
     if verdict is None:
         return UNAVAILABLE_RETRY_SECONDS
-    if algorithm == Algorithm.CONCURRENCY:
+    if result.limit.holds_leases:
         return 0.0  # a lease may be released at any time
-    if algorithm == Algorithm.LEAKY_BUCKET:
+    if result.limit.holds:
         return verdict.reset_after  # once there is room in the queue, what is in it goes first
     return verdict.retry_after or 0.0
