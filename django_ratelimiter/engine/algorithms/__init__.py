@@ -3,25 +3,37 @@
 Both sides of a twin take the same steps over the same integers. Time is in microseconds since the Unix epoch and
 never earlier than the stored state's. `x` and `y` are the level that `look` found: numbers of the algorithm's own, of
 which spending changes only `x`. An algorithm that differs from another in little takes the rest from it. Adding one
-takes its two files and its line in `registry.Algorithm`.
+takes its two files and its entry in `registry.Algorithm`, which states its traits.
 
 In Python a step is a function. In Lua it is the lines under its name, `--@look`, which are put where the frame,
 `engine/check.lua`, asks for them: Lua would make a function anew in each call, and that costs more than to run it.
 There `spend` also stores, terms and state are the frame's variables (`period`, `rate`, `capacity`, `tick_us`, `extra`;
-`raw`, which begins with `last`), and answers are left in `remaining`, `x`, `y`, `state`, `wait` and `reset`. A step of
-Lua only, `traits`, sets `holds` where an admitted request is held for the `reset` that it found, and `ends` where what
-is spent seldom changes when the full quota is back.
+`raw`, which begins with `last`), and answers are left in `remaining`, `x`, `y`, `state`, `wait` and `reset`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
-from ..limits import Algorithm, Terms
+from ..limits import Algorithm, Limit, Terms
 
 #: What is stored for a key: first the time of the last spending, then the algorithm's own numbers.
 State = tuple[int, ...]
+
+
+class Units(int):
+    """A number of units in a sentence, shown with its thousands set apart."""
+
+
+class Microseconds(int):
+    """A length of time in a sentence, shown in words: "90 seconds"."""
+
+
+#: A sentence and the values that stand in it. The text is English and marked for translation by `gettext_noop`; each
+#: %(name)s is one of these values, or one that every sentence has: who, quota, size, window, pace.
+Sentence = tuple[str, Mapping[str, object]]
 
 
 class Steps(Protocol):
@@ -44,6 +56,9 @@ class Steps(Protocol):
 
     def refund(self, state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
         """The state with `cost`, spent at `spent_at`, given back; `None` where that spending is past."""
+
+    def describe(self, limit: Limit, cost: int) -> Iterator[Sentence]:
+        """Sentences for the admin: what the limit admits, and when a refused caller may come back."""
 
 
 STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm}

@@ -6,12 +6,24 @@ Nobody knows when leases will be released, so that is the end of the earliest, w
 
 from __future__ import annotations
 
-from ..limits import Terms
-from . import State
+from collections.abc import Iterator
+
+from ..limits import Limit, Terms
+from ..registry import gettext_noop as _
+from . import Sentence, State
 from .sliding_window_log import look, refund, reset, spend, store
 
-__all__ = ["look", "refund", "reset", "spend", "store", "wait"]
+__all__ = ["describe", "look", "refund", "reset", "spend", "store", "wait"]
 
 
 def wait(held: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
     return state[live] + terms.period - at  # type: ignore[index]
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    text = _(
+        "%(who)s may have %(quota)s in progress at the same time. A place is free again when its response has ended, "
+        "or after %(window)s at the latest. Who is refused may come back as soon as one is; they are told when the "
+        "oldest will be at the latest."
+    )
+    yield text, {}

@@ -7,9 +7,12 @@ the present one. Admits when used + cost <= capacity. Twice the quota can pass a
 
 from __future__ import annotations
 
-from ..limits import Terms
-from ..registry import ON_CALENDAR, ON_FIRST_REQUEST
-from . import State
+from collections.abc import Iterator
+
+from ..limits import Limit, Terms
+from ..registry import ANCHORS, ON_CALENDAR, ON_FIRST_REQUEST
+from ..registry import gettext_noop as _
+from . import Sentence, State, Units
 
 
 def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
@@ -50,3 +53,44 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     if not start <= min(spent_at, last) <= max(spent_at, last) < start + terms.period:
         return None
     return last, max(used - cost, 0), state[2]
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    if limit.calendar:
+        yield (
+            _begins(limit.calendar, limit.anchor_day or 1),
+            {
+                "zone": limit.timezone or "UTC",
+                "day": limit.anchor_day or 1,
+            },
+        )
+    elif limit.anchor == ANCHORS[ON_FIRST_REQUEST]:
+        text = _(
+            "Each counter's window begins with its first request and lasts %(window)s; the end of one and the start "
+            "of the next can together admit %(less)s. Who is refused may come back when the window is over."
+        )
+        yield text, {"less": Units(2 * limit.quota - 1)}
+        return
+    else:
+        yield _("The count begins anew with each window of %(window)s by the clock (UTC)."), {}
+    text = _(
+        "The last moment of one window and the first of the next can together admit %(twice)s. "
+        "Who is refused may come back when the next window begins."
+    )
+    yield text, {"twice": Units(2 * limit.quota)}
+
+
+def _begins(calendar: str, day: int) -> str:
+    """When a calendar's count begins anew."""
+    texts = {
+        "day": _("The count begins anew at midnight in %(zone)s."),
+        "week": _("The count begins anew on Mondays at midnight in %(zone)s."),
+        "month": _("The count begins anew on day %(day)s of each month, at midnight in %(zone)s."),
+        "year": _("The count begins anew on the first of January at midnight in %(zone)s."),
+    }
+    if day > 28:
+        texts["month"] = _(
+            "The count begins anew on day %(day)s of each month, or the last day of a shorter one, "
+            "at midnight in %(zone)s."
+        )
+    return texts[calendar]

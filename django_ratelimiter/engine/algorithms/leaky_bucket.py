@@ -5,6 +5,28 @@ request is held for as long as what was queued before it takes to drain, which i
 `reset`. Admits when queued + cost <= capacity, and that time is at most `terms.extra`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..limits import Limit
+from ..registry import gettext_noop as _
+from . import Microseconds, Sentence
 from .token_bucket import look, refund, reset, spend, store, wait
 
-__all__ = ["look", "refund", "reset", "spend", "store", "wait"]
+__all__ = ["describe", "look", "refund", "reset", "spend", "store", "wait"]
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    longest = (limit.capacity - cost) * limit.window_us // limit.quota
+    if limit.capacity <= cost:
+        yield (
+            _("They pass one by one, %(pace)s. None is held: who comes earlier is refused, and may come back then."),
+            {},
+        )
+        return
+    text = _(
+        "They pass at an even pace, %(pace)s: a request is held until what came before has drained, for %(longest)s "
+        "at most. %(size)s have room; who comes when there is none is refused, and may come back as soon as there is."
+    )
+    yield text, {"longest": Microseconds(longest)}

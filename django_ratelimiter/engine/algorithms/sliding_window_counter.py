@@ -9,8 +9,11 @@ any other stretch of that length.
 
 from __future__ import annotations
 
-from ..limits import Terms
-from . import State
+from collections.abc import Iterator
+
+from ..limits import Limit, Terms
+from ..registry import gettext_noop as _
+from . import Sentence, State, Units
 
 
 def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
@@ -60,3 +63,12 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     if last // window != spent_at // window:
         return None
     return last, max(current - cost, 0), previous
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    text = _(
+        "What was spent in the last window of the clock counts for the share of it that is less than %(window)s ago, "
+        "as if it had been spent evenly. So a stretch of %(window)s can admit %(less)s at the very worst. "
+        "Who is refused may come back as soon as that share leaves room."
+    )
+    yield text, {"less": Units(2 * limit.quota - 1)}

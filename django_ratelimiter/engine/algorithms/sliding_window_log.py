@@ -7,9 +7,11 @@ Admits when the costs in (at - P, at] and this one are at most `capacity`. No st
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 
-from ..limits import Terms
-from . import State
+from ..limits import Limit, Terms
+from ..registry import gettext_noop as _
+from . import Sentence, State
 
 #: Where the entries of a state begin.
 FIRST = 2
@@ -71,3 +73,11 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     if not entries[entry + 1]:
         del entries[entry : entry + 2]
     return last, total - back, *entries
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    text = _(
+        "No stretch of %(window)s ever admits more: every request is remembered for so long. "
+        "Who is refused may come back as soon as enough of what was spent is %(window)s old."
+    )
+    yield text, {}

@@ -6,8 +6,11 @@ microsecond from i x P / slots on. Admits when the sum and this cost are at most
 
 from __future__ import annotations
 
-from ..limits import Terms
-from . import State
+from collections.abc import Iterator
+
+from ..limits import Limit, Terms
+from ..registry import gettext_noop as _
+from . import Microseconds, Sentence, State, Units, fixed_window
 
 
 def _index(at: int, terms: Terms) -> int:
@@ -70,3 +73,16 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     last, *slots = state
     slots[age] = max(slots[age] - cost, 0)
     return last, *slots
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    slots = limit.number_of_slots
+    if slots == 1:
+        yield from fixed_window.describe(limit, cost)
+        return
+    text = _(
+        "The window moves on in %(slots)s steps. No stretch of %(most)s ever admits more; one of %(window)s can admit "
+        "%(twice)s at the very worst. Who is refused may come back when enough of the steps have been left behind."
+    )
+    most = Microseconds(limit.window_us * (slots - 1) // slots)
+    yield text, {"slots": slots, "most": most, "twice": Units(2 * limit.quota)}

@@ -9,8 +9,11 @@ would have been full by the quota that it was spent under, unless a refusal has 
 
 from __future__ import annotations
 
-from ..limits import Terms
-from . import State
+from collections.abc import Iterator
+
+from ..limits import Limit, Terms
+from ..registry import gettext_noop
+from . import Sentence, State, Units
 
 
 def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
@@ -52,3 +55,20 @@ def store(missing: int, _: int, at: int, terms: Terms, state: State | None, cost
 def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None:
     last, missing, parts = state
     return last, max(missing - cost * parts, 0), parts
+
+
+def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
+    size, quota = limit.capacity, limit.quota
+    if limit.refill == "interval":
+        text = gettext_noop(
+            "A bucket of %(size)s starts full, and %(quota)s come back all at once with each window of %(window)s by "
+            "the clock (UTC). So %(size)s can pass at once, and %(most)s around the start of a window. "
+            "Who is refused may come back at the start of the first window that brings enough."
+        )
+        yield text, {"quota": Units(quota), "most": Units(size + min(size, quota))}
+        return
+    text = gettext_noop(
+        "A bucket of %(size)s starts full and fills up evenly, %(pace)s. So %(size)s can pass at once, and at most "
+        "%(most)s in %(window)s. Who is refused may come back as soon as there is enough again."
+    )
+    yield text, {"most": Units(size + quota)}
