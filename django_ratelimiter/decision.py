@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
 from .engine.limits import Limit
-from .rules.ruleset import NO_VERSION, RuleRecord, TierRecord
+from .rules.records import RuleRecord, TierRecord
+from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.

@@ -25,7 +25,7 @@ from .identity import digest, identify
 from .limiter import slots
 from .limiter.charges import Extra
 from .rules import inline
-from .rules.ruleset import RuleRecord
+from .rules.records import RuleRecord
 
 if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
     from rest_framework.views import APIView

@@ -22,7 +22,7 @@ from ..limiter.io import go
 from ..limiter.templates import NEVER
 from ..models import TopPartition, UsageSample
 from ..rules import cache
-from ..rules.ruleset import RuleRecord, TierRecord
+from ..rules.records import RuleRecord, TierRecord
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
 
 DAYS: Final = 30

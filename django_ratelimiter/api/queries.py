@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.filters import BaseFilterBackend
 from rest_framework.request import Request
 
-from ..rules.ruleset import MODES
+from ..rules.records import MODES
 from ..usage.reports import totals
 from ..usage.reports.totals import Period
 from ..usage.times import Granularity

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from ..decision import Result
 from ..models import UsageBucket
 from ..rules.formatting import limit_in_words, limits_in_words
-from ..rules.ruleset import LimitRecord, RuleRecord
+from ..rules.records import LimitRecord, RuleRecord
 
 # Answers are only ever written, so a serializer here is a description. Kinds and modes are plain texts in the schema:
 # enums would compete for names with those of the project.

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from ..exceptions import AccessDenied
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
-from ..rules.ruleset import RuleRecord
+from ..rules.records import RuleRecord
 from ..throttling import RuleThrottle
 from ..usage.reports import partitions, totals
 from ..usage.reports.coverage import BucketRange, Period, read_coverage

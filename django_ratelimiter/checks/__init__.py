@@ -13,7 +13,7 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ..conf import django_setting, problems, settings
-from ..rules.ruleset import RuleRecord
+from ..rules.records import RuleRecord
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust

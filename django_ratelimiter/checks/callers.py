@@ -12,7 +12,7 @@ from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import settings
-from ..rules.ruleset import RuleRecord
+from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import TAG, are_invalid, import_or_none, rules_in_force
 

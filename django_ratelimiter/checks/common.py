@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 
 from ..conf import problems
 from ..models import RuleLimit, RuleSetVersion
-from ..rules.ruleset import RuleRecord
+from ..rules.records import RuleRecord
 from ..rules.stored import storage
 
 TAG: Final = "django_ratelimiter"

@@ -9,8 +9,8 @@ from django.core.checks import CheckMessage
 
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
+from ..rules.records import RuleRecord
 from ..rules.routes import lacking
-from ..rules.ruleset import RuleRecord
 from .common import TAG, are_invalid, rules_in_force
 
 #: What is wrong with a rule that names what no view has, by the field.

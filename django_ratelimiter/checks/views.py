@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
+from ..rules.records import Facts, RuleRecord
 from ..rules.routes import all_views
-from ..rules.ruleset import Facts, RuleRecord
 from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"

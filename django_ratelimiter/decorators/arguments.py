@@ -18,7 +18,7 @@ from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
 from ..limiter.charges import Extra
 from ..rules import inline
-from ..rules.ruleset import RuleRecord
+from ..rules.records import RuleRecord
 from ..values.failure_policies import FAILURE_POLICIES
 
 Methods = str | Sequence[str | None]

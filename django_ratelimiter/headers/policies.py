@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..decision import Result
 from ..engine.limits import Limit
-from ..rules.ruleset import RuleRecord, TierRecord
+from ..rules.records import RuleRecord, TierRecord
 
 #: Seconds until there is more quota, from what remains in units and the seconds until all of it is back;
 #: `None` = there is nothing to wait for, or nobody knows.

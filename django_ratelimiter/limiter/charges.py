@@ -16,7 +16,8 @@ from ..decision import NOTHING_TO_DECIDE, Decision, decide
 from ..exceptions import AccessDenied, EngineUnavailable
 from ..identity import Identity, UserNotLoaded, digest, identify, partition
 from ..rules import cache
-from ..rules.ruleset import Facts, RuleRecord, RuleSet
+from ..rules.records import Facts, RuleRecord
+from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user

@@ -12,7 +12,8 @@ from ..decision import Result
 from ..engine.base import Charge, Verdict
 from ..engine.limits import EXACT
 from ..identity import digest
-from ..rules.ruleset import NO_VERSION, RuleRecord, RuleSet, TierRecord
+from ..rules.records import RuleRecord, TierRecord
+from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 

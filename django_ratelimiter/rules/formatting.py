@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from ..engine.limits import Limit
-from .ruleset import LimitRecord, RuleRecord
+from .records import LimitRecord, RuleRecord
 
 #: Seconds, how a quota per so many of them reads, and how they read; the longest that measures a window is taken.
 PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from .ruleset import Facts, RuleRecord
+from .records import Facts, RuleRecord
 
 #: Of how many kinds of requests it is remembered what they meet; beyond that all are looked up anew.
 MAX_REMEMBERED: Final = 2_000

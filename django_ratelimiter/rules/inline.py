@@ -9,7 +9,7 @@ from typing import Final
 
 from ..engine.limits import MOST_ENTRIES, Limit
 from ..engine.registry import DEFAULT, SIMPLEST, STRICTEST
-from .ruleset import LimitRecord, RuleRecord
+from .records import LimitRecord, RuleRecord
 
 #: What the slugs of these rules begin with; no operator's slug can hold a colon.
 PREFIX: Final = "code:"

@@ -21,7 +21,8 @@ from django.utils.module_loading import import_string
 
 from ..conf import settings
 from ..values.partitions import is_identity, partition_names
-from .ruleset import RuleSet, TierRecord
+from .records import TierRecord
+from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
 from .ttl_cache import KeyCache, TableCache, TTLCache

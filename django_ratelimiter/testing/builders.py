@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..engine.limits import Limit
-from ..rules.ruleset import OPTIONS, RuleRecord, rule_from
+from ..rules.records import OPTIONS, RuleRecord
+from ..rules.ruleset import rule_from
 from ..rules.stored.tables import models
 
 #: A record, or the fields of a rule as `override_rules` describes them.

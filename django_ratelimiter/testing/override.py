@@ -15,7 +15,8 @@ from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
 from ..limiter import events, slots
 from ..rules import cache
-from ..rules.ruleset import NO_VERSION, RuleSet, TierRecord
+from ..rules.records import TierRecord
+from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.stored import storage, versions
 from ..rules.tiers import Entitlement
 from ..signals import rules_committed

@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.models import (
-    Rule,
-    RuleLimit,
-    Tier,
-)
+from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.models import options as options_of
-from django_ratelimiter.rules import ruleset
+from django_ratelimiter.rules import records
 from django_ratelimiter.values.failure_policies import FAILURE_POLICIES
 
 from .refusals import assert_database_refuses, refused
@@ -27,12 +23,11 @@ MONTHLY: dict[str, Any] = {"algorithm": "fixed_window", "calendar": "month", "wi
 class TestRule:
     def test_choices_are_those_of_the_rule_set(self) -> None:
         for choices, known in (
-            (Rule.Mode, ruleset.MODES),
-            (Rule.PathKind, ruleset.PATH_KINDS),
-            (Rule.MissingPartition, ruleset.MISSING_PARTITION),
+            (Rule.Mode, records.MODES),
+            (Rule.PathKind, records.PATH_KINDS),
+            (Rule.MissingPartition, records.MISSING_PARTITION),
             (Rule.FailurePolicy, FAILURE_POLICIES),
-            (Rule.ChargeWhen, ruleset.CHARGE_WHEN),
-            (Tier.DefaultFor, ruleset.DEFAULT_FOR),
+            (Rule.ChargeWhen, records.CHARGE_WHEN),
         ):
             assert set(choices.values) == set(known)
 

@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from ...models import Rule
 from ...rules import inline as code
 from ...rules.formatting import limits_in_words
-from ...rules.ruleset import RuleRecord, RuleSet
+from ...rules.records import RuleRecord
+from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
 from ..formatting import split_in_words

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ...conf import settings
 from ...identity import Identity, digest, identify
 from ...rules import cache
-from ...rules.ruleset import RuleRecord
+from ...rules.records import RuleRecord
 from ...values.partitions import encode_partition
 from ..identities import label_of
 

@@ -1,0 +1,145 @@
+"""The frozen records that a rule set is made of, and what their fields may hold. No ORM, no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from ..engine.limits import Limit
+from ..values.failure_policies import FAILURE_POLICIES, FailurePolicy
+from ..values.multiplier import multiply_limit
+
+MODES: Final = ("off", "shadow", "enforce")
+PATH_KINDS: Final = ("any", "exact", "prefix", "route")
+MISSING_PARTITION: Final = ("skip", "ip", "deny")
+CHARGE_WHEN: Final = ("any", "success", "failure")
+
+#: What a limit may be given beside quota, window and algorithm; absent or empty = the engine's default.
+OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
+
+
+class Facts(NamedTuple):
+    """What rules match on. `route` is the URL pattern's text, `scope` what the calling door named; empty = none."""
+
+    method: str
+    path: str
+    route: str = ""
+    view_name: str = ""
+    scope: str = ""
+
+
+class RejectedRule(NamedTuple):
+    """A rule that is not in force, and why."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    """A tier. default_for: who has it without an assignment: none, anonymous or authenticated."""
+
+    slug: str
+    name: str
+    rank: int
+    default_for: str
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class LimitRecord(NamedTuple):
+    """A limit as a rule has it.
+
+    max_delay: seconds that a synchronous worker may hold an admitted request; for leaky buckets only.
+    generation: part of the counters' names; a higher one leaves what was spent behind.
+    """
+
+    limit: Limit
+    max_delay: float = 0.0
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRecord:
+    """A rule with its limits by tier slug; under `None` those of every other tier; an empty tuple = unlimited.
+
+    methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
+    that one request spends. count_refusals: whether refused requests spend, too. charge_when: of which responses
+    what was spent is kept: any, success (a status below 400) or failure. sync_interval: seconds for which a process
+    counts by itself; negative = for ever, `None` = never.
+    """
+
+    slug: str
+    name: str
+    mode: str
+    methods: frozenset[str]
+    path: str
+    path_kind: str
+    view_name: str
+    scope: str
+    partition_by: tuple[str, ...]
+    missing_partition: str
+    failure_policy: str
+    cost: int
+    priority: int
+    message: str
+    count_refusals: bool
+    limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
+    charge_when: str = CHARGE_WHEN[0]
+    sync_interval: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an unknown failure policy: found during an outage, it would be found too late."""
+        if self.failure_policy not in FAILURE_POLICIES:
+            raise ValueError(f"failure_policy: {self.failure_policy!r} is unknown.")
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def during_outage(self) -> FailurePolicy:
+        """What the rule does while the engine is out of reach."""
+        return FAILURE_POLICIES[self.failure_policy]
+
+    @property
+    def depends_on_tier(self) -> bool:
+        """Whether some tier has limits of its own here."""
+        return any(tier is not None for tier in self.limits)
+
+    def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
+        """The limits of this tier, else those of every other tier, else none: the rule does not apply to it.
+
+        multiplier: what their numbers are multiplied by. What a request of this rule's cost could pass it still can,
+        and what none could pass stays closed.
+        """
+        slug = tier.slug if tier else None
+        records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
+        if multiplier == 1:
+            return records
+        return tuple(
+            record._replace(limit=multiply_limit(record.limit, multiplier, self.cost))
+            if self.cost <= record.limit.capacity
+            else record
+            for record in records
+        )
+
+    def matches(self, facts: Facts) -> bool:
+        """Whether a request of these facts meets this rule."""
+        return (
+            (not self.methods or facts.method in self.methods)
+            and (not self.scope or self.scope == facts.scope)
+            and (not self.view_name or self.view_name == facts.view_name)
+            and self._matches_path(facts)
+        )
+
+    def _matches_path(self, facts: Facts) -> bool:
+        if self.path_kind == "exact":
+            return facts.path == self.path
+        if self.path_kind == "prefix":
+            return facts.path.startswith(self.path)
+        if self.path_kind == "route":
+            return facts.route == self.path
+        return True
