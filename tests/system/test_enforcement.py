@@ -26,7 +26,7 @@ RULED = "/items/1/"
 def switch(editor: Editor, enforcement: str) -> str:
     """Press the button and confirm: the page that follows."""
     path = reverse("admin:django_ratelimiter_enforcement")
-    fields = Form(editor.open(path), "enforcement-form").fields
+    fields = Form(editor.open(path), "ratelimiter-confirmation").fields
     assert fields["enforcement"] == enforcement
     return editor.open(path, fields)
 
