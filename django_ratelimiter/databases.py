@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 from django.db.models import Model, QuerySet
 
 #: Seconds that one waits for another's lock.
@@ -36,6 +36,11 @@ def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: S
         sums = (f"{column} = {table}.{column} + EXCLUDED.{column}" for column in columns)
         return f"ON CONFLICT ({', '.join(unique)}) DO UPDATE SET {', '.join(sums)}"
     return f"ON DUPLICATE KEY UPDATE {', '.join(f'{column} = {column} + VALUES({column})' for column in columns)}"
+
+
+def is_joinable(model: type[Model], other: type[Model]) -> bool:
+    """Return whether rows of the two models are read from one database, so that a query can join them."""
+    return router.db_for_read(model) == router.db_for_read(other)
 
 
 def limit_wait(database: str) -> None:

@@ -61,11 +61,6 @@ class PersonKey(models.ForeignKey):  # type: ignore[type-arg]
             raise ValidationError(self.error_messages["invalid"], code="invalid", params=params)
 
 
-def is_joinable(model: type[models.Model], person: type[models.Model]) -> bool:
-    """Whether rows of this model can be joined with users, or with groups."""
-    return router.db_for_read(model) == router.db_for_read(person)
-
-
 def cascade(collector: Any, field: Any, rows: Any, using: str) -> None:
     """Delete what refers to a user or group that is being deleted; in another database, `forget` does."""
     if _is_here(field, using) and rows:

@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
+from ..databases import is_joinable
 from ..values.partitions import is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -144,8 +145,7 @@ def _user_subjects(user_id: str) -> list[Q]:
     with suppress(FieldDoesNotExist):  # a custom user model without groups
         group: Any = users._meta.get_field("groups").related_model
         groups: Any = users._default_manager.filter(pk=user_id).values_list("groups", flat=True)
-        is_joinable = router.db_for_read(group) == router.db_for_read(models.TierAssignment)
-        subjects.append(Q(group__in=groups if is_joinable else list(groups)))
+        subjects.append(Q(group__in=groups if is_joinable(models.TierAssignment, group) else list(groups)))
     return subjects
 
 

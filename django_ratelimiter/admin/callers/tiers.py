@@ -12,8 +12,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ...databases import is_joinable
 from ...models import Tier, TierAssignment
-from ...models.people import is_joinable
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
