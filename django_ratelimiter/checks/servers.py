@@ -54,14 +54,9 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
 
 def check_eviction(**_kwargs: object) -> list[CheckMessage]:
     """W015: a full Redis drops counters. W018: none answers. I001: it may not be asked. Only with `check --deploy`."""
-    if are_invalid("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
-        return []
     try:
-        engine: Any = get_engine()
-        exact = getattr(engine, "engine", engine)
-        policies = sorted(evicting(exact)) if isinstance(exact, RedisEngine) else []
-    except ImproperlyConfigured:
-        return []  # which other checks tell
+        engine = _redis_engine()
+        policies = sorted(evicting(engine)) if engine is not None else []
     except EngineUnavailable as error:
         if not is_answer(error):
             return [_unreachable(error)]
@@ -82,11 +77,10 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
 
 def check_scripts(**_kwargs: object) -> list[CheckMessage]:
     """E008: a server does not run our scripts as it must. W018: it runs none now. Only with `check --deploy`."""
-    engine = _on_redis()
-    if engine is None:
-        return []
     try:
-        dry_run(engine)
+        engine = _redis_engine()
+        if engine is not None:
+            dry_run(engine)
     except EngineUnavailable as error:
         if not is_fault(error):
             return [_undeciding(error)] if is_answer(error) else []  # out of reach: `check_eviction` says so
@@ -123,14 +117,14 @@ def check_clock(**_kwargs: object) -> list[CheckMessage]:
     ]
 
 
-def _on_redis() -> RedisEngine | None:
-    """The engine, if it is one on Redis that can be had."""
+def _redis_engine() -> RedisEngine | None:
+    """Return the engine if it is one on Redis and its settings are valid. Raises EngineUnavailable."""
     if are_invalid("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):
         return None
     try:
         engine: Any = get_engine()
-    except (ImproperlyConfigured, EngineUnavailable):
-        return None  # which other checks tell
+    except ImproperlyConfigured:
+        return None  # other checks report it
     exact = getattr(engine, "engine", engine)
     return exact if isinstance(exact, RedisEngine) else None
 
