@@ -1,4 +1,4 @@
-"""What databases do differently. Nowhere else is it asked which one it is, migrations and the fastest SQL apart."""
+"""Differences between databases. No other module depends on the vendor, except the migration and the fastest SQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Se
 
 
 def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: Sequence[str]) -> str:
-    """What ends an INSERT that adds to `columns` where there is such a row already. All names are quoted."""
+    """Return the end of an INSERT that adds to `columns` where the row exists already. All names are quoted."""
     if connection.features.supports_update_conflicts_with_target:
         sums = (f"{column} = {table}.{column} + EXCLUDED.{column}" for column in columns)
         return f"ON CONFLICT ({', '.join(unique)}) DO UPDATE SET {', '.join(sums)}"
@@ -101,12 +101,12 @@ def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:
 
 
 def read_committed(database: str, read: Callable[[], Found]) -> Found:
-    """What `read` finds in the database now, where this transaction would find what was there when it began to read."""
+    """Return what `read` finds in the database now, even in a transaction that reads a snapshot."""
     return read_beside(database, read) if _reads_a_snapshot(connections[database]) else read()
 
 
 def read_beside(database: str, read: Callable[[], Found]) -> Found:
-    """What `read` finds by a connection of its own, in another thread: what is committed, and nothing else."""
+    """Return what `read` finds over a connection of its own, in another thread: only what is committed."""
 
     def read_and_leave() -> Found:
         try:
@@ -119,7 +119,7 @@ def read_beside(database: str, read: Callable[[], Found]) -> Found:
 
 
 def _reads_a_snapshot(connection: Any) -> bool:
-    """Whether a transaction is open that goes on reading what was there when it first read.
+    """Return whether an open transaction reads a snapshot, which is as old as its first read.
 
     That is REPEATABLE READ, which Django asks for nowhere, and which MySQL and MariaDB have where a project sets
     `isolation_level` to None; on PostgreSQL also SERIALIZABLE.

@@ -83,7 +83,7 @@ _known_version: int | None = None
 
 
 class CollectorLag(Collector):
-    """How far collecting is behind, asked of Redis in every scrape; left out while Redis is out of reach."""
+    """The lag of collecting, read from Redis in every scrape; left out while Redis is unavailable."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The metrics without values, so that registering asks nothing."""
@@ -107,7 +107,7 @@ LAG: Final = CollectorLag()
 
 
 def registry() -> CollectorRegistry:
-    """What to export: the default registry, or with PROMETHEUS_MULTIPROC_DIR the numbers of all processes together."""
+    """Return the registry to export: the default one, or with PROMETHEUS_MULTIPROC_DIR that of all processes."""
     if not os.environ.get(FOLDER_VARIABLE):
         return REGISTRY
     together = CollectorRegistry()
@@ -117,7 +117,7 @@ def registry() -> CollectorRegistry:
 
 
 class OutcomeCounters:
-    """What one kind of decision counts: a request that met certain rules, with certain outcomes."""
+    """The counters of one kind of decision: a request that certain rules matched, with certain outcomes."""
 
     __slots__ = ("_each",)
 
@@ -163,7 +163,7 @@ class CountBuffer:
             counts.add(requests)
 
     def reset(self) -> None:
-        """After a fork: what waits is the parent's to write."""
+        """Drop all counts. Runs in a forked child: the parent writes them."""
         self.__init__()  # type: ignore[misc]
 
     def _flush_later(self) -> None:
@@ -206,7 +206,7 @@ def _observe(decision: Decision, seconds: float) -> None:
 
 
 def _labels(result: Result) -> tuple[str, str, str]:
-    """The rule, the tier and the outcome of one limit."""
+    """Return the labels of one limit: its rule, its tier and its outcome."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
     if not rule.during_outage.refuses if verdict is None else verdict.allowed:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
@@ -217,7 +217,7 @@ def _labels(result: Result) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=10_000)
 def _counters_for(*labels: tuple[str, str, str]) -> OutcomeCounters:
-    """What counts a call once for each rule and tier; of several limits of a rule one that denies is enough."""
+    """Return the counters of a call: one for each rule and tier; of a rule's limits one that denies is enough."""
     outcomes: dict[tuple[str, str], str] = {}
     for rule, tier, outcome in labels:
         before = outcomes.get((rule, tier), "allowed")
@@ -244,7 +244,7 @@ def _note_breakers() -> None:
 
 
 def _reset_after_fork() -> None:
-    """After a fork the gauges are those of another process, and still have to be set."""
+    """Forget the gauges' values. Runs in a forked child, which has to set its own."""
     global _known_version
     _known_version = None
     if BUFFER:

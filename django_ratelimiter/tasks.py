@@ -44,7 +44,7 @@ _HEADER: Final = "ratelimit_slot"
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
 def collect_usage(**thresholds: Any) -> None:
-    """Collect the usage of all closed minutes, tell of what is amiss, and delete what is past its time.
+    """Collect the usage of all closed minutes, send alerts, and delete what is older than RETENTION.
 
     thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach the task fails, one line each
     minute.
@@ -57,7 +57,7 @@ def collect_usage(**thresholds: Any) -> None:
 
 @shared_task(name="django_ratelimiter.watch_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
 def watch_usage(**thresholds: Any) -> None:
-    """Tell of what is amiss without collecting: for a worker that is there when the collector is not."""
+    """Send alerts without collecting: for a worker that runs even when the collector does not."""
     send_alerts(lag(), Thresholds(**thresholds))
 
 

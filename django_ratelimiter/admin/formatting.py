@@ -13,7 +13,7 @@ from .identities import label_of
 
 
 def place_in_words(rule: Rule) -> str:
-    """Which requests meet a rule: "GET, POST · /api/…". Takes a row that cannot be enforced, too."""
+    """Return which requests a rule matches: "GET, POST · /api/…". Takes a row that cannot be enforced, too."""
     kinds = {
         "exact": "%(path)s",
         "prefix": "%(path)s…",
@@ -33,7 +33,7 @@ def split_in_words(rule: Rule) -> str:
 
 
 def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:
-    """From when until when something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
+    """Return the time for which something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
     now = timezone.now()
     start, end = (_moment(each) if each else "" for each in (starts_at, ends_at))
     if ends_at and ends_at <= now:

@@ -1,4 +1,4 @@
-"""What a rule is split by, as a field of its form: known identities to tick, and a line for those with a name."""
+"""The form field of a rule's partition: known identities to tick, and a line for those with a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lists of all our pages have in common."""
+"""The base of all our lists in the admin."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from django.http import HttpRequest
 
 
 class NulSafeAdmin(admin.ModelAdmin):
-    """An admin whose list answers a NUL byte in its address as any filter that makes no sense: by the whole list.
+    """An admin whose list treats a NUL byte in its URL as an invalid filter, and shows the whole list.
 
-    PostgreSQL takes no such text, and would say so only while the page is rendered.
+    PostgreSQL rejects such a text, but only while the page is rendered.
     """
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Saves in the admin: one version of the rule set each, and a word where it is not in force everywhere."""
+"""Saves in the admin: each makes one version of the rule set, with a warning if it could not be published."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .lists import NulSafeAdmin
 
 
 class SaveAborted(Exception):
-    """Leaves `saved_as_version` without a new version: whatever was done within is rolled back."""
+    """Raised within `saved_as_version` to roll back, without a new version."""
 
 
 @contextmanager
 def saved_as_version(request: HttpRequest, summary: str) -> Iterator[None]:
-    """Number all that is saved within as one version, by this user, and warn if the engine was not told of it."""
+    """Save all changes within as one version, by this user, and warn if it could not be published."""
     try:
         with cache.editing(author=request.user, summary=summary[:200]):
             yield
@@ -73,7 +73,7 @@ class VersionedAdmin(NulSafeAdmin):
 
 
 def warn_if_unpublished(request: HttpRequest) -> None:
-    """Say so if what was saved last could not be told to the engine."""
+    """Warn if the last version could not be published."""
     if cache.last_publish_failed():
         messages.warning(
             request,

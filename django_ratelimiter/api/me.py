@@ -1,4 +1,4 @@
-"""What a caller may do, and what is known of what it has done; asking spends nothing."""
+"""A caller's own limits and known usage; reading them uses no quota."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_THE_REQUEST: Final = ("path:", "field:")
 
 
 class OwnLimit(NamedTuple):
-    """A limit of a caller's. verdict: what a request would be told; `None` = not known."""
+    """A limit of the caller. verdict: of a request that came now; `None` = not known."""
 
     rule: RuleRecord
     tier: TierRecord | None
@@ -72,7 +72,7 @@ class OwnLimit(NamedTuple):
 
 
 class OwnStatus(NamedTuple):
-    """A caller's tier and limits, and the digest that each rule's counters know it by."""
+    """A caller's tier and limits, and the digest by which each rule's counters know the caller."""
 
     tier: TierRecord | None
     limits: list[OwnLimit]
@@ -91,10 +91,10 @@ class Day(NamedTuple):
 
 
 def own_status(request: HttpRequest) -> OwnStatus:
-    """What all enforced rules would tell this caller now, wherever they apply. Nothing is spent.
+    """Return the caller's limits under all enforced rules, wherever these apply. Uses no quota.
 
-    Raises AccessDenied for whom an access entry denies. Whoever one allows has no limits, and nobody has any while
-    enforcement is stopped.
+    Raises AccessDenied if an access entry denies the caller. A caller whom an entry allows has no limits, and nobody
+    has any while enforcement is stopped.
     """
     rules, identity = cache.current_rules(), identify(request)
     granted = cache.entitlement_for(
@@ -119,7 +119,7 @@ def own_status(request: HttpRequest) -> OwnStatus:
 
 
 def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
-    """The first and the last of the last 30 days, and what is known of them. digests: of the caller, by rule.
+    """Return the first and the last of the last 30 days, and the known usage. digests: of the caller, by rule.
 
     Two queries. Neither the heaviest partitions, which are those of some hours of a day, nor samples know all: where
     both know of a day, those who know of more requests are believed.
@@ -169,7 +169,7 @@ def _depends_on_request(rule: RuleRecord) -> bool:
 
 
 def _digest(rule: RuleRecord, identity: Identity) -> str | None:
-    """What the caller's own counters of a rule are known by; `None` = not known, or shared with all."""
+    """Return the digest of the caller's own counters under a rule; `None` = not known, or shared with all callers."""
     if not rule.partition_by or _depends_on_request(rule):
         return None
     value = partition(identity, rule.partition_by)

@@ -1,4 +1,4 @@
-"""How lists are cut into pages: by the REST framework's own classes."""
+"""Pagination of lists, by DRF's own classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask for what."""
+"""Permissions of the views."""
 
 from __future__ import annotations
 

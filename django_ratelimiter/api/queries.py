@@ -1,4 +1,4 @@
-"""What may be asked for in a query string: which periods, rules and tiers. Wrong values are answered with 400."""
+"""Query parameters of the views: periods, rules and tiers. Invalid values are answered with 400."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class QueryFilter(BaseFilterBackend):
 
 
 def parse_query(query_class: type[Query], request: Request) -> dict[str, Any]:
-    """What a request asks for. Raises ValidationError, which is answered with 400."""
+    """Return the valid parameters of a request. Raises ValidationError, which is answered with 400."""
     query = query_class(data={name: request.query_params[name] for name in request.query_params})
     query.is_valid(raise_exception=True)
     return dict(query.validated_data)

@@ -32,7 +32,7 @@ class _Answers(LimitedResponses):
         return operation
 
     def get_auth(self) -> list[Any]:
-        """What the view's authentication classes take, and a known API key where its permission does."""
+        """Return the view's authentication schemes, and the API key where its permission accepts one."""
         accepted: list[Any] = super().get_auth()  # type: ignore[misc]
         if IsKnownCaller not in self.view.permission_classes:
             return accepted

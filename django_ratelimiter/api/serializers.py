@@ -1,4 +1,4 @@
-"""What is answered. The names of fields are contract; each is described in the OpenAPI schema by its help text."""
+"""Serializers of the responses. Field names are contract; the OpenAPI schema describes each by its help text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
 
 
 class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
-    """What one rule decided for one tier in one span of time, in requests."""
+    """Requests that one rule decided for one tier in one bucket of time."""
 
     rule = serializers.CharField(source="rule_slug")
     tier = serializers.CharField(source="tier_slug", help_text="Empty = no tier.")
@@ -94,7 +94,7 @@ class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
 
 
 class RateLimitTotalSerializer(serializers.Serializer[Any]):
-    """What one rule decided for one tier in the whole period, in requests."""
+    """Requests that one rule decided for one tier in the whole period."""
 
     rule = serializers.CharField(source="rule_slug")
     tier = serializers.CharField(source="tier_slug", help_text="Empty = no tier.")
@@ -158,7 +158,7 @@ class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
-    """What is known of the caller's requests of one day that met one rule."""
+    """Known requests of the caller that one rule matched on one day."""
 
     date = serializers.DateField()
     rule = serializers.CharField()
@@ -179,7 +179,7 @@ class RateLimitOwnUsageSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitOwnSerializer(serializers.Serializer[Any]):
-    """What the caller may do, and has done."""
+    """The caller's limits and usage."""
 
     tier = RateLimitTierSerializer(allow_null=True)
     limits = RateLimitOwnLimitSerializer(many=True)

@@ -188,7 +188,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
 
 
 def _has_timeout(cache: dict[str, Any], name: str) -> bool:
-    """Whether django-redis finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
+    """Return whether django-redis finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
     options = cache.get("OPTIONS") or {}
     if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
         return True

@@ -117,7 +117,7 @@ def _callables() -> Iterator[tuple[str, str]]:
 
 
 def _bounds(rule: RuleRecord, chosen: RuleRecord) -> bool:
-    """Whether each request that meets `chosen` surely meets `rule` as well, and is counted there by its address."""
+    """Return whether `rule` surely matches each request that `chosen` matches, and counts it by its address."""
     return (
         rule.partition_by == ("ip",)
         and rule.mode in ("enforce", chosen.mode)

@@ -36,6 +36,6 @@ def check_collecting(**_kwargs: object) -> list[CheckMessage]:
 
 
 def _since() -> datetime | None:
-    """When usage was last collected; if never, when the first rules were saved; `None` if neither was."""
+    """Return when usage was last collected; if never, when the first rules were saved; `None` if neither was."""
     collected: datetime | None = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     return collected or RuleSetVersion.objects.aggregate(at=Min("created_at"))["at"]

@@ -1,4 +1,4 @@
-"""What several checks need: the rules, as far as there is a database, and what settings name."""
+"""Shared by several checks: the rules, if there is a database, and objects that settings name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def import_or_none(path: str) -> Any:
 
 
 def is_subclass(cls: Any, path: str) -> bool:
-    """Whether `cls` is the class of this path or derived from it. Imports nothing."""
+    """Return whether `cls` is the class of this path or derived from it. Imports nothing."""
     return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
@@ -41,7 +41,7 @@ def rules_in_force() -> Iterable[RuleRecord]:
 
 
 def from_database(read: Callable[[], Found]) -> Found | None:
-    """What `read` finds; `None` where there is no database, or none with our tables."""
+    """Return the result of `read`; `None` where there is no database, or it lacks our tables."""
     return _asked(lambda: read() if _has_tables() else None)
 
 
@@ -56,7 +56,7 @@ def _has_tables() -> bool:
 
 
 def _asked(ask: Callable[[], Found]) -> Found | None:
-    """What the database answers; `None` where there is none, or it cannot be asked."""
+    """Return the result of the query; `None` where there is no database, or it is unavailable."""
     try:
         return ask()
     except (DatabaseError, ImproperlyConfigured):

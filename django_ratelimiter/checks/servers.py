@@ -140,7 +140,7 @@ def _unreachable(error: EngineUnavailable) -> CheckMessage:
 
 
 def _addresses(cache: Mapping[str, Any]) -> list[str]:
-    """What django-redis finds this cache's pools by, the one that is written to first; empty if it shares none."""
+    """Return the addresses by which django-redis finds this cache's pools, the master's first; empty if none."""
     if not is_subclass(import_or_none(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         return []
     factory = import_or_none(_factory(cache.get("OPTIONS") or {}))

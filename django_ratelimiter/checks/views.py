@@ -100,7 +100,7 @@ def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
 
 
 def _fault_of(throttle: Any, scope: Any) -> str:
-    """What is wrong with the rate of this throttle; "" = nothing."""
+    """Return what is wrong with the rate of this throttle; "" = nothing."""
     try:
         asked = throttle()  # which reads its rate, as for each request
         if scope:
@@ -112,7 +112,7 @@ def _fault_of(throttle: Any, scope: Any) -> str:
 
 
 def _knows_user_too_late(view: Any) -> bool:
-    """Whether a view of the REST framework finds its user by itself, and no throttle of ours then asks for it."""
+    """Return whether a DRF view authenticates its user by itself, and has no throttle of ours."""
     cls = getattr(view, "cls", None)
     if not hasattr(cls, "throttle_classes"):
         return False
@@ -126,7 +126,7 @@ def _knows_user_too_late(view: Any) -> bool:
 
 
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
-    """Whether requests for this view surely meet the rule; a prefix inside a captured part is let go."""
+    """Return whether the rule surely matches requests for this view; a prefix inside a captured part is ignored."""
     view: Any = match.func
     scope = getattr(view.cls, "throttle_scope", None) or ""
     route = match.route or ""

@@ -1,4 +1,4 @@
-"""What operators edit (tiers, rules, limits, access), what is in force (versions), and what was counted (usage).
+"""Rows that operators edit (tiers, rules, limits, access), versions of the rule set, and usage.
 
 The database keeps rows whole: what is unique, what belongs together, what is never negative. Whether a row can be
 *enforced* (a known algorithm, a window the engine can reckon, a readable route) is judged by `clean()` at the form

@@ -1,4 +1,4 @@
-"""Who is let past all rules, and who is not let in at all."""
+"""The access list: callers who skip all rules, and callers who are rejected always."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AccessEntry(models.Model):
 
     @property
     def subject(self) -> str:
-        """Whom it is about; of an API key only the start of its hash."""
+        """Return the caller in words; of an API key only the start of its hash."""
         if self.kind == self.Kind.API_KEY:
             return _("API key %s…") % self.value[:8]
         return _("user %s") % self.value if self.kind == self.Kind.USER else self.value

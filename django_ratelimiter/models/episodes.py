@@ -1,4 +1,4 @@
-"""What goes on, and was told of when it began."""
+"""Conditions that last, for each of which one alert was sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class UsageEpisode(models.Model):
-    """Something that goes on since `began_at`. While its row is there, nobody is told of it again.
+    """A condition that lasts since `began_at`. While its row exists, no further alert is sent for it.
 
     name: "behind", or "refusing:" and the slug of a rule.
     """

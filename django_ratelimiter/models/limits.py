@@ -1,4 +1,4 @@
-"""Limits: what each tier may spend under a rule."""
+"""Limits of each tier under a rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RuleLimitQuerySet(models.QuerySet["RuleLimit"]):
 
 
 class RuleLimit(models.Model):
-    """What one tier may spend under a rule. Several limits for one tier all apply.
+    """A limit of one tier under a rule. Several limits for one tier all apply.
 
     tier: `None` = every tier that has no limit of its own here, and callers without a tier.
     quota: `None` only where `unlimited`. window_seconds: also where there is a calendar. timezone: empty = UTC.

@@ -1,4 +1,4 @@
-"""Which columns of a limit its algorithm uses, and the words in which the forms offer their values."""
+"""The columns of a limit that its algorithm uses, and the labels that forms show for their values."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def algorithm_choices() -> Choices:
 
 
 def anchor_choices() -> Choices:
-    """When fixed windows may begin."""
+    """Return the choices for the start of fixed windows."""
     return _choices("anchor")
 
 
 def refill_choices() -> Choices:
-    """How tokens may come back."""
+    """Return the choices for the refill of tokens."""
     return _choices("refill")
 
 

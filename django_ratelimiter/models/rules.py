@@ -23,7 +23,7 @@ class RuleQuerySet(models.QuerySet["Rule"]):
 
 
 class Rule(models.Model):
-    """Which requests are limited, by whom they are counted, and what happens to those that are refused."""
+    """A rule: the requests that it limits, how it counts them, and how it rejects them."""
 
     class Mode(models.TextChoices):
         OFF = "off", _("off")
@@ -162,7 +162,7 @@ class Rule(models.Model):
 
     @property
     def is_for_everybody(self) -> bool:
-        """Whether it applies to every request, or to every GET, and all callers share one counter, in any mode."""
+        """Return whether it matches every request, or every GET, and all callers share one counter, in any mode."""
         every_path = self.path_kind == self.PathKind.ANY or (self.path_kind, self.path) == (self.PathKind.PREFIX, "/")
         every_view = every_path and not self.view_name and not self.scope
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)

@@ -219,7 +219,7 @@ class TierAssignment(models.Model):
 
     @property
     def subject(self) -> str:
-        """Who is assigned, in words; of an API key only the start of its hash, a partition as it was typed."""
+        """Return the subject in words; of an API key only the start of its hash, a partition as it was typed."""
         if self.user_id is not None:
             return _("user %s") % (self.user or self.user_id)
         if self.group_id is not None:

@@ -1,4 +1,4 @@
-"""What was counted, as it was collected from the engine."""
+"""Usage, as collected from the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class UsageBucket(models.Model):
-    """What one rule decided for one tier in one span of time, in requests.
+    """Requests that one rule decided for one tier in one minute, hour or day.
 
     rule_slug, tier_slug: texts and no foreign keys, so that a report outlives its rule; tier_slug "" = no tier.
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
@@ -74,7 +74,7 @@ class UsageBatch(models.Model):
 
 
 class TopPartition(models.Model):
-    """One of the heaviest partitions of a rule in one hour or day: at most 100 for each rule and start.
+    """One of the top partitions of a rule in one hour or day: at most 100 for each rule and start.
 
     partition: its digest, as in the names of keys. allowed, denied: requests, estimated from a sample where there were
     many; a rule in shadow counts as denied what it would have denied.

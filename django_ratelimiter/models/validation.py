@@ -1,4 +1,4 @@
-"""What the fields of a rule may hold, beyond what their types say."""
+"""Validation of the fields of rules, beyond their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rule set is in force, and every rule set that was."""
+"""The rule set in force, and all former versions."""
 
 from __future__ import annotations
 

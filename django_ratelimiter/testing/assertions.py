@@ -1,4 +1,4 @@
-"""What tests say about limits."""
+"""Assertions about limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def assert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kw
 
 
 async def aassert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
-    """The same for an asynchronous client or callable."""
+    """Like `assert_limited`, for an asynchronous client or callable."""
     call = partial(_asking(ask), *args, **kwargs)
     for number in range(after):
         _check_admitted(await _aanswer(call), number, after)

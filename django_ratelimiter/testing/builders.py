@@ -65,7 +65,7 @@ def _entry(one: Any) -> dict[str, Any]:
 
 
 def _defaults(model: Any) -> dict[str, Any]:
-    """What a new row holds, of the columns that stand in a snapshot."""
+    """Return the values of a new row, for the columns that are part of a snapshot."""
     fields = [field for field in model._meta.concrete_fields if not field.is_relation and not field.primary_key]
     values = {field.name: field.get_default() for field in fields if field.name != "description"}
     return {name: getattr(value, "value", value) for name, value in values.items()}  # the plain value of an enum

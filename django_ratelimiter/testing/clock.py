@@ -44,10 +44,10 @@ class FrozenClock:
         self._now_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
     def sleep(self, seconds: float) -> None:
-        """What stands in for sleeping."""
+        """Advance the clock instead of sleeping, and note how long."""
         self.slept.append(seconds)
         self.advance(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """The same for coroutines."""
+        """Like `sleep`, for coroutines."""
         self.sleep(seconds)

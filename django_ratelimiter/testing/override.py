@@ -29,7 +29,7 @@ _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
 
 
 class RulesInForce:
-    """What a test has in hand while its rules are in force. Calling it replaces them, and what is spent stays.
+    """The rules that are in force in a test. Calling it replaces them; usage so far is kept.
 
     clock: the time by which limits count. engine: what counts. tier: the slug of the tier that every caller has;
     `None` = no tier. May be set at any time.
@@ -52,7 +52,7 @@ class RulesInForce:
         return self._rules
 
     def entitlement(self, *_caller: object, **_more: object) -> Entitlement:
-        """What any caller is granted."""
+        """Return the entitlement of any caller."""
         return Entitlement(None if self.tier is None else TierRecord(self.tier, self.tier, 0, "none"))
 
 

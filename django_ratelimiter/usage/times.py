@@ -14,12 +14,12 @@ Granularity = UsageBucket.Granularity
 
 
 def aware(moment: datetime) -> datetime:
-    """A moment of this project as UTC. With USE_TZ off its moments are naive, in the project's time zone."""
+    """Return a moment of this project in UTC. With USE_TZ off its moments are naive, in the project's time zone."""
     return (moment if timezone.is_aware(moment) else timezone.make_aware(moment, _project())).astimezone(UTC)
 
 
 def stored(moment: datetime) -> datetime:
-    """An aware moment as this project's models keep it: naive where USE_TZ is off."""
+    """Return an aware moment as this project's models store it: naive where USE_TZ is off."""
     return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment, _project())
 
 
@@ -28,17 +28,17 @@ def _project() -> tzinfo:
 
 
 def now() -> datetime:
-    """This moment in UTC, whatever USE_TZ says."""
+    """Return the current time in UTC, whatever USE_TZ says."""
     return aware(timezone.now())
 
 
 def start_of(minute: int) -> datetime:
-    """The start of a minute that is counted from the Unix epoch."""
+    """Return the start of a minute that is counted from the Unix epoch."""
     return datetime.fromtimestamp(minute * 60, UTC)
 
 
 def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
-    """The start, in UTC, of the step of this time zone's clock that the moment lies in."""
+    """Return the start, in UTC, of the minute, hour or day by this time zone's clock that the moment lies in."""
     local = moment.astimezone(zone)
     if granularity is Granularity.DAY:
         return datetime.combine(local.date(), time.min, zone).astimezone(UTC)
@@ -60,7 +60,7 @@ def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
 
 
 def buckets(start: datetime, end: datetime, granularity: Granularity, zone: tzinfo) -> Iterator[datetime]:
-    """The starts, in UTC, of all steps that [start, end) touches. A day has 23 to 25 hours where clocks change."""
+    """Yield the starts, in UTC, of all buckets that [start, end) touches. A day has 23 to 25 hours."""
     width = {
         Granularity.MINUTE: timedelta(minutes=1),
         Granularity.HOUR: timedelta(hours=1),

@@ -1,1 +1,1 @@
-"""Who calls: tiers, assignments and access entries."""
+"""Callers: tiers, assignments and access entries."""

@@ -33,7 +33,7 @@ class InForceFilter(admin.SimpleListFilter):
 
 @admin.register(AccessEntry)
 class AccessEntryAdmin(NulSafeAdmin):
-    """Who is let past all rules, and who is not let in. Whom an entry is about stays; another one is another entry."""
+    """Access entries. The caller of an entry cannot be changed; add an entry for another caller."""
 
     form = AccessEntryForm
     radio_fields = {"action": admin.VERTICAL}  # noqa: RUF012
@@ -57,15 +57,15 @@ class AccessEntryAdmin(NulSafeAdmin):
 
     @admin.display(description=_("whom"), ordering="value")
     def subject(self, entry: AccessEntry) -> str:
-        """Whom it is about, in words."""
+        """Return the caller in words."""
         return entry.subject
 
     @admin.display(description=_("action"), ordering="action")
     def action_word(self, entry: AccessEntry) -> str:
-        """What happens to their requests, in a word."""
+        """Return the action."""
         return entry.action
 
     @admin.display(description=_("when"), ordering="expires_at")
     def period(self, entry: AccessEntry) -> str:
-        """Until when it holds, and whether that is over."""
+        """Return when the entry ends or ended."""
         return period_in_words(None, entry.expires_at)

@@ -1,7 +1,7 @@
-"""What goes when tiers are deleted: shown as Django shows it, but with their assignments counted and not loaded.
+"""The rows that are deleted with tiers: shown as Django shows them, but with assignments counted instead of loaded.
 
-There may be a million of them. The deletion itself is Django's, which deletes them in the database as long as nobody
-listens for their signals.
+There may be a million of them. Django deletes them in the database as long as no receiver of their signals is
+connected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...models import Tier, TierAssignment
 
 
 class _OtherObjects(NestedObjects):
-    """All that goes along, except for assignments."""
+    """Collects all rows that are deleted along, except for assignments."""
 
     def related_objects(self, related_model: Any, related_fields: Any, objs: Any) -> Any:
         found = super().related_objects(related_model, related_fields, objs)
@@ -32,8 +32,8 @@ class _OtherObjects(NestedObjects):
 def deleted_with_tiers(
     tiers: Iterable[Tier], request: HttpRequest, site: AdminSite
 ) -> tuple[list[Any], dict[Any, int], set[Any], list[Any]]:
-    """What `ModelAdmin.get_deleted_objects` returns: lines to show, numbers by kind, rights that are missing, and what
-    protects them.
+    """Return what `ModelAdmin.get_deleted_objects` does: lines to show, numbers by kind, missing permissions, and rows
+    that protect the tiers.
     """
     tiers = list(tiers)
     using = router.db_for_write(Tier)

@@ -47,7 +47,7 @@ def _api_key_field() -> forms.CharField:
 
 
 class AssignmentForm(forms.ModelForm):
-    """What can be changed of an assignment."""
+    """The fields of an assignment that can be changed."""
 
     multiplier = _multiplier_field()
 
@@ -56,7 +56,7 @@ class AssignmentForm(forms.ModelForm):
         fields = ("tier", "multiplier", "starts_at", "ends_at", "reason")
 
     def clean_multiplier(self) -> Decimal:
-        """What is left empty multiplies by one."""
+        """Return 1 for an empty field."""
         value: Decimal | None = self.cleaned_data["multiplier"]
         return Decimal(1) if value is None else value
 
@@ -82,7 +82,7 @@ class NewAssignmentForm(AssignmentForm):
 
 
 class AccessEntryForm(forms.ModelForm):
-    """What can be changed of an access entry."""
+    """The fields of an access entry that can be changed."""
 
     class Meta:
         model = AccessEntry

@@ -65,13 +65,13 @@ class TierAdmin(VersionedAdmin):
 
     @admin.display(description=_("assignments"), ordering="assigned")
     def assigned(self, tier: Any) -> int:
-        """How many users, groups and API keys are assigned to it."""
+        """Return the number of assignments."""
         return int(tier.assigned)
 
 
 @admin.register(TierAssignment)
 class TierAssignmentAdmin(NulSafeAdmin):
-    """Who is in which tier. The subject of an assignment stays; another subject is another assignment."""
+    """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "period", "reason")
@@ -136,15 +136,15 @@ class TierAssignmentAdmin(NulSafeAdmin):
 
     @admin.display(description=_("multiplier"), ordering="multiplier")
     def times(self, assignment: TierAssignment) -> str:
-        """What the numbers of its limits are multiplied by."""
+        """Return the multiplier, empty for 1."""
         return "" if assignment.multiplier == 1 else f"{assignment.multiplier.normalize():f}"
 
     @admin.display(description=_("when"), ordering="ends_at")
     def period(self, assignment: TierAssignment) -> str:
-        """When it holds, and whether that is over."""
+        """Return when the assignment begins and ends."""
         return period_in_words(assignment.starts_at, assignment.ends_at)
 
     @admin.display(description=_("who"))
     def subject(self, assignment: TierAssignment) -> str:
-        """Who is assigned, in words."""
+        """Return the subject in words."""
         return assignment.subject

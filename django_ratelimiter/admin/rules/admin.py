@@ -39,7 +39,7 @@ class CodeRule(NamedTuple):
 
     @classmethod
     def of(cls, rule: RuleRecord) -> CodeRule:
-        """What this record says."""
+        """Describe this record."""
         limits = [record.limit for records in rule.limits.values() for record in records]
         refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
         words = _("refuses every request") if refuses_all else limits_in_words(rule)
@@ -106,7 +106,7 @@ class RuleAdmin(EnforcementSwitch, VersionedAdmin):
         return [url, *super().get_urls()]
 
     def sentences_view(self, request: HttpRequest) -> JsonResponse:
-        """What the limit that is being typed would do, and what speaks against it, by field. Saves nothing."""
+        """Return what the limit that is being typed would do, and its errors by field. Saves nothing."""
         if not self.has_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
         return JsonResponse(live_preview(request.GET))
@@ -133,17 +133,17 @@ class RuleAdmin(EnforcementSwitch, VersionedAdmin):
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:
-        """Which requests meet it, in words."""
+        """Return which requests it matches, in words."""
         return place_with_doubts(rule)
 
     @admin.display(description=gettext_lazy("counted by"))
     def counted_by(self, rule: Rule) -> str:
-        """Whose requests share a counter, in words."""
+        """Return what it is counted by, in words."""
         return split_in_words(rule)
 
     @admin.display(description=gettext_lazy("limits"))
     def limits(self, rule: Any) -> Any:
-        """Its limits in words, or why it is not in force."""
+        """Return its limits in words, or why it is not in force."""
         return rule.in_words
 
     @admin.action(description=gettext_lazy("Switch off selected rules"), permissions=["change"])
@@ -153,7 +153,7 @@ class RuleAdmin(EnforcementSwitch, VersionedAdmin):
 
     @admin.action(description=gettext_lazy("Put selected rules in shadow"), permissions=["change"])
     def shadow(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Count whom they would refuse, refuse nobody."""
+        """Count which requests they would reject, and reject none."""
         self._switch(request, queryset, Rule.Mode.SHADOW)
 
     @admin.action(description=gettext_lazy("Enforce selected rules"), permissions=["change"])
@@ -205,7 +205,7 @@ class RuleAdmin(EnforcementSwitch, VersionedAdmin):
 
 
 def _message_effect(request: HttpRequest, rule: Rule) -> None:
-    """What a saved rule does from now on, below Django's own message."""
+    """Say what a saved rule does from now on, below Django's own message."""
     if not rule.limits.exists():
         messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
         return
@@ -223,7 +223,7 @@ def _message_effect(request: HttpRequest, rule: Rule) -> None:
 
 
 def _limits_of(rule: Rule | None) -> str:
-    """Its limits in words, as the list of rules has them; "" for a new rule, and for one that is not in force."""
+    """Return its limits in words, as in the list of rules; "" for a new rule, and for one that is not in force."""
     if rule is None:
         return ""
     compiled = RuleSet.from_snapshot(snapshot_of_rows())

@@ -1,4 +1,4 @@
-"""What a limit will do, in whole sentences: for the one who is about to save it."""
+"""Whole sentences about what a limit will do, for the operator who is about to save it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..identities import label_of
 
 
 def sentences(row: RuleLimit) -> str:
-    """What this limit will do, for whom, and when those it refuses may come back. Empty if it cannot be enforced."""
+    """Return what this limit will do, for whom, and when rejected callers may retry; "" if it cannot be enforced."""
     try:
         limit = row.to_limit()
     except (ValueError, TypeError):
@@ -42,7 +42,7 @@ def sentences(row: RuleLimit) -> str:
 
 
 def _counted_apart(rule: Rule) -> list[str]:
-    """What becomes of it where processes count by themselves."""
+    """Return the effect of counting in each process."""
     interval = rule.sync_interval_ms
     if not isinstance(interval, int) or not interval:
         return []
@@ -62,7 +62,7 @@ def _unlimited(row: RuleLimit) -> str:
 
 
 def _who(rule: Rule, row: RuleLimit) -> str:
-    """Who has a counter: "Each user", or "Each user, in the tier “Free”,"."""
+    """Return who has a counter: "Each user", or "Each user, in the tier “Free”,"."""
     parts = rule.partition_by if isinstance(rule.partition_by, list) else []
     named = _(" and ").join(label_of(str(part)) for part in parts)
     if len(parts) > 1:
@@ -73,7 +73,7 @@ def _who(rule: Rule, row: RuleLimit) -> str:
 
 
 def _of_algorithm(limit: Limit, rule: Rule, row: RuleLimit) -> Iterator[str]:
-    """What the algorithm itself says. An algorithm of leases says as well how much a caller may have."""
+    """Return the sentences of the algorithm itself. An algorithm of leases says as well how much a caller may have."""
     who, cost = _who(rule, row), rule.cost if isinstance(rule.cost, int) else 1
     quota = ngettext("%(quota)s unit", "%(quota)s units", limit.quota) % {"quota": units(limit.quota)}
     if not limit.holds_leases:
@@ -105,7 +105,7 @@ def _delay(max_delay_ms: object) -> str:
 
 
 def _pace(limit: Limit) -> str:
-    """How fast units come back: "one per 6 seconds"."""
+    """Return how fast units come back: "one per 6 seconds"."""
     time = Fraction(limit.window_us, limit.quota)
     if time.denominator == 1:
         return per(_("one"), int(time))

@@ -1,4 +1,4 @@
-"""The limits of a rule on its own page: their fields, and what is told while they are being typed."""
+"""The limits of a rule on its page: their fields, and a preview while they are being typed."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class RuleLimitInline(admin.StackedInline):
 
     @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: RuleLimit) -> str:
-        """What the limit does. The page's script asks again while it is being changed."""
+        """Return what the limit does. The page's script asks again while it is being changed."""
         return format_html('<span class="ratelimiter-sentences" aria-live="polite">{}</span>', sentences(row))
 
 
 class RuleFacts(forms.Form):
-    """What a limit's sentences depend on in its rule. What cannot be read is the rule's own form's to refuse."""
+    """The fields of a rule that its limits' sentences depend on. The rule's own form reports invalid values."""
 
     cost = forms.IntegerField(min_value=1)
     partition_by = IdentitiesField()
@@ -89,7 +89,7 @@ class RuleFacts(forms.Form):
 
 
 def live_preview(typed: QueryDict) -> dict[str, Any]:
-    """What the limit that is being typed would do, and `errors`: what speaks against it, by field."""
+    """Return sentences about the limit that is being typed, and `errors` by field."""
     facts = RuleFacts(typed)
     facts.is_valid()
     form = SingleLimitForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
@@ -102,7 +102,7 @@ def live_preview(typed: QueryDict) -> dict[str, Any]:
 
 
 def limits_context() -> dict[str, Any]:
-    """What the page's script and its lists of suggestions need."""
+    """Return the context of the page's script and its lists of suggestions."""
     return {
         "limit_columns": json.dumps({algorithm.value: _columns_shown(algorithm) for algorithm in Algorithm}),
         "limit_numbers": json.dumps(list(NOT_GIVEN)),
@@ -111,7 +111,7 @@ def limits_context() -> dict[str, Any]:
 
 
 def _columns_shown(algorithm: Algorithm) -> dict[str, list[str]]:
-    """The columns that an algorithm uses, by calendar."""
+    """Return the columns that an algorithm uses, by calendar."""
     calendars = ("", *CALENDARS) if "calendar" in algorithm.options else ("",)
     return {calendar: sorted(columns_used(algorithm, calendar)) for calendar in calendars}
 

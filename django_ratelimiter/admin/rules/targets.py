@@ -1,4 +1,4 @@
-"""What speaks against the requests that a rule is for: names that no view has, and the prefix of the site."""
+"""Doubts whether a rule matches any request: names that no view has, and the prefix of the site."""
 
 from __future__ import annotations
 

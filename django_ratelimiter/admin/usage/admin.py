@@ -126,7 +126,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
 
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
-    """What is asked for; 404 for a rule that there is not, and for a slug that not every database could look for."""
+    """Return the report of the request; 404 for an unknown rule, and for a slug that some databases reject."""
     tier, client = request.GET.get("tier"), request.GET.get("client", "")
     if "\0" in f"{rule}{tier}{client}" or (rule is not None and not _is_known(rule)):
         raise Http404
@@ -134,7 +134,7 @@ def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
 
 
 def _is_known(slug: str) -> bool:
-    """Whether there is such a rule, in the database or in code, or was one that has been used: reports outlive it."""
+    """Return whether there is such a rule, in the database or in code, or usage of a former one."""
     return (
         Rule.objects.filter(slug=slug).exists()
         or any(rule.slug == slug for rule in inline.registered())

@@ -22,7 +22,7 @@ from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
 from .report import BY_DENIED, Report
 
-#: What a link keeps of the address that it stands on.
+#: The parameters that links keep.
 KEPT_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
 
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Names:
-    """What rules and tiers are called, by slug. change_url: makes the address of a rule's form; `None` = no access."""
+    """Names of rules and tiers, by slug. change_url: returns the URL of a rule's form; `None` = no access."""
 
     def __init__(self, change_url: Callable[[int], str] | None) -> None:
         self._change_url = change_url
@@ -69,28 +69,28 @@ class Names:
         return dict(Tier.objects.values_list("slug", "name"))
 
     def rule(self, slug: str) -> str:
-        """The name of a rule; of one that is no more, its slug."""
+        """Return the name of a rule; of a former one its slug."""
         name, _pk = self._rules.get(slug, (slug, 0))
         return name or _("unknown rule")
 
     def tier(self, slug: str) -> str:
-        """The name of a tier, likewise."""
+        """Return the name of a tier, likewise."""
         return self._tiers.get(slug, slug) if slug else _("no tier")
 
     def change_url(self, slug: str | None) -> str:
-        """Where a rule is edited; "" if it is no more, or not to be seen."""
+        """Return the URL of a rule's form; "" for a former rule, and without access."""
         if self._change_url is None or slug is None or slug not in self._rules:
             return ""
         return self._change_url(self._rules[slug][1])
 
 
 def _is_just_now(moment: datetime | None) -> bool:
-    """Whether it is less than a minute ago."""
+    """Return whether it is less than a minute ago."""
     return moment is not None and now() - moment < timedelta(minutes=1)
 
 
 def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
-    """What the template shows of a report that could be asked for."""
+    """Return the template's context for a report."""
     together = report.together
     context = {
         "span": report.period,
@@ -142,7 +142,7 @@ def _together_before(report: Report) -> Figures | None:
 
 
 def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
-    """Different clients over time, and the heaviest: of one rule only."""
+    """Return different clients over time, and the top ones: of one rule only."""
     if report.rule is None:
         return {}
     known = [moment for moment in report.clients if moment.partitions is not None]
@@ -197,7 +197,7 @@ def _figure_row(figures: Figures, before: Figures | None = None, clients: int | 
 
 
 def _change(requests: int, before: int) -> str:
-    """How many more or fewer, in per cent."""
+    """Return the change in percent."""
     if not before:
         return pgettext("requests where there were none before", "new") if requests else "\u2013"
     change = round(100 * (requests - before) / before)
@@ -210,7 +210,7 @@ def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
 
 
 def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
-    """The address of a page of ours, or of the same one, about the same period. changes: `None` takes an entry out."""
+    """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
     for name in set(query) - set(KEPT_PARAMETERS):
         del query[name]

@@ -90,7 +90,7 @@ def _within_calendar(moment: datetime | None) -> datetime | None:
 
 
 def form_for(request: HttpRequest) -> PeriodForm:
-    """What was asked for; a custom period without ends is yet to be filled in, so it begins with those of a day."""
+    """Return the form of the request; a custom period without ends starts with those of the last day."""
     if request.GET.get("period") == CUSTOM and not request.GET.keys() & {"since", "until"}:
         day = totals.last(LENGTHS[DEFAULT][0])
         return PeriodForm(initial={"period": CUSTOM, "since": stored(day.start), "until": stored(day.end)})
@@ -98,7 +98,7 @@ def form_for(request: HttpRequest) -> PeriodForm:
 
 
 def picker_context(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
-    """The periods to choose from as (address, label, whether it is chosen), and what stays the same."""
+    """Return the periods to choose from as (URL, label, whether it is chosen), and the parameters that stay."""
     chosen = form["period"].value() or DEFAULT
     parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
     labels = [(name, label) for name, (_length, label) in LENGTHS.items()]

@@ -1,4 +1,4 @@
-"""What a report says, each part read from the database once it is asked for."""
+"""The data of a report; each part is read from the database when it is first used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...usage.reports.partitions import PartitionCount, TopPartitionRow
 from ...usage.reports.totals import Figures, Freshness, Point, Total
 from ...usage.times import Granularity
 
-#: By what the heaviest partitions are ordered: the value of "by" in an address.
+#: The order of the top partitions: the value of "by" in a URL.
 BY_DENIED: Final = "denied"
 
 
@@ -35,7 +35,7 @@ class Report:
 
     @property
     def granularity(self) -> Granularity:
-        """How wide a bar of the chart is."""
+        """Return the width of the chart's bars."""
         return self._coverage.granularity(self.period)
 
     @cached_property
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def clients_by(self) -> Granularity:
-        """Whether different clients are told by the hour or by the day."""
+        """Return whether different clients are counted by the hour or by the day."""
         return clients.counted_by(self.period, self._coverage)
 
     @cached_property
@@ -89,21 +89,21 @@ class Report:
 
     @cached_property
     def top_partitions(self) -> list[TopPartitionRow]:
-        """The heaviest partitions of the rule, of any tier; empty for all rules."""
+        """The top partitions of the rule, of any tier; empty for all rules."""
         if self.rule is None:
             return []
         return clients.top_partitions(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
 
     @cached_property
     def found(self) -> TopPartitionRow | None:
-        """The client that is looked for; `None` if it was not among the heaviest."""
+        """The client that is looked for; `None` if it was no top partition."""
         if self.rule is None or not self.client:
             return None
         return clients.one_partition(self.period, self.rule, self.client, coverage=self._coverage)
 
     @property
     def top_partitions_in(self) -> Period:
-        """The hours that the heaviest partitions are of."""
+        """Return the hours that the top partitions are of."""
         return clients.hours(self.period, self._coverage)
 
     @cached_property

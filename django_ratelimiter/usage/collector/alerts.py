@@ -1,7 +1,7 @@
-"""Tells of what somebody should look at: a rule that refuses many requests, and collecting that is behind.
+"""Alerts: a rule rejects many requests, or collecting is behind.
 
-Each is told of once, when it begins, however many collectors there are: whoever stores its row is the one who tells.
-It is over when it is clearly less, so that what wavers around its mark is told of once too.
+Each alert is sent once, when its condition begins, however many collectors run: the collector that stores its row sends
+it. The condition ends well below its threshold, so that a figure that wavers around the threshold sends one alert.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .lag import Lag, engine_time
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: An episode is over when there is no more than this share of what began it.
+#: A condition ends at this share of its threshold.
 END_SHARE: Final = 0.75
 
 REFUSING: Final = "refusing:"
@@ -31,11 +31,11 @@ BEHIND: Final = "behind"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is worth telling.
+    """Thresholds of the two alerts.
 
-    percent: a rule has refused more than this share of the requests that met it in the last `minutes` minutes, if they
-    were `least` or more. behind: seconds since the oldest minute that waits to be collected has ended.
-    Raises ValueError where nothing could be measured by them.
+    percent: a rule has rejected more than this share of the requests that it matched in the last `minutes` minutes, if
+    there were `least` or more. behind: seconds since the oldest minute that is not yet collected has ended.
+    Raises ValueError for values that no figure could reach.
     """
 
     percent: float = 50.0
@@ -49,7 +49,7 @@ class Thresholds:
 
 
 class RefusalRate(NamedTuple):
-    """What a rule has decided in some minutes, in requests."""
+    """Requests that a rule decided in some minutes, and how many of them it rejected."""
 
     rule: str
     denied: int
@@ -57,17 +57,17 @@ class RefusalRate(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Which share was refused."""
+        """Return the rejected share in percent."""
         return 100 * self.denied / self.requests if self.requests else 0.0
 
 
 def now() -> datetime:
-    """This moment, by the clock that minutes are counted by."""
+    """Return the current time by the engine's clock, which minutes are counted by."""
     return datetime.fromtimestamp(engine_time(), UTC)
 
 
 def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
-    """Tell of what has begun, and note what is over. waited: what waited before it was collected just now."""
+    """Send an alert for each condition that begins, and forget those that end. lag: as it was before collecting."""
     _alert_if_behind(lag, thresholds)
     # Before its counts are read: what another collector finds begun meanwhile is for that one to end.
     known = _episodes().filter(name__startswith=REFUSING)
@@ -96,7 +96,7 @@ def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
 
 
 def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
-    """Of each rule, in the last minutes that have ended."""
+    """Yield the rate of each rule in the last minutes that have ended."""
     end = floor(now(), Granularity.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
         granularity=Granularity.MINUTE,
@@ -113,7 +113,7 @@ def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
 
 
 def _is_first(name: str) -> bool:
-    """Whether this is news; from now on it is not, for any process."""
+    """Return whether this process is the first to store the condition; false for all others until it ends."""
     return _episodes().get_or_create(name=name)[1]
 
 

@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 class Collected(NamedTuple):
-    """What one collection did.
+    """The result of one collection.
 
     batches: how many were added. requests: what they held; a request counts once for each rule that it met.
     failed: batches that could not be added; they wait, the reason is logged.

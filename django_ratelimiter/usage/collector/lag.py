@@ -1,4 +1,4 @@
-"""How far collecting is behind: what has been counted, and is not in the buckets yet."""
+"""The lag of collecting: batches that have been counted and are not in the buckets yet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...exceptions import EngineUnavailable
 
 
 class Lag(NamedTuple):
-    """What waits to be collected.
+    """Batches that wait to be collected.
 
-    seconds: since the oldest minute that waits has ended; 0 = nothing waits. Where all is well that is no more than
-    the time between two collections. batches: how many wait.
+    seconds: since the oldest minute that waits has ended; 0 = nothing waits. Normally no more than the time between
+    two collections. batches: the number that wait.
     """
 
     seconds: float
@@ -22,7 +22,7 @@ class Lag(NamedTuple):
 
 
 def lag() -> Lag:
-    """Ask the engine what waits, and leave it there; minutes that have ended are closed. Raises EngineUnavailable."""
+    """Return the lag. Closes minutes that have ended, and collects nothing. Raises EngineUnavailable."""
     batches = get_engine().take_usage()
     if not batches:
         return Lag(0.0, 0)
@@ -31,7 +31,7 @@ def lag() -> Lag:
 
 
 def engine_time() -> float:
-    """The time by which minutes are counted, in seconds since the Unix epoch; ours where it cannot be asked."""
+    """Return the engine's time in seconds since the Unix epoch; this process's where the engine is unavailable."""
     seen: Any = getattr(get_engine(), "partitions", None)
     try:
         return time.time() if seen is None else seen.now_us() / 1_000_000

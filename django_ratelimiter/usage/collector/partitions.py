@@ -1,7 +1,7 @@
-"""Moves to SQL what the engine knows of partitions: how many different ones, the heaviest, and samples.
+"""Moves partition statistics from the engine to SQL: how many different ones, the top ones, and samples.
 
 Nothing is added up here: each figure is as high as it has ever been seen, whoever writes it, and however often. So
-collectors may be killed, repeated, and run at once. The engine forgets an hour's heaviest once the hour is over and
+collectors may be killed, repeated, and run at once. The engine drops an hour's top partitions once the hour is over and
 stored, and its different partitions once the day is.
 """
 
@@ -107,7 +107,7 @@ def _store_unique(database: str, stats: Any, hours: Iterable[Hour]) -> None:
 
 
 def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, str, datetime], int]:
-    """What the rows that are there hold by now; 0 if they hold nothing yet."""
+    """Return the counts that rows hold by now; 0 where a row holds none."""
     rows = UsageBucket.objects.using(database).filter(granularity__in=(HOUR, DAY), start__in=starts)
     fields = ("granularity", "rule_slug", "tier_slug", "start")
     return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
@@ -123,7 +123,7 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
         return False
     with transaction.atomic(using=database, durable=True):
         limit_wait(database)
-        # Until this transaction ends, no other collector writes the heaviest partitions of this rule and day.
+        # Until this transaction ends, no other collector writes the top partitions of this rule and day.
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
         if _merge_top(database, rule, HOUR, starts[HOUR], weights):
@@ -140,7 +140,7 @@ def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
 
 
 def _merge_top(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
-    """Let the heaviest of these, and of those that are there, stand; whether that changes anything."""
+    """Keep the top partitions of these and of the stored ones; return whether any row changed."""
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=granularity, start=start)
     before = {partition: (allowed, denied) for partition, allowed, denied in rows.values_list(*_WEIGHTS)}
     both = dict(before)
@@ -166,7 +166,7 @@ _WEIGHTS: Final = ("partition", "allowed", "denied")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Of each rule those partitions that come first by name: from minute to minute, the same ones."""
+    """Store the partitions of each rule that come first by name, which are the same from minute to minute."""
     rows: list[UsageSample] = []
     left: defaultdict[str, int] = defaultdict(lambda: MAX_PARTITIONS)
     for (rule, partition), count in sorted(counts.items()):

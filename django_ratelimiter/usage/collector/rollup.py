@@ -15,7 +15,7 @@ from ..times import Granularity, floor, start_of, stored
 
 
 def starts_of(minute: int) -> dict[str, datetime]:
-    """When the buckets of this minute begin, by granularity, as they are stored. minute: from the Unix epoch.
+    """Return the starts of the buckets of this minute, by granularity, as stored. minute: from the Unix epoch.
 
     Hours and days are those of the project's time zone: a day has 23 to 25 hours where clocks change, and an hour that
     comes twice is two.

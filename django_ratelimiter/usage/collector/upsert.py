@@ -22,7 +22,7 @@ MAX_ROWS: Final = 80
 
 
 class BucketKey(NamedTuple):
-    """What the row of a count is found by. Rows are always touched in this order, so that no two deadlock."""
+    """The columns that identify a bucket. Rows are always written in this order, which prevents deadlocks."""
 
     granularity: str
     rule_slug: str
@@ -35,7 +35,7 @@ Amounts = Mapping[BucketKey, Sequence[int]]
 
 
 def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
-    """What a label says, as far as a column can hold it: the engine takes labels of any kind."""
+    """Return the text as a column can hold it: the engine accepts labels of any kind."""
     return text.replace("\x00", "")[:length]
 
 

@@ -1,4 +1,4 @@
-"""When most requests come: by the hour of the day, and the busiest hours of all."""
+"""The hours of most requests: by the hour of the day, and the busiest hours of all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .totals import Figures, Point
 #: How much of a period is looked at, from its end: whole weeks, so that each weekday counts alike.
 MAX_PERIOD: Final = 28 * DAY
 
-#: How many of the busiest hours are told.
+#: The number of busiest hours that are shown.
 MAX_HOURS: Final = 10
 
 
 class HourOfDay(NamedTuple):
-    """What came in one hour of the day, by the clock of the current time zone.
+    """Requests of one hour of the day, by the clock of the current time zone.
 
     time: how long this hour lasted in all.
     """

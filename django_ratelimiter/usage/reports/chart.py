@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """What the template draws: y runs from the top, as it does in SVG. busiest: the highest bar in words."""
+    """The figures that the template draws: y runs from the top, as in SVG. busiest: the highest bar in words."""
 
     bars: list[Bar]
     busiest: str

@@ -1,7 +1,7 @@
-"""Which buckets a report reads: the widest that fit, so that a year is read from days, and nothing is read twice.
+"""The buckets that a report reads: the widest that fit, so that a year is read from days, and nothing is read twice.
 
 The same requests are counted in a minute, an hour and a day, and minutes are deleted long before days. So a period is
-cut into pieces of one granularity each; and where only wide buckets are left, it is widened to whole ones.
+cut into ranges of one granularity each; and where only wide buckets are left, it is widened to whole ones.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Period(NamedTuple):
 
     @property
     def granularity(self) -> Granularity:
-        """How fine a series over this period is: some 370 buckets at most, up to a year."""
+        """Return the granularity of a series over this period: some 370 buckets at most, up to a year."""
         length = self.end - self.start
         return Granularity.MINUTE if length <= 3 * HOUR else Granularity.HOUR if length <= 8 * DAY else Granularity.DAY
 
     @property
     def before(self) -> Period:
-        """The period of the same length that ends where this one begins."""
+        """Return the period of the same length that ends where this one begins."""
         return Period(self.start - (self.end - self.start), self.start)
 
 
@@ -57,41 +57,42 @@ class BucketRange(NamedTuple):
 
     @property
     def condition(self) -> Q:
-        """What its rows are found by, of a model with `granularity` and `start`."""
+        """Return the condition that selects its rows, of a model with `granularity` and `start`."""
         return Q(granularity=self.granularity, start__gte=stored(self.start), start__lt=stored(self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """From when on the buckets of each granularity hold everything; NEVER = there are none.
+    """The buckets that are left in the database.
 
-    since: when the first of them all begins, told by the finest there are of it; `None` = there are none.
+    complete_from: from then on, the buckets of each granularity hold everything; NEVER = there are none.
+    since: the start of the first bucket, by the finest granularity that has it; `None` = there are none.
     """
 
     complete_from: Mapping[Granularity, datetime]
     since: datetime | None
 
     def widen(self, period: Period) -> Period:
-        """The period with its ends moved outward to whole hours or days where nothing finer is left."""
+        """Return the period with its ends moved outward to whole hours or days where nothing finer is left."""
         start, end = self._floor(period.start), self._floor(period.end)
         return Period(start, period.end if end == period.end else next_start(end, self.finest(period.end)))
 
     def finest(self, moment: datetime) -> Granularity:
-        """The finest granularity that is whole at this moment; minutes where none is."""
+        """Return the finest granularity that is complete at this moment; minutes where none is."""
         return next(
             (granularity for granularity in GRANULARITIES if self.complete_from[granularity] <= moment),
             Granularity.MINUTE,
         )
 
     def granularity(self, period: Period, wanted: Granularity | None = None) -> Granularity:
-        """How fine a series over this period is: as wanted, or wider where nothing finer is left at its start.
+        """Return the granularity of a series over this period: as wanted, or wider where nothing so fine is left.
 
-        wanted: `None` = what suits the length of the period.
+        wanted: `None` = the one that suits the length of the period.
         """
         return max(wanted or period.granularity, self.finest(period.start), key=GRANULARITIES.index)
 
     def bucket_ranges(self, period: Period, widest: Granularity = Granularity.DAY) -> list[BucketRange]:
-        """The period in pieces, in order, without gap or overlap; none is of wider buckets than `widest`."""
+        """Cut the period into ranges, in order, without gap or overlap; none has wider buckets than `widest`."""
         return list(self._cut(period.start, period.end, GRANULARITIES.index(widest)))
 
     def _floor(self, moment: datetime) -> datetime:
@@ -117,13 +118,13 @@ class Coverage:
 
 
 def read_coverage() -> Coverage:
-    """What there is to read. Three short queries."""
+    """Read which buckets are left. Three short queries."""
     first = {granularity: _first_start(granularity) for granularity in GRANULARITIES}
     return Coverage({granularity: _complete_from(granularity, first) for granularity in GRANULARITIES}, _since(first))
 
 
 def _since(first: Mapping[Granularity, datetime | None]) -> datetime | None:
-    """A day in which counting began has a bucket that begins at midnight, and a minute that says when it was."""
+    """Return when counting began: its day has a bucket that begins at midnight, and a minute that is more precise."""
     since: datetime | None = None
     end: datetime | None = None  # of the bucket that says so
     for granularity in reversed(GRANULARITIES):
@@ -139,7 +140,7 @@ def _first_start(granularity: Granularity) -> datetime | None:
 
 
 def _complete_from(granularity: Granularity, first: Mapping[Granularity, datetime | None]) -> datetime:
-    """From when on buckets of this granularity hold everything; the start of one of the next wider.
+    """Return from when on buckets of this granularity hold everything; the start of one of the next wider.
 
     Not before RETENTION, for what is older is deleted in no order. Nor in the first of them, if those of another
     granularity begin earlier: others were deleted, or those ones were counted before there were any of these.
@@ -156,7 +157,7 @@ def _complete_from(granularity: Granularity, first: Mapping[Granularity, datetim
 
 
 def _begins_earlier(granularity: Granularity, began: datetime, other: Granularity, at: datetime) -> bool:
-    """Whether the first bucket of another granularity, at `at`, is of an earlier time than the first of this one."""
+    """Return whether the first bucket of another granularity, at `at`, is earlier than the first of this one."""
     zone, wider = timezone.get_default_timezone(), max(granularity, other, key=GRANULARITIES.index)
     return floor(at, wider, zone) < floor(began, wider, zone)
 
@@ -167,6 +168,6 @@ def _ceil(moment: datetime, granularity: Granularity) -> datetime:
 
 
 def next_start(moment: datetime, granularity: Granularity) -> datetime:
-    """The start of the next bucket of the project's clock."""
+    """Return the start of the next bucket by the project's clock."""
     starts = buckets(moment, moment + 3 * DAY, granularity, timezone.get_default_timezone())
     return next(islice(starts, 1, None))

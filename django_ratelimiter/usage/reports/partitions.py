@@ -1,4 +1,4 @@
-"""How many different partitions the rules met, and which were the heaviest."""
+"""Different partitions of the rules: their number, and the top ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...models import TopPartition, UsageBucket
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, NEVER, Coverage, Period, next_start, read_coverage
 
-#: How many of the heaviest partitions are told.
+#: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
 
 
 class TopPartitionRow(NamedTuple):
-    """One of the heaviest partitions. Requests, estimated from a sample where there were many."""
+    """One of the top partitions, with its requests; estimated from a sample where there were many."""
 
     partition: str
     allowed: int
@@ -27,9 +27,9 @@ class TopPartitionRow(NamedTuple):
 
 
 class PartitionCount(NamedTuple):
-    """How many different partitions were met in the hour or the day that this period is; to about 1 %.
+    """The number of different partitions in one hour or day, to about 1 %.
 
-    `None` = not known: nothing was met, or it was not counted.
+    `None` = not known: there was no request, or partitions were not counted.
     """
 
     period: Period
@@ -37,7 +37,7 @@ class PartitionCount(NamedTuple):
 
 
 def counted_by(period: Period, coverage: Coverage) -> Granularity:
-    """Whether different partitions are told by the hour or by the day: they are counted in no other span."""
+    """Return hours or days: different partitions are counted by no other granularity."""
     is_short = period.end - period.start <= 8 * DAY
     return Granularity.HOUR if is_short and coverage.finest(period.start) is not Granularity.DAY else Granularity.DAY
 
@@ -45,7 +45,7 @@ def counted_by(period: Period, coverage: Coverage) -> Granularity:
 def most_partitions(
     period: Period, granularity: Granularity, rule: str | None = None, tier: str | None = None
 ) -> dict[tuple[str, str], int]:
-    """The most that one hour or day of the period met, by the slugs of rule and tier. What is not known is left out."""
+    """Return the largest count of one hour or day in the period, by the slugs of rule and tier, as far as known."""
     rows = (
         _counted(period, granularity, rule, tier).values_list("rule_slug", "tier_slug").annotate(most=Max("partitions"))
     )
@@ -55,9 +55,9 @@ def most_partitions(
 def partition_counts(
     period: Period, granularity: Granularity, rule: str, tier: str | None = None
 ) -> list[PartitionCount]:
-    """How many a rule met in each hour or day that the period touches, by the project's clock.
+    """Return the count of a rule for each hour or day that the period touches, by the project's clock.
 
-    Who changed the tier in between is counted for both.
+    A caller who changes the tier in between counts for both tiers.
     """
     rows = (
         _counted(period, granularity, rule, tier).values_list("start").annotate(sum=Sum("partitions")).order_by("start")
@@ -70,9 +70,9 @@ def partition_counts(
 def top_partitions(
     period: Period, rule: str, *, by_denied: bool = False, coverage: Coverage | None = None
 ) -> list[TopPartitionRow]:
-    """The heaviest partitions of a rule in the hours that the period touches, the heaviest first.
+    """Return the top partitions of a rule in the hours that the period touches, the one with most requests first.
 
-    by_denied: by the requests that were refused, and only those with any.
+    by_denied: order by rejected requests, and leave out partitions without any.
     """
     sums = _sums(period, rule, coverage or read_coverage())
     if by_denied:
@@ -87,13 +87,13 @@ def top_partitions(
 def one_partition(
     period: Period, rule: str, partition: str, *, coverage: Coverage | None = None
 ) -> TopPartitionRow | None:
-    """One partition, in those of these hours in which it was among the heaviest; `None` = it was in none."""
+    """Return one partition, of the hours in which it was a top partition; `None` = it was in none."""
     sums = _sums(period, rule, coverage or read_coverage()).filter(partition=partition)
     return next((TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")), None)
 
 
 def hours(period: Period, coverage: Coverage) -> Period:
-    """The period in whole hours, or days where no hours are left: the heaviest are not known by the minute."""
+    """Return the period in whole hours, or days where no hours are left: minutes have no top partitions."""
     return replace(coverage, complete_from={**coverage.complete_from, Granularity.MINUTE: NEVER}).widen(period)
 
 

@@ -1,4 +1,4 @@
-"""What people read about usage: totals, and how they ran over time. A fixed number of queries, whatever the size."""
+"""Totals of usage, and their course over time. The number of queries does not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
 
 
 def last(length: timedelta) -> Period:
-    """The period of this length up to the start of the running minute, which is not yet collected."""
+    """Return the period of this length up to the start of the running minute, which is not yet collected."""
     end = floor(now(), Granularity.MINUTE, timezone.get_current_timezone())
     return Period(end - length, end)
 
@@ -54,12 +54,12 @@ class Figures:
 
     @property
     def requests(self) -> int:
-        """All that met the rule."""
+        """Return the number of requests that the rule matched."""
         return self.allowed + self.denied + self.shadow_denied
 
     @property
     def refusal_rate(self) -> float | None:
-        """The share that was refused, from 0 to 1; `None` without requests."""
+        """Return the rejected share, from 0 to 1; `None` without requests."""
         return self.denied / self.requests if self.requests else None
 
 
@@ -80,7 +80,7 @@ class Point(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """How recent the figures are; `None` = none at all.
+    """The age of the figures; `None` = there are none.
 
     collected_at: when counts last came in, if within the last days. latest: the last minute with usage.
     """
@@ -92,7 +92,7 @@ class Freshness(NamedTuple):
 def totals(
     period: Period, rule: str | None = None, tier: str | None = None, coverage: Coverage | None = None
 ) -> list[Total]:
-    """The sums of each rule and tier with usage in the period, by their slugs.
+    """Return the sums of each rule and tier with usage in the period, by their slugs.
 
     rule, tier: only this one; `None` = any. coverage: `None` = read it here. Where only hours or days are left, the
     period is widened to whole ones.
@@ -110,7 +110,7 @@ def series(
     coverage: Coverage | None = None,
     granularity: Granularity | None = None,
 ) -> list[Point]:
-    """The sums in each bucket of the period, by the clock of the current time zone; other arguments as of `totals`.
+    """Return the sums in each bucket of the period, by the clock of the current time zone; see also `totals`.
 
     granularity: `None` = the one that suits the period. Where nothing so fine is left, the buckets are wider, never
     empty in its stead: `coverage.granularity(period, granularity)` tells which they are, and each point when it ends.
@@ -134,14 +134,14 @@ def series(
 
 
 def freshness() -> Freshness:
-    """When usage was last collected, and until when there is any. Two queries."""
+    """Read when usage was last collected, and the last minute with usage. Two queries."""
     collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     latest = UsageBucket.objects.filter(granularity=Granularity.MINUTE).aggregate(at=Max("start"))["at"]
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
 def _starts(period: Period, coverage: Coverage, granularity: Granularity) -> tuple[list[datetime], Granularity]:
-    """Where the buckets of a series begin, and the widest stored ones that lie within one of these each."""
+    """Return the starts of a series' buckets, and the widest granularity whose buckets each lie within one of them."""
     project = timezone.get_default_timezone()
     starts = list(buckets(*period, granularity, timezone.get_current_timezone()))
     fitting = [each for each in GRANULARITIES if all(floor(start, each, project) == start for start in starts)]
