@@ -28,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run all checks.")
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--quick", action="store_true", help="only what takes seconds and needs no Redis")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only the stages that have this in their names")
     parser.add_argument("--strict", action="store_true", help="fail if something had to be left out")
     asked = parser.parse_args()
     uv = str(Path(shutil.which(asked.uv) or asked.uv).absolute())
@@ -38,11 +39,14 @@ def main() -> int:
     began = time.monotonic()
     outcome = Outcome()
     stages = quick_stages() if asked.quick else all_stages(outcome, uv, strict=asked.strict)
+    stages = [stage for stage in stages if asked.only in stage.name]
+    if not stages:
+        parser.error(f"No stage has {asked.only!r} in its name.")
     progress = Progress([stage.name for stage in stages], Durations(CACHE / "durations.json"))
     runner = Runner(outcome, progress, CACHE / "logs")
     for stage in stages:
         runner.run(stage)
-    if not asked.quick:
+    if not (asked.quick or asked.only):
         outcome.left_out += [f"{test} (skipped in every run)" for test in sorted(outcome.skipped - outcome.run)]
     return sum_up(outcome, time.monotonic() - began, strict=asked.strict)
 

@@ -24,7 +24,8 @@ ON_MARIADB = (
     *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "partitions")),
 )
 
-#: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database.
+#: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database; what
+#: shows pages or headers made of rows that other tests read there.
 ASKS_NEITHER_SERVER_NOR_DATABASE = (
     # Connections, forks and time limits of our own side: 61 s, 17 s, 17 s, 10 s, 9 s and 4 s.
     "tests/engine/test_processes.py",
@@ -33,40 +34,36 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     "tests/engine/redis/connections/test_slow_connections.py",
     # Whole sites: what they show is done by their processes, and neither server has a part in it (60 s).
     *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "tasks", "metrics", "responses")),
-    # Texts, headers and settings.
-    *("tests/headers", "tests/identity/test_body.py", "tests/identity/test_fuzz.py", "tests/identity/test_identity.py"),
-    *(f"tests/test_{name}.py" for name in ("conf", "docs", "layers", "translations")),
-    *(f"tests/admin/test_{name}.py" for name in ("sentences", "themes", "words")),
+    # Requests, texts and settings (80 s).
+    *("tests/checks", "tests/doors", "tests/headers", "tests/identity", "tests/testing"),
+    *(f"tests/test_{name}.py" for name in ("benchmarks", "conf", "demo", "docs", "layers", "names", "prometheus")),
+    *(f"tests/test_{name}.py" for name in ("redis_server", "translations")),
+    *(f"tests/admin/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields", "offered_is_enforced")),
+    *(f"tests/admin/test_{name}.py" for name in ("permissions", "rule_form", "sentences", "themes", "words")),
 )
 
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
-#: little on either (416 of 705 s).
+#: little on either (416 of 705 s). NUL characters (206 forms, 43 s) are the database's affair.
 WITHOUT_SERVERS = (
-    *("tests/engine", "tests/system", "tests/test_demo.py", UNIT),
+    *(UNIT, "tests/engine", "tests/system", "tests/test_demo.py", "tests/admin/test_nul.py"),
     *("tests/usage/test_crash.py", "tests/usage/test_recount.py"),
 )
 
 #: What of these another Python may change: it is tested on the latest pair, too.
 ON_THE_LATEST = {
-    *("test_async_engine.py", "test_examples.py", "test_redis_engine.py", "test_redis_failures.py"),
+    *("test_async_engine.py", "test_examples.py", "test_redis_engine.py", "test_redis_failures.py", "test_twins.py"),
     *("test_concurrency.py", "test_responses.py"),
 }
-LATEST_SPARED = (
-    "tests/unit/test_bounds.py",
-    *(
-        str(path.relative_to(ROOT))
-        for folder in ("engine", "system")
-        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
-        if path.name not in ON_THE_LATEST
-    ),
+LATEST_SPARED = tuple(
+    str(path.relative_to(ROOT))
+    for folder in ("engine", "system", "unit")
+    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+    if path.name not in ON_THE_LATEST
 )
 
-#: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, threads
-#: and event loops, in models and in forms. The NUL characters (206 forms, 43 s) are the database's affair.
-SEEN_ALONE = (
-    *("tests/doors", "tests/limiter", "tests/models", "tests/api", "tests/admin"),
-    "--ignore=tests/admin/test_nul.py",
-)
+#: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
+#: threads and on event loops, and in models.
+SEEN_ALONE = ("tests/doors", "tests/limiter", "tests/models")
 
 
 def ignored(*paths: str) -> tuple[str, ...]:
