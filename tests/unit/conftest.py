@@ -6,6 +6,7 @@ neither Django nor redis is imported. As a part of the whole suite they ask Redi
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,7 @@ WITH_REDIS = "tests.servers" in sys.modules
 
 if not WITH_REDIS:
     profiles.load("brief")
+    os.environ.setdefault("TWIN_STEPS", "500")
 
 
 @pytest.fixture(scope="session")
