@@ -35,10 +35,10 @@ def _outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counted() -> dict[str, tuple[int, int, int, int]]:
     """Allowed, denied, denied by a shadow rule, and degraded, by the rule's slug."""
-    held = usage_buffer.take()
+    held = usage_buffer.lease()
     if held is None:
         return {}
-    usage_buffer.done(held)
+    usage_buffer.acknowledge(held)
     minutes = {minute for minute, *_ in held.entries}
     assert all(abs(minute - time.time() / 60) < 2 for minute in minutes)
     totals: dict[str, tuple[int, int, int, int]] = {}

@@ -223,7 +223,7 @@ def test_what_is_known_of_partitions_comes_in_whole(collector: Callable[[], Coll
         assert UsageSample.objects.get(minute=start).partition_hash == SAMPLED
         assert get_engine().partitions.hours() == set()  # type: ignore[attr-defined]
         assert get_engine().partitions.samples(10**9) == {}  # type: ignore[attr-defined]
-    for once in ("count", "heaviest", "drop_top", "drop_hours", "samples", "drop_samples"):
+    for once in ("count", "top_partitions", "drop_top", "drop_hours", "samples", "drop_samples"):
         assert seen[once] >= 1
 
 

@@ -45,7 +45,7 @@ def partitions(granularity: str, label: str = "rule|free") -> list[tuple[datetim
     return list(rows.values_list("start", "partitions"))
 
 
-def heaviest(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
+def top_partitions(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
     found: dict[datetime, dict[str, tuple[int, int]]] = {}
     for row in TopPartition.objects.filter(granularity=granularity).order_by("start", "partition"):
         found.setdefault(row.start, {})[row.partition] = row.allowed, row.denied
@@ -68,18 +68,18 @@ def test_the_heaviest_of_hours_and_days(engine: Engine) -> None:
     meet(engine, ["a"] * 5 + ["b"], DAY)
     meet(engine, ["a"] + ["c"] * 4, DAY + HOUR)
     collect()
-    assert heaviest("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
-    assert heaviest("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
+    assert top_partitions("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
+    assert top_partitions("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
 
 
 def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "MAX_PARTITIONS", 3)
     meet(engine, ["a"] * 3 + ["b"] * 2 + ["c"] * 9 + ["d"], DAY)
     collect()
-    assert set(heaviest("hour")[DAY]) == {"a", "b", "c"}
+    assert set(top_partitions("hour")[DAY]) == {"a", "b", "c"}
     meet(engine, ["e"] * 4, DAY + HOUR)
     collect()
-    assert heaviest("day")[DAY] == {"a": (3, 0), "c": (3, 6), "e": (3, 1)}
+    assert top_partitions("day")[DAY] == {"a": (3, 0), "c": (3, 6), "e": (3, 1)}
 
 
 def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
@@ -98,7 +98,7 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     collect()
     meet(engine, ["a", "c"], DAY)
     collect()
-    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (2, 0), "b": (1, 0), "c": (1, 0)}}
+    assert top_partitions("hour") == top_partitions("day") == {DAY: {"a": (2, 0), "b": (1, 0), "c": (1, 0)}}
     assert partitions("hour") == partitions("day") == [(DAY, 3)]
     assert known() == ({0}, [3, 0])
     clock[0] = DAY + 1.5 * HOUR
@@ -122,7 +122,7 @@ def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     meet(engine, ["a", "b"], DAY)
     collect()
     collecting._store_top("default", "rule", int(DAY.timestamp()) // 3_600, early)
-    assert heaviest("hour")[DAY] == heaviest("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
+    assert top_partitions("hour")[DAY] == top_partitions("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
 
 
 def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_the_clock_of_a_collector_is_nobodys_business(engine: Any, monkeypatch: 
     clock[0] += timedelta(minutes=3)
     collect()
     assert UsageSample.objects.get().count == 3
-    assert heaviest("hour") == {DAY: {sampled: (3, 0)}}
+    assert top_partitions("hour") == {DAY: {sampled: (3, 0)}}
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
@@ -187,15 +187,15 @@ def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch
         found: list[dict[str, tuple[int, int]]] = read(asked, most)
         return found
 
-    monkeypatch.setattr(engine.partitions, "heaviest", watched)
+    monkeypatch.setattr(engine.partitions, "top_partitions", watched)
     for number in range(5):
         meet(engine, ["a", "b"], DAY + number * HOUR)
     told: list[tuple[int, int]] = []
     collect(lambda done, waiting: told.append((done, waiting)))
     assert told == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), *[(5, 5)] * 5]
     assert seen == [2, 2, 1]
-    assert len(heaviest("hour")) == 5
-    assert heaviest("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
+    assert len(top_partitions("hour")) == 5
+    assert top_partitions("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
 
 
 def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_before(engine: Any, settings: Any) -> None:
@@ -203,7 +203,7 @@ def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_befo
     midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
     meet(engine, ["a"], midnight + HOUR / 4)
     collect()
-    assert heaviest("hour") == {midnight - HOUR: {"a": (1, 0)}}
+    assert top_partitions("hour") == {midnight - HOUR: {"a": (1, 0)}}
     assert engine.partitions.hours() == set()
 
 
@@ -211,9 +211,9 @@ def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
     """The counts of another shard, say: only one collector at once may write what is bounded."""
     meet(engine, ["a"], DAY)
     collecting.collect_partitions(engine, "default")
-    assert heaviest("hour") == {}
+    assert top_partitions("hour") == {}
     collect()
-    assert heaviest("hour") == heaviest("day") == {DAY: {"a": (1, 0)}}
+    assert top_partitions("hour") == top_partitions("day") == {DAY: {"a": (1, 0)}}
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
