@@ -175,7 +175,7 @@ def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[st
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
     sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", str(python))
-    preparing = [command(*sync, UV_PROJECT_ENVIRONMENT=str(place))]
+    preparing = [command(*sync, UV_PROJECT_ENVIRONMENT=str(place.relative_to(ROOT)))]
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))

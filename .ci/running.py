@@ -62,7 +62,8 @@ class Runner:
             if code:
                 break
         tests = reports.read_report(report)
-        failures = [self._failure(suite, test) for test in tests.values() if test.result is Result.FAILED]
+        failed = [test for test in tests.values() if test.result is Result.FAILED]
+        failures = [suite.failure(test.name, test.message, test.text) for test in failed]
         if failures and code == 1 and len(failures) <= FEW:
             unsteady = [failure for failure in failures if self._passes_alone(suite, failure)]
             failures = [failure for failure in failures if failure not in unsteady]
@@ -71,7 +72,7 @@ class Runner:
                 tests[failure.name].result = Result.PASSED
         elif code and not failures:
             text = log.read_text(errors="replace")
-            failures = [Failure(suite.name, "(the run itself)", str(command), f"exit code {code}", text)]
+            failures = [suite.failure("(the run itself)", f"exit code {code}", text, command)]
         self._note(suite, tests, failures)
 
     def _passes_alone(self, suite: Suite, failure: Failure) -> bool:
@@ -89,9 +90,6 @@ class Runner:
         [code] = run_together([(command, log)], lambda: self._progress.tick(suite.name, ", once more, alone"))
         results = {test.result for test in reports.read_report(report).values()}
         return code == 0 and Result.PASSED in results
-
-    def _failure(self, suite: Suite, test: Test) -> Failure:
-        return Failure(suite.name, test.name, suite.typed_alone(test.name), test.message, test.text)
 
     def _note(self, suite: Suite, tests: dict[str, Test], failures: list[Failure]) -> None:
         """Count test by test."""

@@ -65,9 +65,10 @@ class Suite:
         """Return what runs one of its tests and nothing else, in the same environment."""
         return self._pytest("", *(("-q", *_reporting(report)) if report else ()), test)
 
-    def typed_alone(self, test: str) -> str:
-        """Return what a person types to run one of its tests. What other stages use in turn is made anew first."""
-        return " && ".join(map(str, (*self.preparing, self.command_alone(test))))
+    def failure(self, name: str, message: str, text: str, command: Command | None = None) -> Failure:
+        """Return the failure of one of its tests, or of a command. Stages after it may have changed its environment."""
+        preparing = " && ".join(map(str, self.preparing))
+        return Failure(self.name, name, str(command or self.command_alone(name)), message, text, preparing)
 
     def _pytest(self, flag: str, *options: str) -> Command:
         words = (str(self.python), flag, "-m", "pytest", *self.config, f"--randomly-seed={SEED}", *options)
@@ -80,13 +81,17 @@ def _reporting(report: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A test or a check that failed. command: what a person types to run it again; text: all that it said."""
+    """A test or a check that failed.
+
+    command: what a person types to run it again, and preparing, what comes before that; text: all that it said.
+    """
 
     stage: str
     name: str
     command: str
     message: str = ""
     text: str = ""
+    preparing: str = ""
 
 
 @dataclass

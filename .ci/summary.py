@@ -43,8 +43,11 @@ def _print_in_full(outcome: Outcome) -> None:
 
 
 def _print_names(failures: list[Failure]) -> None:
-    for failure in failures:
-        print(f"  {failure.name} ({failure.stage})")
-        if failure.message:
-            print(f"    {failure.message}")
-        print(f"    {failure.command}")
+    """Print each with the command that runs it again, stage by stage."""
+    for stage, preparing in dict.fromkeys((failure.stage, failure.preparing) for failure in failures):
+        print(f"  in {stage}")
+        if preparing:
+            print(f"    once, for all of them: {preparing}")
+        for failure in failures:
+            if failure.stage == stage:
+                print(f"  - {failure.name}\n    {failure.message}\n    {failure.command}")

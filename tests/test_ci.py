@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def project(ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small project whose suite has a test of each kind; stages run in it."""
     for module in (ci.running, ci.stages):
         monkeypatch.setattr(module, "ROOT", tmp_path)
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        monkeypatch.delenv(name)  # it is not part of the run that we are in
     add(tmp_path, PROJECT)
     return tmp_path
 
@@ -136,11 +139,16 @@ def test_a_suite_that_cannot_run_fails(ci: Any, project: Path, text: str) -> Non
     assert ("gone" in failure.text) or ("not_there" in failure.text)
 
 
-def test_what_a_stage_needs_first_is_part_of_the_command(ci: Any, project: Path) -> None:
+def test_what_a_stage_needs_first_is_printed_once(ci: Any, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare = ci.stages.command(sys.executable, "-c", "import sys; sys.exit('no such release')")
-    outcome = ran(ci, project, suite(ci, preparing=(prepare,)))
+    stage = suite(ci, preparing=(prepare,))
+    outcome = ran(ci, project, stage)
     assert [failure.text.strip() for failure in outcome.failures] == ["no such release"]
-    assert suite(ci, preparing=(prepare,)).typed_alone("tests/a.py").startswith(f"{prepare} && ")
+    outcome.failures = [stage.failure(f"tests/{name}.py", "", "") for name in "ab"]
+    ci.summary.sum_up(outcome, 1.0, strict=False)
+    names = capsys.readouterr().out.partition("\nfailed\n")[2]
+    assert names.count(str(prepare)) == 1
+    assert names.index(str(prepare)) < names.index("tests/a.py") < names.index("tests/b.py")
 
 
 def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: Path) -> None:
