@@ -1,4 +1,8 @@
-"""How long each stage usually takes: `.ci/durations.json` for a machine that has not run it, then what it took here."""
+"""How long each stage usually takes.
+
+On a machine that has not run it: what `.ci/durations.json` says, estimated for two processors with nothing else to do.
+Then what it took there the last time, from `.cache/durations.json`.
+"""
 
 from __future__ import annotations
 

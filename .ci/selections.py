@@ -55,10 +55,10 @@ ON_THE_LATEST = {
     *("test_concurrency.py", "test_responses.py"),
 }
 LATEST_SPARED = tuple(
-    str(path.relative_to(ROOT))
-    for folder in ("engine", "system", "unit")
-    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
-    if path.name not in ON_THE_LATEST
+    str(file.relative_to(ROOT))
+    for path in WITHOUT_SERVERS
+    for file in sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
+    if file.name not in ON_THE_LATEST
 )
 
 #: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
