@@ -78,11 +78,13 @@ class Runner:
     def _passes_alone(self, suite: Suite, failure: Failure) -> bool:
         """Whether a test that failed beside others passes by itself, in a process of its own.
 
-        The suite has thousands of tests, runs three at once on two processors, and starts and stops servers: one in
-        ten runs had a test that was starved of time. A run that then says nothing of the other 30,000 is of no use,
-        nor is one that hides it: so it is asked once more, with the same seed (what depends on drawn values fails
-        again) and with nobody beside it, and named as unsteady if it passes then. Failing twice fails the run.
+        Thousands of tests run three at once on two processors, and start and stop servers: now and then one of them
+        is starved of time. To fail the run for it makes the other 30,000 results worthless, and to hide it is worse.
+        So it runs once more, with nobody beside it and with the same seed (what depends on drawn values fails again).
+        If it passes then, it is named as unsteady. Failing twice fails the run.
         """
+        if "::" not in failure.name:
+            return False  # a module that could not be imported: what other tests it has is not known
         name = slug(failure.name)[-150:]
         log, report = self._folder / f"alone-{name}.log", self._folder / f"alone-{name}.xml"
         report.unlink(missing_ok=True)
@@ -149,7 +151,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def so_far(log: Path) -> str:
     """Return how far pytest is, as its dots say."""
-    lines = DOTS.findall(log.read_text(errors="replace"))
+    dots, _, _tracebacks = log.read_text(errors="replace").partition("\n=====")
+    lines = DOTS.findall(dots)
     percent = next((percent for _, percent in reversed(lines) if percent), "")
     failed = sum(dots.count("F") + dots.count("E") for dots, _ in lines)
     return (f", {percent} % of the tests" if percent else "") + (f", {failed} failed so far" if failed else "")

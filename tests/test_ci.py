@@ -130,6 +130,14 @@ def test_where_much_fails_nothing_is_run_again(ci: Any, project: Path) -> None:
 
 
 @pytest.mark.once
+def test_a_module_that_could_not_be_imported_is_not_run_again(ci: Any, project: Path) -> None:
+    """Its tests would count as run, and perhaps those of other modules, which have not been."""
+    add(project, {"tests/test_module.py": "import os\nassert 'PYTEST_XDIST_WORKER' not in os.environ\n"})
+    outcome = ran(ci, project, suite(ci))
+    assert "tests/test_module.py" in [failure.name for failure in outcome.failures]
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("text", ["raise SystemError('gone')", "import not_there"])
 def test_a_suite_that_cannot_run_fails(ci: Any, project: Path, text: str) -> None:
     add(project, {"conftest.py": text})
@@ -197,7 +205,7 @@ def test_a_record_of_durations_that_cannot_be_read_is_none(ci: Any, tmp_path: Pa
 
 def test_how_far_pytest_is_can_be_read_from_its_dots(ci: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("bringing up nodes...\n\n....s [ 17%]\n.F.E. [ 33%]\nFEW..\n...")
+    log.write_text("bringing up nodes...\n\n....s [ 17%]\n.F.E. [ 33%]\nFEW..\n...\n===== FAILURES =====\nE    \n")
     assert ci.running.so_far(log) == ", 33 % of the tests, 2 failed so far"
 
 
