@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from ..conf import problems
 from ..models import RuleLimit, RuleSetVersion
 from ..rules.records import RuleRecord
-from ..rules.stored import storage
+from ..rules.stored import storage, tables
 
 TAG: Final = "django_ratelimiter"
 
@@ -51,8 +51,7 @@ def tables_are_missing() -> bool:
 
 
 def _has_tables() -> bool:
-    names = connections[storage.primary()].introspection.table_names()
-    return {RuleSetVersion._meta.db_table, RuleLimit._meta.db_table} <= {*names}
+    return all(tables.is_present(model, storage.primary()) for model in (RuleSetVersion, RuleLimit))
 
 
 def _asked(ask: Callable[[], Found]) -> Found | None:

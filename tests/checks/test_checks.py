@@ -19,6 +19,7 @@ from django.test import override_settings
 from django_ratelimiter import checks
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules.stored import tables
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -249,6 +250,7 @@ def test_without_a_database_the_checks_say_nothing(monkeypatch: pytest.MonkeyPat
 def test_before_the_migration_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("addresses", partition_by=["ip"])
     RuleLimit.objects.update(algorithm="magic")
+    monkeypatch.setattr(tables, "_seen", set())
     monkeypatch.setattr(connection.introspection, "table_names", lambda *args: ["auth_user"])
     with override_settings(USE_X_FORWARDED_HOST=True):
         assert (checks.check_proxies(), checks.check_rules()) == ([], [])

@@ -9,10 +9,16 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_ratelimiter import checks
+from django_ratelimiter.rules.stored import tables
 
 from .test_checks import ids
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _no_table_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_seen", set())
 
 
 @pytest.fixture

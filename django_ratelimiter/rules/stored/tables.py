@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from django.db.models import Model
 
 from ...conf import settings
 
-__all__ = ["exists", "forget", "models", "were_missing"]
+__all__ = ["exists", "forget", "is_present", "models", "were_missing"]
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -63,17 +64,23 @@ def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
         return False
     model = getattr(models, name)
     using, table = alias_for(model), model._meta.db_table
-    if (using, table) in _seen:
-        return True
-    if time.monotonic() < _next_check.get(using, 0.0):
+    if (using, table) not in _seen and time.monotonic() < _next_check.get(using, 0.0):
         return False
-    _seen.update((using, found) for found in _names(using))
-    if (using, table) in _seen:
-        _next_check.pop(using, None)
-        return True
+    with suppress(ImproperlyConfigured):  # a project without a database
+        if is_present(model, using):
+            _next_check.pop(using, None)
+            return True
     _next_check[using] = time.monotonic() + settings.RULES_MAX_AGE
     _log(using, table)
     return False
+
+
+def is_present(model: type[Model], using: str) -> bool:
+    """Return whether this database has the model's table. Raises what the database raises if it is out of reach."""
+    key = using, model._meta.db_table
+    if key not in _seen:
+        _seen.update((using, found) for found in _names(using))
+    return key in _seen
 
 
 def were_missing(using: str) -> bool:
@@ -88,10 +95,7 @@ def forget() -> None:
 
 
 def _names(using: str) -> list[str]:
-    try:
-        return connections[using].introspection.table_names()
-    except ImproperlyConfigured:  # a project without a database
-        return []
+    return connections[using].introspection.table_names()
 
 
 def _log(using: str, table: str) -> None:
