@@ -39,7 +39,8 @@ RATELIMIT_DIFFERS = {
 ENGINES = {
     "redis": """
 CACHES = {"default": CACHES["ratelimit"]}  # what these tests empty is where we count
-RATELIMITER = {"CACHE_ALIAS": "default"}
+CACHES["default"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 60, "SOCKET_TIMEOUT": 60}
+RATELIMITER = {"CACHE_ALIAS": "default", "CLOCK": "client", "DEADLINE_MS": 60_000}
 """,
     "memory": """
 CACHES = {"default": CACHES["default"]}
@@ -73,8 +74,11 @@ def _get_ip(request):
 """
 
 
-#: Some of them do not call `cache.clear()`, and all of them shall begin without counts.
+#: Some of them do not call `cache.clear()`, and all of them shall begin without counts. Time stands still: they expect
+#: a request to be over its rate, which it is only as long as the window has not passed.
 CONFTEST = """
+import time
+
 import pytest
 
 @pytest.fixture(autouse=True)
@@ -82,6 +86,11 @@ def _without_counts():
     from django_ratelimiter.testing import clear_counts
 
     clear_counts()
+
+@pytest.fixture(autouse=True)
+def _at_one_moment(monkeypatch):
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)
 """
 
 
