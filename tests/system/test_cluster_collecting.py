@@ -149,7 +149,9 @@ def test_rules_are_saved_and_in_force_but_for_the_shards_of_a_node_that_is_away(
     assert rule.limits.get().quota == 7
     cluster.revive()
     now = rules_cache.current_rules().version
-    assert versions(cluster) == {server: {text(before if server is gone else now)} for server in cluster.servers}
+    held = versions(cluster)
+    assert held.pop(gone) <= {text(before)}  # or none: the first connection to a server without the script drops it
+    assert held == {server: {text(now)} for server in cluster.servers if server is not gone}
     assert all(is_stale(cluster, server, before) for server in cluster.servers)
     collect()
     assert versions(cluster) == {server: {text(now)} for server in cluster.servers}
@@ -157,9 +159,9 @@ def test_rules_are_saved_and_in_force_but_for_the_shards_of_a_node_that_is_away(
 
 
 def versions(cluster: Cluster) -> dict[ServerWith, set[str]]:
-    """The versions that the shards of each node hold."""
+    """The versions that the shards of each node hold; one may be dropped while they are read."""
     return {
-        server: {server.ask("GET", name).decode() for name in server.ask("KEYS", "*:version")}
+        server: {held.decode() for name in server.ask("KEYS", "*:version") if (held := server.ask("GET", name))}
         for server in cluster.servers
     }
 
