@@ -1,7 +1,9 @@
 """Python calls of a warm request: `python -m benchmarks.inprocess.calls` (REDIS_SERVER, REDIS_URL: which server).
 
-  --by-function CASE   which functions are called how often, of one case of the table
-  --async              on an event loop
+  CASE ...        these rows of the table
+  --by-function   which functions are called how often, instead of the table
+  --async         on an event loop
+  --json          what the limiter adds, by case
 
 A request goes through Django's whole handler, with no middleware but ours, to a view that does nothing, on a real
 Redis; see `counting` for what counts. Making the request is not counted. Nor is waiting on an event loop: calls in
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import tempfile
@@ -70,6 +73,16 @@ class Counted(NamedTuple):
     again: Calls
     first: Calls | None
     bare: Calls
+
+    @property
+    def added(self) -> int:
+        """How many calls the limiter adds to the request of a caller who comes again."""
+        return self.again.total() - self.bare.total()
+
+    @property
+    def added_first(self) -> int | None:
+        """The same of one who comes for the first time; `None` if nobody is refused then."""
+        return self.first.total() - self.bare.total() if self.first else None
 
 
 class Meter:
@@ -153,10 +166,16 @@ def new_request(view: str, caller: int, *, on_loop: bool) -> HttpRequest:
 
 
 def set_up(url: str, folder: str) -> None:
-    """Set Django up for the benchmark's site, with rules and no tiers, on this Redis and a database in this folder."""
+    """Set Django up for the benchmark's site, with rules and no tiers, on this Redis and a database in this folder.
+
+    What is looked up once in a while is not looked up again meanwhile, however busy the machine is.
+    """
     os.environ |= {"BENCH_REDIS_URL": url, "BENCH_FOLDER": folder, "BENCH_LIMITER": "ours"}
+    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.site.settings"
+    from ..site import settings
     from ..site.rules import main as make_database
 
+    settings.RATELIMITER |= {"TIER_CACHE_SECONDS": 600, "VERSION_CHECK_INTERVAL": 600, "DEADLINE_MS": 60_000}
     make_database()
 
 
@@ -192,9 +211,9 @@ def table(cases: dict[str, Counted]) -> str:
     """Return a table of these cases."""
     lines = [f"{'':38}{'again':>7}{'added':>7}{'ours':>7}{'first':>7}{'added':>7}   files of ours"]
     for name, counted in cases.items():
-        again, first, bare = counted
-        figures = f"{again.total():7}{again.total() - bare.total():7}{again.within(PACKAGE).total():7}"
-        figures += f"{first.total():7}{first.total() - bare.total():7}" if first else f"{'-':>7}{'-':>7}"
+        again, first, _bare = counted
+        figures = f"{again.total():7}{counted.added:7}{again.within(PACKAGE).total():7}"
+        figures += f"{first.total():7}{counted.added_first:7}" if first else f"{'-':>7}{'-':>7}"
         lines.append(f"{name:38}{figures}{len(again.within(PACKAGE).files):8}")
     own = {counted.bare.total() for counted in cases.values()}
     return "\n".join([*lines, f"Django's own, without the limiter: {', '.join(map(str, sorted(own)))}"])
@@ -219,15 +238,21 @@ def shortened(file: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Python calls of a warm request")
-    parser.add_argument("--by-function", metavar="CASE", choices=CASES, help="; ".join(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"one of: {'; '.join(CASES)}")
+    parser.add_argument("--by-function", action="store_true", help="which functions are called how often")
     parser.add_argument("--async", action="store_true", dest="on_loop", help="on an event loop")
+    parser.add_argument("--json", action="store_true", help="what the limiter adds, by case")
     options = parser.parse_args()
-    if options.by_function:
-        [cases] = measure_all([options.by_function], [options.on_loop]).values()
-        print(by_function(cases[options.by_function].again))
-        return
-    for way, cases in measure_all(list(CASES), [True] if options.on_loop else [False, True]).items():
-        print(f"{'On an event loop' if way else 'In a thread'}\n{table(cases)}\n")
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    short = options.by_function or options.json or options.on_loop
+    for way, found in measure_all(options.cases or list(CASES), [options.on_loop] if short else [False, True]).items():
+        if options.json:
+            print(json.dumps({name: {"again": each.added, "first": each.added_first} for name, each in found.items()}))
+        elif options.by_function:
+            print("\n\n".join(f"{name}\n{by_function(counted.again)}" for name, counted in found.items()))
+        else:
+            print(f"{'On an event loop' if way else 'In a thread'}\n{table(found)}\n")
 
 
 if __name__ == "__main__":
