@@ -1,6 +1,6 @@
 """The whole benchmark: `make bench`, or `python -m benchmarks` where the group `bench` is installed.
 
-  --brief         rough figures in about a minute and a half
+  --brief         rough figures in about four minutes
   --only STAGE    a stage, or several; the others keep the results of the last run
   --write         put the tables into the pages below docs/
   --from-last     measure nothing: take the results of the last run
@@ -38,6 +38,8 @@ STAGES: Final = {
     "latency": "32 clients at once",
     "capacity": "what one server and one process carry",
     "web": "a view under gunicorn",
+    "loop": "an asynchronous view under uvicorn",
+    "calls": "Python calls of a request",
 }
 
 

@@ -23,26 +23,32 @@ class Connection:
         """Hang up."""
         self._socket.close()
 
-    def get(self, path: str, caller: str) -> int:
+    def get(self, path: str, headers: dict[str, str]) -> int:
         """Send a request, wait for its response, and return the status."""
-        self.send(path, caller)
+        self.send(path, headers)
         return self.receive()
 
-    def send(self, path: str, caller: str) -> None:
+    def send(self, path: str, headers: dict[str, str]) -> None:
         """Send a request, whose response `receive` reads."""
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: bench\r\nX-Caller: {caller}\r\n\r\n".encode())
+        lines = [f"GET {path} HTTP/1.1", "Host: bench", *(f"{name}: {value}" for name, value in headers.items())]
+        self._socket.sendall("\r\n".join([*lines, "\r\n"]).encode())
 
     def receive(self) -> int:
-        """Read a whole response. ConnectionError if the server hangs up."""
+        """Read a whole response, of known length or in chunks. ConnectionError if the server hangs up."""
         got = b""
         while (end := got.find(b"\r\n\r\n")) < 0:
             got += self._part()
         head = got[:end].lower()
+        status = int(head.split(b" ", 2)[1])
+        if b"\r\ntransfer-encoding: chunked" in head:
+            while not got.endswith(b"\r\n0\r\n\r\n"):
+                got += self._part()
+            return status
         length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         missing = length - (len(got) - end - 4)
         while missing > 0:
             missing -= len(self._part())
-        return int(head.split(b" ", 2)[1])
+        return status
 
     def _part(self) -> bytes:
         part = self._socket.recv(65_536)

@@ -20,6 +20,7 @@ DISTRIBUTIONS: Final = (
     "hiredis",
     "django-redis",
     "gunicorn",
+    "uvicorn",
     "djangorestframework",
     "django-ratelimit",
     "django-smart-ratelimit",

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import registry
-from benchmarks.report import growth, pages, tables, verdict
-from benchmarks.site.urls import LIMITERS
-from benchmarks.stages import capacity, latency, web
+from benchmarks import registry, sites
+from benchmarks.__main__ import STAGES
+from benchmarks.inprocess import added
+from benchmarks.inprocess.calls import CASES
+from benchmarks.inprocess.counting import async_calls_of, calls_of
+from benchmarks.report import aims, growth, pages, tables, verdict
+from benchmarks.site.urls import LIMITERS, NAMES
+from benchmarks.stages import capacity, latency
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs" / "explanation"
 FLOOR, ONE, PEER = registry.FLOOR_NAME, "ours: engine.check, 1 rule", "limits: fixed window"
 
 LOAD = {"server_us": 20.0, "script_us": 9.0, "calls": 1.0, "client_us": 50.0, "admitted": 1.0}
-SITE = {"p50": 500.0, "p99": 900.0, "added_p50": 100.0, "added_p99": 200.0, "per_second": 2_000.0}
+TIMES = {"p50": 500.0, "p99": 900.0, "added_p50": 100.0, "added_p99": 200.0}
+SITE = {"turns": TIMES, "row": TIMES, "refused": TIMES | {"added_p50": 110.0}, "per_second": 2_000.0}
+CHEAP = SITE | {"turns": TIMES | {"added_p50": 90.0, "added_p99": 300.0}}
+CALLS = {"again": 100, "added": 40, "first": None}
 RESULTS: dict[str, Any] = {
     "machine": {
         "date": "2026-11-21",
@@ -45,7 +55,16 @@ RESULTS: dict[str, Any] = {
     "crowd": {"admitted": {ONE: [100, 100], PEER: [100, 320]}},
     "clocks": {"admitted": {"+30": {PEER: {"most": 100}}, "-30": {PEER: {"most": 200}}}},
     "latency": {"broken": "It ended with code 1."},
-    "web": {"sites": {"no limiter": SITE, "ours, 3 rules": SITE, "limits, fixed window": SITE | {"added_p50": 50.0}}},
+    "web": {
+        "sites": {
+            "no limiter, only EVALSHA": CHEAP,
+            "ours, 3 rules": SITE,
+            "django-ratelimit": SITE | {"turns": TIMES | {"added_p50": 80.0}},
+            "limits, fixed window": CHEAP,
+        }
+    },
+    "loop": {"sites": {"ours, 3 rules": {"turns": TIMES, "per_second": 1.0}}},
+    "calls": {"thread": {"three rules": CALLS, "no rule": CALLS}, "loop": {"three rules": CALLS, "no rule": CALLS}},
     "capacity": {
         "loads": {growth.ONE: {"allowed": LOAD, "denied": LOAD}, growth.THREE: {"allowed": LOAD, "denied": LOAD}}
     },
@@ -71,16 +90,31 @@ def test_the_most_that_were_admitted_is_told() -> None:
 
 
 def test_the_aims_are_compared_with_what_was_measured() -> None:
-    text = verdict.aims(RESULTS)
-    assert "| engine.check, 1 rule, to the floor | 0.95 | 0.90 | yes |" in text
-    assert "| engine.check, 3 rules, to the floor | 1.35 | - |  |" in text
-    assert "| 1.00 | 2.00 | **no** |" in text  # the view
+    text = aims.aims(RESULTS)
+    assert "| Python calls of a request, 3 rules | 120 | 90 | 100 | must |" in text
+    assert "| the same, a view that no rule names, above Django's own | 45 | 30 | 40 | must |" in text
+    assert "| added to a view by 3 rules, to the least limiter made for Django | 1.00 | 1.00 | 1.25 | **no** |" in text
+    assert "| the same, to one EVALSHA through redis-py | 1.25 | 1.10 | 1.11 | must |" in text
+    assert "| the same, to the least of all others | - | 1.00 | 1.11 | not yet |" in text
+    assert "| the same, refused, to the least limiter made for Django | 1.00 | 1.00 | 1.00 | aim |" in text
+    assert "| engine.check, 1 rule, to the floor | 0.72 | 0.70 | 0.90 | **no** |" in text
+    assert "| engine.check, 3 rules, to the floor | 0.88 | 0.85 | - |  |" in text
+
+
+def test_every_name_that_the_aims_look_for_is_measured() -> None:
+    assert {*aims.MADE_FOR_DJANGO, *aims.OTHERS} == {*sites.PEERS, sites.REST_LIMITED}
+    assert set(CASES) >= {"three rules", "three rules, refused", "one rule", "no rule"}
+    source = Path(aims.__file__).read_text("utf-8")
+    named = set(re.findall(r'"((?:ours|no limiter), [^"{]+)"', source))
+    assert named
+    assert named <= set(sites.SITES)
 
 
 def test_who_is_ahead_is_named() -> None:
-    decision, view, key = verdict.ahead(RESULTS).splitlines()
+    decision, django, other, key = verdict.ahead(RESULTS).splitlines()
     assert decision.startswith(f"- {PEER}: 20.0 µs for a decision (allowed)")
-    assert view.startswith("- limits, fixed window, one limit: adds 50 µs to a view at p50; ours with 3 rules: 100 µs")
+    assert django == "- django-ratelimit, one limit: adds 80 µs to a view at p50; ours with 3 rules: 100 µs."
+    assert other == "- limits, fixed window, one limit: adds 90 µs to a view at p50; ours with 3 rules: 100 µs."
     assert key == f"- {PEER}: 90 bytes for a caller; ours: 120."
 
 
@@ -112,6 +146,46 @@ def test_every_contestant_has_a_module_and_every_name_is_one() -> None:
     assert set(latency.NAMES) | set(capacity.NAMES) <= set(makers)
     assert set(capacity.NAMES) >= {growth.ONE, growth.THREE, growth.PATH}
     assert {name + growth.NODE for name in (growth.ONE, growth.THREE)} == set(registry.ON_CLUSTER)
-    for limiter, _, baseline in web.SITES.values():
-        assert limiter in LIMITERS
-        assert baseline in web.SITES
+    assert set(STAGES) == {file.stem for file in (ROOT / "benchmarks" / "stages").glob("[!_]*.py")}
+
+
+@pytest.mark.parametrize(
+    "them", [sites.SITES, sites.SITES_ON_LOOP, added.contestants(on_loop=False), added.contestants(on_loop=True)]
+)
+def test_every_site_has_a_limiter_a_view_and_a_baseline(them: dict[str, Any]) -> None:
+    for site in them.values():
+        assert site.limiter in LIMITERS
+        assert site.path.strip("/") in (*NAMES, "in-a-thread")
+        assert site.less in them
+
+
+def test_callers_in_turn_come_again_and_belong_to_one_site_and_way() -> None:
+    everybody: set[int] = set()
+    for number, site in enumerate(sites.SITES.values()):
+        for way in site.ways:
+            callers = list(islice(sites.callers_of(number, site, way, 30), 60))
+            assert len(set(callers)) == (3 if way == sites.ROW else min(site.callers, 30))
+            assert everybody.isdisjoint(callers)
+            everybody.update(callers)
+
+
+def helper(number: int) -> list[int]:
+    return [each * 2 for each in range(number)]
+
+
+async def awaiting(number: int) -> None:
+    helper(number)
+    await asyncio.sleep(0)
+
+
+def test_calls_are_counted_by_function_and_a_comprehension_is_none() -> None:
+    calls = calls_of(lambda: (helper(2), helper(3), len("C")))
+    assert [(function.name, number) for function, number in calls.items()] == [("helper", 2)]
+    assert calls.within("test_benchmarks") == calls
+    assert not calls.without("tests")
+    assert calls.files == {__file__}
+
+
+def test_what_resumes_counts_again_and_the_event_loop_does_not() -> None:
+    calls = asyncio.run(async_calls_of(lambda: awaiting(1)))
+    assert {function.name: number for function, number in calls.items()} == {"awaiting": 2, "helper": 1}

@@ -63,7 +63,9 @@ OURS: Final = {
     "ours: three rules, synced, 20 callers": Contestant("ours", "/synced/", callers=FEW),
     "ours: three rules, tiers": Contestant("ours, tiers", "/three/"),
     "ours: user, key and address, tiers": Contestant("ours, tiers", "/known/", "no limiter, signed in", user=True),
-    "ours: the same, 20 callers": Contestant("ours, tiers", "/known/", "no limiter, signed in", user=True, callers=FEW),
+    "ours: the same, 100 callers": Contestant(
+        "ours, tiers", "/known/", "no limiter, signed in", user=True, callers=5 * FEW
+    ),
 }
 PEERS: Final = {
     "django-ratelimit": "django-ratelimit",

@@ -91,7 +91,8 @@ def _begin() -> None:
 def _end(work: Callable[[], object]) -> Calls:
     global _counted
     codes, _counted = _counted or Counter(), None
-    codes.pop(work.__code__, None)  # the function that was given makes the calls
+    for caller in (work, async_calls_of):  # these make the calls
+        codes.pop(caller.__code__, None)
     calls = Calls()
     for code, number in codes.items():
         if code.co_name not in INLINED:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from . import growth, tables, verdict
+from . import aims, growth, tables, verdict
 from .tables import Results
 
 #: Name of a block: what it says.
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "caption": tables.caption,
-    "aims": verdict.aims,
+    "aims": aims.aims,
     "ahead": verdict.ahead,
     "decisions": tables.decisions,
     "decisions-unpinned": partial(tables.decisions, way="unpinned"),
@@ -22,6 +22,8 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "exactness": tables.exactness,
     "latency": tables.latency,
     "web": tables.web,
+    "loop": partial(tables.web, stage_name="loop"),
+    "calls": tables.calls,
     "capacity": tables.capacity,
     "plan": growth.plan,
 }

@@ -102,17 +102,28 @@ def latency(results: Results) -> str:
     return table(head, rows) + failures(stage)
 
 
-def web(results: Results) -> str:
-    """A view under gunicorn."""
-    stage = results["web"]
-    rows = [
-        [
-            named(name),
-            *(number(site[figure]) for figure in ("p50", "added_p50", "p99", "added_p99", "per_second")),
-        ]
-        for name, site in stage.get("sites", {}).items()
-    ]
-    head = ["", "p50, µs", "added", "p99, µs", "added", "requests a second"]
+def web(results: Results, stage_name: str = "web") -> str:
+    """A view under a web server, by how callers come."""
+    stage = results[stage_name]
+    rows = []
+    for name, site in stage.get("sites", {}).items():
+        turns, row, refused = (site.get(way, {}) for way in ("turns", "row", "refused"))
+        figures = [turns.get(each) for each in ("p50", "added_p50", "added_p99")]
+        figures += [row.get("added_p50"), refused.get("added_p50"), site["per_second"]]
+        rows.append([named(name), *map(number, figures)])
+    head = ["", "p50, µs", "added", "added at p99", "added, one caller", "added, refused", "requests a second"]
+    return table(head, rows) + failures(stage)
+
+
+def calls(results: Results) -> str:
+    """Python calls of a request."""
+    stage = results["calls"]
+    rows = []
+    for name, thread in stage.get("thread", {}).items():
+        loop = stage["loop"][name]
+        figures = [thread["again"], thread["added"], thread["first"], loop["again"], loop["added"], loop["first"]]
+        rows.append([name, *map(number, figures)])
+    head = ["", "in a thread", "added", "first visit", "on an event loop", "added", "first visit"]
     return table(head, rows) + failures(stage)
 
 

@@ -37,7 +37,7 @@ RULES: Final = {
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "synced": [
-        (["ip"], QUOTA, HOUR, "sliding_window_counter"),
+        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
         (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
