@@ -40,4 +40,4 @@ class DjangoRatelimiterConfig(AppConfig):
         checks.register()
         people.connect()
         cache.connect()
-        user_login_failed.connect(refunds.note_failed_login, dispatch_uid="django_ratelimiter.failed_login")
+        user_login_failed.connect(refunds.on_login_failed, dispatch_uid="django_ratelimiter.failed_login")

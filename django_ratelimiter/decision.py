@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from .engine.base import Verdict, Version, leases
+from .engine.base import Charge, Verdict, Version, leases
 from .engine.limits import Limit
+from .engine.templates import FilledVerdicts
 from .rules.records import RuleRecord, TierRecord
 from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
@@ -39,6 +40,25 @@ class Result(NamedTuple):
         return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
 
 
+class Answer(Protocol):
+    """What a decision is taken apart into when somebody looks at its parts."""
+
+    @property
+    def charges(self) -> Iterable[tuple[RuleRecord, TierRecord | None, Charge]]:
+        """What was charged, and for which rule and tier."""
+
+    @property
+    def verdicts(self) -> FilledVerdicts:
+        """What the engine said."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing that was charged has consequences, see `limiter.templates`."""
+
+    def results(self) -> tuple[Result, ...]:
+        """Return the results of the charges."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The answer for a request.
@@ -58,10 +78,37 @@ class Decision:
     results: tuple[Result, ...]
     version: Version
     access: AccessRecord | None = None
+    #: What the engine said, as long as nobody has looked at the parts of the decision, which may be changed then.
+    answer: Answer | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, answer: Answer, version: Version) -> Decision:
+        """Return the decision of an answer, whose parts are made when somebody looks."""
+        decision = _new(cls)
+        _set(decision, "allowed", not answer.verdicts.is_denied)
+        _set(decision, "degraded", False)
+        _set(decision, "version", version)
+        _set(decision, "access", None)
+        _set(decision, "answer", answer)
+        if answer.is_plain:
+            _set(decision, "delay", 0.0)
+        return decision
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("delay", "binding", "results"):
+            raise AttributeError(f"A decision has no {name!r}.")
+        if self.answer is not None:
+            whole = decide(self.answer.results(), self.version)
+            for part in ("delay", "binding", "results"):
+                _set(self, part, getattr(whole, part))
+            _set(self, "answer", None)
+        return object.__getattribute__(self, name)
 
     @property
     def unavailable(self) -> bool:
         """Whether a `closed` failure policy refused the request."""
+        if self.answer is not None:
+            return False
         return any(result.verdict is None and result.refuses for result in self.results)
 
     @property
@@ -74,6 +121,8 @@ class Decision:
         """Seconds until a refused request would pass, 0 if it was not refused; `None` = never."""
         if self.access is not None:
             return None
+        if self.answer is not None:
+            return self.answer.verdicts.retry_after
         if self.unavailable:
             return UNAVAILABLE_RETRY_SECONDS
         waits = [result.verdict.retry_after for result in self.refused_by if result.verdict]
@@ -88,6 +137,9 @@ class Decision:
             if result.limit.holds_leases and result.verdict is not None:
                 held.append(result.verdict)
         return leases(held) if held else held
+
+
+_new, _set = object.__new__, object.__setattr__
 
 
 #: For a request that met no rule, or met the limiter while it was off.

@@ -19,7 +19,7 @@ from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import drop_fields, refusal, write_fields
-from .limiter import refunds, slots
+from .limiter import io, leases, refunds
 from .rules.routes import is_translated
 
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
@@ -47,41 +47,54 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
             return self._acall(request)
-        outer = refunds.answering.get()
-        refunds.answering.set(request)
+        outer = refunds.current_request.get()
+        refunds.current_request.set(request)
         try:
             response: HttpResponseBase = self.get_response(request)
-            if _is_undecided(request, response):
+            if response.status_code == 404 and request.resolver_match is None:  # no view was found
                 response = self.process_view(request) or response
         except BaseException:  # no response will follow whose end could release what the request holds
-            slots.end(request)
+            leases.release_leases(request)
             raise
         finally:
-            refunds.answering.set(outer)
-        refunds.settle(request, response)
-        return _with_fields(request, response)
+            refunds.current_request.set(outer)
+        if request.resolver_match is None:
+            drop_fields(response)  # no view has made it, but perhaps a cache further in
+        decision: Decision | None = getattr(request, "ratelimit", None)
+        if decision is not None:
+            if decision.answer is None or not decision.answer.is_plain:
+                refunds.refund_unearned(request, response)
+            write_fields(request, response, decision)
+        return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
-        outer = refunds.answering.get()
-        refunds.answering.set(request)
+        outer = refunds.current_request.get()
+        refunds.current_request.set(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
-            if _is_undecided(request, response):
+            if response.status_code == 404 and request.resolver_match is None:
                 response = await self.aprocess_view(request) or response
         except (Exception, CancelledError):  # cancelled: the client has gone
-            await slots.aend(request)
+            await leases.arelease_leases(request)
             raise
         finally:
-            refunds.answering.set(outer)
-        await refunds.asettle(request, response)
-        return _with_fields(request, response)
+            refunds.current_request.set(outer)
+        if request.resolver_match is None:
+            drop_fields(response)
+        decision: Decision | None = getattr(request, "ratelimit", None)
+        if decision is not None:
+            if decision.answer is None or not decision.answer.is_plain:
+                await refunds.arefund_unearned(request, response)
+            write_fields(request, response, decision)
+        return response
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """Decide before the view runs, and hold; or, without a view, once none was found."""
         if _is_exempt(request):
             return None
         decision = limiter.check(request, before_authentication=_decides_later(view))
-        slots.hold(decision)
+        if decision.delay:
+            io.sleep(decision.delay)
         return None if decision.allowed else refusal(request, decision)
 
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
@@ -89,7 +102,8 @@ class RateLimitMiddleware:
         if _is_exempt(request):
             return None
         decision = await limiter.acheck(request, before_authentication=_decides_later(view))
-        await slots.ahold(decision)
+        if decision.delay:
+            await io.asleep(decision.delay)
         # A template of the project's may ask for the user.
         return None if decision.allowed else await sync_to_async(refusal)(request, decision)
 
@@ -104,20 +118,6 @@ class RateLimitMiddleware:
         return refusal(request, decision)
 
 
-def _is_undecided(request: HttpRequest, response: HttpResponseBase) -> bool:
-    """Whether no view was found for this request."""
-    return response.status_code == 404 and request.resolver_match is None
-
-
-def _with_fields(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    if request.resolver_match is None:
-        drop_fields(response)  # no view has made it, but perhaps a cache further in
-    decided: Decision | None = getattr(request, "ratelimit", None)
-    if decided is not None:
-        write_fields(request, response, decided)
-    return response
-
-
 def _is_exempt(request: HttpRequest) -> bool:
     """Return whether no rule applies to this request: its path is exempt, or it is a CORS preflight."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
@@ -125,7 +125,16 @@ def _is_exempt(request: HttpRequest) -> bool:
     path = request.path_info  # not request.path: some servers let clients choose what that begins with
     if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
         return request.resolver_match is not None
-    return path.startswith(exempt_paths(getattr(request, "urlconf", None)))
+    urlconf = getattr(request, "urlconf", None)
+    return path.startswith(_always_exempt(urlconf) or exempt_paths(urlconf))
+
+
+@lru_cache(maxsize=100)
+def _always_exempt(urlconf: Any) -> tuple[str, ...] | None:
+    """Return what `exempt_paths` does, in every language; `None` where it depends on that, or there are none."""
+    if settings.EXEMPT_PATHS is None and is_translated(urlconf or django_setting("ROOT_URLCONF")):
+        return None
+    return exempt_paths(urlconf) or None
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:
@@ -158,6 +167,7 @@ def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
 
 def _forget_paths(**_signal: Any) -> None:
     _usually_exempt.cache_clear()
+    _always_exempt.cache_clear()
 
 
 setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")

@@ -37,7 +37,7 @@ from prometheus_client.registry import Collector
 from .decision import Decision, Result
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
-from .limiter.observer import observe
+from .limiter.observer import set_observer
 from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and no longer than DEADLINE_MS.
@@ -254,7 +254,7 @@ def _reset_after_fork() -> None:
 REGISTRY.register(LAG)
 if BUFFER:
     atexit.register(BUFFER.flush)
-observe(_observe)
+set_observer(_observe)
 on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_reset_after_fork)

@@ -24,7 +24,7 @@ from celery.exceptions import Retry
 from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
-from .limiter.slots import Slot, pause
+from .limiter.slots import Slot, retry_in
 from .usage.collector.alerts import Thresholds, send_alerts
 from .usage.collector.collect import collect
 from .usage.collector.lag import lag
@@ -98,7 +98,7 @@ def _turn(task: Task[..., Any], slot: Slot) -> Decision:
     can_wait = not (request.called_directly or request.is_eager)
     decision = slot.ask(None if can_wait else 0.0, only_leases=reserved)
     if not decision.allowed:
-        seconds = pause(decision)
+        seconds = retry_in(decision)
         if seconds is None or not can_wait:
             raise LimitExceeded(decision)
         _send_again(task, time.time() + seconds, reserved)

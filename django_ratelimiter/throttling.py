@@ -22,8 +22,8 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
 from .headers import retry_after
 from .identity import digest, identify
-from .limiter import slots
-from .limiter.charges import Extra
+from .limiter import io
+from .limiter.charges import InlineRule
 from .rules import inline
 from .rules.records import RuleRecord
 
@@ -67,12 +67,12 @@ class RuleThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         decision = _decided(request, *self.asks(request, view))
         if decision.allowed:
-            slots.hold(decision)
+            _hold(decision)
             return True
         # Answered here, not through wait(): that would have to keep this request's answer on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
 
-    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[Extra, ...]]:
+    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[InlineRule, ...]]:
         """The scope whose rules are met as well, and rules written in code."""
         return getattr(view, "throttle_scope", None), ()
 
@@ -157,7 +157,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             if admitted:  # a subclass lets it pass, and so shall whoever is asked next
                 _forget(http, {extra.rule.slug})
         if admitted:
-            slots.hold(decision)
+            _hold(decision)
         return admitted
 
     def _meets_rules(self, request: Any) -> bool:
@@ -168,10 +168,10 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         _begin(request)
         self._decision = decision = _decided(request, self._rule_scope)
         if decision.allowed:
-            slots.hold(decision)
+            _hold(decision)
         return decision.allowed
 
-    def _looks_only(self, request: Any, extra: Extra) -> bool:
+    def _looks_only(self, request: Any, extra: InlineRule) -> bool:
         """Whether it would admit what another throttle of the view has refused: the client waits for the last."""
         decision = limiter.peek(request, extra=(extra,))
         own = [result for result in decision.results if result.rule is extra.rule]
@@ -201,7 +201,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     def history(self, history: list[float]) -> None:
         self._history = history
 
-    def _extra(self, request: Any, view: Any) -> Extra | None:
+    def _extra(self, request: Any, view: Any) -> InlineRule | None:
         """This throttle as a rule, and the value that it counts by; `None` if it has no say on the request."""
         if self.rate is None:
             return None
@@ -210,7 +210,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             return None
         self.now = self.timer()
         now_us = None if self.timer is type(self)._system_timer else round(self.now * 1_000_000)
-        return Extra(self._rule(self.num_requests, *self._names()), str(self.key), now_us)
+        return InlineRule(self._rule(self.num_requests, *self._names()), str(self.key), now_us)
 
     def _names(self) -> tuple[str, ...]:
         """What the counters are named by: as in the framework, throttles with one scope and one key share them."""
@@ -229,7 +229,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         inline.register(rule)
         return rule
 
-    def _with_distinct_slug(self, http: HttpRequest, extra: Extra) -> Extra:
+    def _with_distinct_slug(self, http: HttpRequest, extra: InlineRule) -> InlineRule:
         """The same, by a name of its own if another throttle of this view has counted under the usual one."""
         rule, key = extra.rule, f"{extra.rule.slug}:{digest(str(extra.value))}"
         [record] = rule.limits[None]
@@ -278,7 +278,7 @@ def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, 
     return allow_request
 
 
-def _decided(request: Any, scope: str | None, extra: tuple[Extra, ...] = ()) -> Decision:
+def _decided(request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
     """The decision on a request. Raises for a refusal that is no limit's."""
     decision = limiter.check(request, scope=scope, extra=extra)
     if decision.access is not None:
@@ -306,3 +306,9 @@ def _forget(http: HttpRequest, slugs: set[str]) -> None:
     decision: Decision | None = getattr(http, "ratelimit", None)
     if decision is not None and slugs:
         http.ratelimit = without(decision, slugs)  # type: ignore[attr-defined]
+
+
+def _hold(decision: Decision) -> None:
+    """Wait until an admitted request has its turn."""
+    if decision.delay:
+        io.sleep(decision.delay)

@@ -12,14 +12,15 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from ..conf import settings
-from ..engine.base import Verdict
+from ..decision import NOTHING_TO_DECIDE
+from ..engine.base import NEVER, Verdict
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
 from ..headers import Quota, name_of, quota_of
 from ..identity import Identity, digest, identify, partition
-from ..limiter import charges
-from ..limiter.io import go
-from ..limiter.templates import NEVER
+from ..limiter.charges import access_entry_for, limit_request
+from ..limiter.io import THREAD, run_sync
+from ..limiter.path import peek_decision
 from ..models import TopPartition, UsageSample
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
@@ -100,12 +101,12 @@ def own_status(request: HttpRequest) -> OwnStatus:
     granted = cache.entitlement_for(
         rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
     )
-    access = charges.access_of(cache.access_list(), identity)
+    access = access_entry_for(cache.access_list(), identity)
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
     if access is not None or not rules.enforced or not settings.ENABLED:
         return OwnStatus(granted.tier, [], {})
-    decision = go(charges.peeking(request, None, None, (), "rule", "all"))
+    decision = run_sync(peek_decision(THREAD, limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")))
     limits = [
         OwnLimit(result.rule, result.tier, result.limit, result.verdict)
         for result in decision.results

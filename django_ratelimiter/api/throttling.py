@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from .. import limiter
 from ..decision import NOTHING_TO_DECIDE, Decision, without
 from ..identity import identify, partition
-from ..limiter.charges import Extra, Only
+from ..limiter.charges import InlineRule, Only
 from ..rules import inline
 from ..throttling import RuleThrottle
 
@@ -34,10 +34,10 @@ class MeThrottle(RuleThrottle):
             http.ratelimit = without(decision, {result.rule.slug for result in decision.results})  # type: ignore[attr-defined]
         return super().allow_request(request, view)
 
-    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[Extra, ...]]:
+    def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[InlineRule, ...]]:
         scope, _ = super().asks(request, view)
         rule = inline.rule_of(inline.slug_of(scope or ""), *self.rate, "caller")
         inline.register(rule)
         identity = identify(request._request)
         value = partition(identity, ("user",)) or partition(identity, ("api_key",))
-        return Only(scope or ""), (Extra(rule, value),)
+        return Only(scope or ""), (InlineRule(rule, value),)

@@ -21,9 +21,8 @@ from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..exceptions import LimitExceeded
 from ..headers import retry_after, status_of, words_of
-from ..limiter import slots
-from ..limiter.io import Lookup
-from ..limiter.metered import Charge
+from ..limiter import io
+from ..limiter.metered import MeteredCost
 from .arguments import (
     Key,
     LimiterCall,
@@ -133,7 +132,8 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
         if arguments.cost_after is None or call == LimiterCall():
             decision = _check(request, call, arguments)
             _apply_decision(request, call, decision, arguments.block)
-            slots.hold(decision)
+            if decision.delay:
+                io.sleep(decision.delay)
             return view(*args, **kwargs)
         with ExitStack() as stack:
             charge = _charge(request, call, arguments)
@@ -150,13 +150,14 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
     @wraps(view)
     async def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
-        call = await Lookup(arguments.resolve, request, view).atake()
+        call = await io.LOOP.look_up(arguments.resolve, request, view)
         if arguments.cost_after is None or call == LimiterCall():
             decision = NOTHING_TO_DECIDE
             if call != LimiterCall():
                 decision = await limiter.acheck(request, **call.limiter_kwargs(request, arguments.cost))
             _apply_decision(request, call, decision, arguments.block)
-            await slots.ahold(decision)
+            if decision.delay:
+                await io.asleep(decision.delay)
             return await view(*args, **kwargs)
         async with AsyncExitStack() as stack:
             charge = _charge(request, call, arguments)
@@ -175,7 +176,7 @@ def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> De
     return limiter.check(request, **call.limiter_kwargs(request, arguments.cost))
 
 
-def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Charge:
+def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> MeteredCost:
     options = call.limiter_kwargs(request, arguments.cost)
     usual = call.extra.rule.cost if call.extra else 1
     return limiter.charge(request, **(options | {"cost": options["cost"] or usual}))

@@ -16,7 +16,7 @@ from .. import ALL
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
-from ..limiter.charges import Extra
+from ..limiter.charges import InlineRule
 from ..rules import inline
 from ..rules.records import RuleRecord
 from ..values.failure_policies import FAILURE_POLICIES
@@ -35,7 +35,7 @@ class LimiterCall(NamedTuple):
     """How one call of a view calls the limiter; all `None` = not at all."""
 
     scope: str | None = None
-    extra: Extra | None = None
+    extra: InlineRule | None = None
 
     def limiter_kwargs(self, request: Any, cost: int | None = None) -> dict[str, Any]:
         """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
@@ -86,7 +86,7 @@ class RatelimitArguments(NamedTuple):
             return LimiterCall()
         if not self.key:
             raise ImproperlyConfigured(f"@ratelimit of {group}: a rate needs a key, such as key='ip'.")
-        return LimiterCall(extra=Extra(self._rule(group, *rate), _key_value(self.key, group, request)))
+        return LimiterCall(extra=InlineRule(self._rule(group, *rate), _key_value(self.key, group, request)))
 
     def register_rule(self, view: Callable[..., Any]) -> None:
         """Have the rule shown before anybody meets it, where it is the same for every request."""

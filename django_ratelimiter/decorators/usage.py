@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import ALL, limiter
 from ..decision import Decision
-from ..limiter.io import Lookup
+from ..limiter.io import LOOP
 from .arguments import Key, LimiterCall, Methods, Rate, RatelimitArguments
 
 
@@ -45,7 +45,7 @@ async def aget_usage(
     increment: bool = False,
 ) -> dict[str, Any] | None:
     """The same on an event loop, which it does not block."""
-    call = await Lookup(_arguments(group, fn, key, rate, method).resolve, request, fn).atake()
+    call = await LOOP.look_up(_arguments(group, fn, key, rate, method).resolve, request, fn)
     if call.extra is None:
         return None
     if increment:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ..exceptions import EngineUnavailable
-from .limits import Limit
+from .limits import EXACT, Limit
+
+#: A cost that no limit holds: it is refused for good, and counted.
+NEVER: Final = EXACT
 
 
 class WrongServer(EngineUnavailable):
@@ -128,7 +131,7 @@ class Engine(Protocol):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """Decide and spend. Raises StaleRules if `version` is not the one in force, EngineUnavailable."""
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:

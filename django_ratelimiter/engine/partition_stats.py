@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from .base import Charge, Verdict
+from .templates import CallTemplate, FilledCharges
 
 HOUR_US: Final = 3_600_000_000
 MINUTE_US: Final = 60_000_000
@@ -85,12 +86,14 @@ class PartitionTracker:
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
         self._notified: dict[str, str] = {}  # the label by the key of the charge
+        self._known: set[tuple[CallTemplate, tuple[str, ...]]] = set()  # of whom there is nothing new to tell
         self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
 
     def forget(self) -> None:
         """Tell of all partitions again: the engine has lost its memory."""
         self._notified.clear()
+        self._known.clear()
         self._new.clear()
 
     def _begin(self, hour: int) -> None:
@@ -103,15 +106,32 @@ class PartitionTracker:
         if hour != self._hour:
             self._begin(hour)
         self._left -= 1
-        if self._left > 0:
-            notified = self._notified
-            for charge in charges:
-                if notified.get(charge[0]) != charge[4]:
-                    break
-            else:
+        notified = self._notified
+        for charge in charges:
+            if notified.get(charge[0]) != charge[4]:
+                break
+        else:
+            if type(charges) is FilledCharges:
+                self._remember(charges)
+            if self._left > 0:
                 return []
+        if self._left > 0:
             return self._notes_for(charges, 0)
         return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
+
+    def weight_of(self, charges: FilledCharges, now_us: int) -> int | None:
+        """Return the weight of a call, 0 = it is not weighed; `None` where there is more to tell, see `of`."""
+        if now_us // HOUR_US != self._hour or (charges.template, charges.partitions) not in self._known:
+            return None
+        if self._left > 1:
+            self._left -= 1
+            return 0
+        return None if self._new else self._weight()
+
+    def _remember(self, charges: FilledCharges) -> None:
+        if len(self._known) >= MAX_NOTIFIED:
+            self._known.clear()
+        self._known.add((charges.template, charges.partitions))
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
@@ -123,6 +143,7 @@ class PartitionTracker:
     def _notes_for(self, charges: Sequence[Charge], weight: int) -> list[PartitionNote]:
         notes: list[PartitionNote] = []
         notified = self._notified
+        unsplit = charges.template.unsplit if type(charges) is FilledCharges else ()
         for number, charge in enumerate(charges[:_MAX_CHARGES], 1):
             key, label, partition = charge[0], charge[4], charge[7]
             if label is None:
@@ -135,7 +156,7 @@ class PartitionTracker:
                     note.what.append(number)
                     break
             else:
-                flags = (notified.get(key) != label) + IS_SAMPLED * is_sampled(partition)
+                flags = (notified.get(key) != label) + IS_SAMPLED * (label not in unsplit and is_sampled(partition))
                 if weight or flags & IS_SAMPLED or (flags and self._at_once):
                     notes.append(PartitionNote(bytearray((flags, weight, number)), label, partition, (key,)))
                 elif flags:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from .fields import Policy, drop_fields, ratelimit_fields, response_fields, retry_after, write_fields
+from .fields import drop_fields, response_fields, retry_after, write_fields
 from .policies import Quota, name_of, policy_name, quota_of
-from .responses import PROBLEM_JSON, TEMPLATE, Words, problem_details, refusal, status_of, words_of
+from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, refusal, status_of, words_of
+from .syntax import Policy, ratelimit_fields
 
 __all__ = [
     "PROBLEM_JSON",
     "TEMPLATE",
     "Policy",
     "Quota",
-    "Words",
+    "RefusalText",
     "drop_fields",
     "name_of",
     "policy_name",
-    "problem_details",
     "quota_of",
     "ratelimit_fields",
     "refusal",

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
-from ..decision import Decision, Result
-from ..limiter.templates import NEVER
-from .policies import UntilMore, policy_name, quota_of, until_more
+from ..decision import Decision
+from ..engine.base import NEVER
+from .syntax import OURS, joined, shown_limit, state_of
+from .templates import quota_fields
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.
 SHOWS: Final = "_ratelimit_shows"
-#: Which draft of the RateLimit fields is sent.
-DRAFT: Final = 11
 #: The fields of both families, all of which are about one client.
 _NAMES_OF_FIELDS: Final = (
     "RateLimit",
@@ -32,57 +30,6 @@ _NAMES_OF_FIELDS: Final = (
 )
 #: What Django need not warn of: the refusal has been logged.
 _LOGGED: Final = (429, 503)
-#: Of how many limits it is remembered how they are shown; beyond that all are found anew.
-MOST_REMEMBERED: Final = 1_000
-#: Structured fields hold integers of at most 15 digits (RFC 9651).
-_LARGEST_INTEGER: Final = 10**15 - 1
-
-
-class _Names(NamedTuple):
-    """What a draft calls the parameters of a limit and of its state."""
-
-    quota: str
-    unit: str
-    window: str
-    remaining: str
-    seconds: str
-
-
-_NAMES: Final = {11: _Names("q", "qu", "w", "r", "t")}
-_OURS: Final = _NAMES[DRAFT]
-
-
-class Policy(NamedTuple):
-    """One limit as the RateLimit fields show it.
-
-    window: seconds; `None` = it has no fixed length, or there is none.
-    seconds: until there is more quota; `None` = never, for this cost, or not known.
-    unit: what the quota counts; `None` = requests.
-    """
-
-    name: str
-    quota: int
-    window: float | Decimal | None
-    remaining: int
-    seconds: int | None
-    unit: str | None = None
-
-
-class _Shown(NamedTuple):
-    """How a limit is shown, whatever its state: its name in quotes, its item of RateLimit-Policy, its quota.
-
-    until_more: what finds the seconds on an allowed response. of: its rule, tier and limit. Held, they are the only
-    objects with their `id`, by which this is found again.
-    """
-
-    name: str
-    item: str
-    quota: str
-    until_more: UntilMore
-    of: tuple[object, ...]
-
-
-_remembered: Final[dict[tuple[int, int, int], _Shown]] = {}
 
 
 def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
@@ -92,13 +39,18 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     """
     if getattr(response, SHOWS, None) is decision:
         return
-    fields, headers = response_fields(decision), response.headers
-    for name, value in fields.items():
-        headers[name] = value
-    if fields and "expose" in settings.HEADERS:
-        _expose(request, response, fields)
-    if not decision.allowed and response.status_code >= 400:
-        response.headers.setdefault("Cache-Control", "no-store")  # RFC 6585: a cache must not keep a 429
+    answer = decision.answer
+    if answer is not None and answer.is_plain and not answer.verdicts.is_made:
+        fields = quota_fields(answer, settings.HEADERS)
+    else:
+        fields = response_fields(decision)
+    shown = tuple(fields)
+    if not decision.allowed and response.status_code >= 400 and "cache-control" not in response.headers._store:
+        fields["Cache-Control"] = "no-store"  # RFC 6585: a cache must not keep a 429
+    # In one step: Django takes ten calls for each, to see that it is one line of ASCII, as all of these are.
+    response.headers._store.update([(name.lower(), (name, value)) for name, value in fields.items()])
+    if shown and "expose" in settings.HEADERS:
+        _expose(request, response, shown)
     if not decision.allowed and response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns
 
@@ -115,6 +67,9 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
     Shows enforced limits only. A degraded decision shows no quota, as nobody knows what truly remains.
     """
+    answer = decision.answer
+    if answer is not None and answer.is_plain and not answer.verdicts.is_made:
+        return quota_fields(answer, settings.HEADERS)
     fields = {} if decision.degraded else _quota_fields(decision, settings.HEADERS)
     if not decision.allowed:
         seconds = retry_after(decision)
@@ -131,7 +86,7 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
         rule, tier, limit, verdict, mode, _ = result
         if verdict is None or mode != "enforce":
             continue
-        shown = _remembered.get((id(rule), id(tier), id(limit))) or _shown(result)
+        shown = shown_limit(rule, tier, limit)
         remaining, reset = verdict.remaining, verdict.reset_after
         if verdict.charge.cost == NEVER:  # refused whatever it costs, for want of what the rule is split by
             remaining = 0
@@ -142,7 +97,7 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
         elif decision.allowed:  # else Retry-After might be earlier than the time of a limit that does not refuse
             seconds = shown.until_more(remaining, reset)
         limits.append(shown.item)
-        states.append(_state(shown.name, remaining, seconds, _OURS))
+        states.append(state_of(shown.name, remaining, seconds, OURS))
         if verdict.soft_exceeded:
             exceeded.append(shown.name)
         if result is decision.binding:
@@ -152,64 +107,14 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
             legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))
     if exceeded:
         legacy["X-RateLimit-Soft-Exceeded"] = ",".join(exceeded)
-    fields = _joined(limits, states) if "ratelimit" in families else {}
+    fields = joined(limits, states) if "ratelimit" in families else {}
     return fields | legacy if "x-ratelimit" in families else fields
-
-
-def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
-    """`RateLimit` and `RateLimit-Policy` as of this draft of draft-ietf-httpapi-ratelimit-headers.
-
-    Nothing but this and what it calls knows this syntax, which is not final yet. w is left out where the window is not
-    a whole number of seconds, or there is none, t where there will never be enough, or nobody knows when.
-    """
-    names = _NAMES[draft]
-    return _joined(
-        [_item(_quoted(one.name), one.quota, one.window, one.unit, names) for one in policies],
-        [_state(_quoted(one.name), one.remaining, one.seconds, names) for one in policies],
-    )
-
-
-def _item(quoted: str, quota: int, window: float | Decimal | None, unit: str | None, names: _Names) -> str:
-    item = f"{quoted};{names.quota}={min(quota, _LARGEST_INTEGER)}"
-    if unit is not None:
-        item += f";{names.unit}={_quoted(unit)}"
-    return f"{item};{names.window}={int(window)}" if window is not None and window == int(window) else item
-
-
-def _state(quoted: str, remaining: int, seconds: int | None, names: _Names) -> str:
-    if remaining > _LARGEST_INTEGER:
-        remaining = _LARGEST_INTEGER
-    state = f"{quoted};{names.remaining}={remaining}"
-    return state if seconds is None else f"{state};{names.seconds}={seconds}"
-
-
-def _joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
-    return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)} if limits else {}
-
-
-def _shown(result: Result) -> _Shown:
-    """To be remembered, because a name may take longer to find than all the rest."""
-    rule, tier, limit = of = result[:3]
-    name = _quoted(policy_name(result))
-    if len(_remembered) >= MOST_REMEMBERED:
-        _remembered.clear()
-    units, window, unit = quota_of(limit)
-    shown = _Shown(name, _item(name, units, window, unit, _OURS), str(units), until_more(limit), of)
-    _remembered[id(rule), id(tier), id(limit)] = shown
-    return shown
 
 
 def retry_after(decision: Decision) -> int | None:
     """Whole seconds until a refused request would pass, at least 1; `None` = never."""
     seconds = decision.retry_after
     return None if seconds is None else max(1, ceil(seconds))
-
-
-def _quoted(name: str) -> str:
-    """A string of RFC 9651: printable ASCII in quotes; anything else becomes "?"."""
-    printable = "".join(char if " " <= char <= "~" else "?" for char in name)
-    escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _expose(request: HttpRequest, response: HttpResponseBase, names: Iterable[str]) -> None:

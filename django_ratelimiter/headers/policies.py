@@ -69,6 +69,17 @@ def until_more(limit: Limit) -> UntilMore:
     return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
 
 
+def flow_of(limit: Limit) -> tuple[int, int] | None:
+    """Return how what remains comes back on an allowed response, for those who cannot afford a call.
+
+    (a, b): `remaining` takes remaining * a / b seconds, unless nothing remains; (0, 0): it is back at the reset;
+    `None`: ask `until_more`.
+    """
+    if limit.holds_leases or limit.refill == "interval":
+        return None
+    return (limit.window_us, limit.quota * 1_000_000) if limit.is_bucket else (0, 0)
+
+
 def _unknown(remaining: int, reset: float) -> None:
     return None
 

@@ -14,16 +14,17 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.templatetags.static import static
-from django.utils.cache import patch_cache_control, patch_vary_headers
+from django.utils.cache import patch_cache_control
 from django.utils.http import escape_leading_slashes
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language, npgettext
 from django.utils.translation import gettext as _
-from django.utils.translation import npgettext
 
 from ..conf import django_setting, settings
 from ..decision import Decision
 from .fields import SHOWS, retry_after, write_fields
 from .policies import policy_name
+from .templates import RefusalFacts, refusal_facts
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -43,7 +44,11 @@ _BODIES: Final = {
 }
 
 
-class Words(NamedTuple):
+#: A wait in seconds, minutes, hours or days: the unit and their number.
+Wait = tuple[str, int]
+
+
+class RefusalText(NamedTuple):
     """What people are told.
 
     reason: the refusing rule's own message, if it has one. when: to come back. detail: both in one text, or the
@@ -54,6 +59,14 @@ class Words(NamedTuple):
     reason: str
     when: str
     detail: str
+
+
+class RefusalBodies(NamedTuple):
+    """A refusal in words, as a problem document (RFC 9457), and as plain text."""
+
+    words: RefusalText
+    problem: bytes
+    text: bytes
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
@@ -91,18 +104,17 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
 
 
 def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
-    status, words = status_of(decision), words_of(decision)
+    facts = _facts_of(decision)
+    bodies = _bodies_of(facts)
     body = _preferred_body(request)
-    page = _page(request, _context(request, decision, status, words)) if body == "html" else None
+    page = _page(request, _context(request, facts, bodies.words)) if body == "html" else None
     if page is not None:
-        response = HttpResponse(page, status=status)
+        response = HttpResponse(page, status=facts.status)
     elif body == "json":
-        problem = json.dumps(problem_details(decision, status, words))
-        response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
+        response = HttpResponse(bodies.problem, status=facts.status, content_type=PROBLEM_JSON)
     else:
-        text = f"{words.title}\n{words.reason}\n{words.when}\n"
-        response = HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
-    patch_vary_headers(response, ["Accept"])
+        response = HttpResponse(bodies.text, status=facts.status, content_type="text/plain; charset=utf-8")
+    response.headers._store["vary"] = ("Vary", "Accept")  # it is new, and has no such field
     return response
 
 
@@ -118,52 +130,72 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     return None
 
 
+def _facts_of(decision: Decision) -> RefusalFacts:
+    answer = decision.answer
+    if answer is not None and answer.is_plain and not answer.verdicts.is_made and decision.access is None:
+        return refusal_facts(answer)
+    message = decision.binding.rule.message if decision.binding and not decision.access else ""
+    policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))
+    return RefusalFacts(status_of(decision), message, retry_after(decision), policies)
+
+
 def status_of(decision: Decision) -> int:
     """Return the status of the response to a refused request."""
     return 403 if decision.access else 503 if decision.unavailable else 429
 
 
-def problem_details(decision: Decision, status: int, words: Words) -> dict[str, object]:
-    """The members of a problem document (RFC 9457)."""
-    if decision.access:
-        return {"type": "about:blank", "title": words.title, "status": status, "detail": words.detail}
-    kind = "temporary-reduced-capacity" if decision.unavailable else "quota-exceeded"
-    return {
-        "type": _PROBLEM_TYPES + kind,
-        "title": words.title,
-        "status": status,
-        "detail": words.detail,
-        "violated-policies": list(dict.fromkeys(policy_name(result) for result in decision.refused_by)),
-    }
+def words_of(decision: Decision) -> RefusalText:
+    """Return what people are told of a refusal, in the active language."""
+    return _bodies_of(_facts_of(decision)).words
 
 
-def words_of(decision: Decision) -> Words:
-    """What people are told of a refusal, in the active language."""
-    seconds = retry_after(decision)
-    if decision.access:
+def _bodies_of(facts: RefusalFacts) -> RefusalBodies:
+    seconds = facts.seconds
+    wait = None if seconds is None else _wait_of(seconds)
+    return _bodies(facts.status, facts.message, facts.policies, wait, get_language())
+
+
+@lru_cache(maxsize=1_000)
+def _bodies(
+    status: int, message: str, policies: tuple[str, ...], wait: Wait | None, _language: str | None
+) -> RefusalBodies:
+    """Return the texts of a refusal, which are kept by all that they depend on."""
+    words = _words(status, message, wait)
+    problem: dict[str, object] = {"title": words.title, "status": status, "detail": words.detail}
+    if status == 403:
+        problem = {"type": "about:blank", **problem}
+    else:
+        kind = "temporary-reduced-capacity" if status == 503 else "quota-exceeded"
+        problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(policies)}
+    text = f"{words.title}\n{words.reason}\n{words.when}\n"
+    return RefusalBodies(words, json.dumps(problem).encode(), text.encode())
+
+
+def _words(status: int, message: str, wait: Wait | None) -> RefusalText:
+    if status == 403:
         title, message = _("Forbidden"), ""
         reason, when = _("You do not have access to this service."), _("Trying again will not help.")
-    elif decision.unavailable:
+    elif status == 503:
         title, message = _("Temporarily unavailable"), ""
         reason = _("The service cannot check request limits at the moment.")
         when = _("Please try again shortly.")
     else:
-        title, message = _("Too many requests"), decision.binding.rule.message if decision.binding else ""
-        if seconds is None:
+        title = _("Too many requests")
+        if wait is None:
             reason = message or _("This request is not allowed by the limits that apply to it.")
             when = _("Trying again will not help.")
         else:
             reason = message or _("You have sent more requests than allowed.")
-            when = _("Please try again in %(wait)s.") % {"wait": _wait(seconds)}
-    return Words(title, reason, when, message or f"{reason} {when}")
+            when = _("Please try again in %(wait)s.") % {"wait": _shown_wait(wait)}
+    return RefusalText(title, reason, when, message or f"{reason} {when}")
 
 
-def _context(request: HttpRequest, decision: Decision, status: int, words: Words) -> dict[str, object]:
-    """What the page is given; `again`: an address to ask again, `None` where that makes no sense."""
-    seconds = retry_after(decision)
+def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> dict[str, object]:
+    """Return what the page is given; `again`: an address to ask again, `None` where that makes no sense."""
+    seconds = facts.seconds
     helps = request.method == "GET" and seconds is not None
     return {
-        "status": status,
+        "status": facts.status,
         **words._asdict(),
         "retry_after": seconds,
         "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # two would name a host
@@ -199,15 +231,23 @@ def _stylesheet() -> str | None:
         return None
 
 
-def _wait(seconds: int) -> str:
-    """A wait in the unit that people would use, rounded up."""
+def _wait_of(seconds: int) -> Wait:
+    """Return a wait in the unit that people would use, rounded up."""
     if seconds < 120:
-        return npgettext("after in", "%(count)d second", "%(count)d seconds", seconds) % {"count": seconds}
+        return "second", seconds
     if seconds < 2 * 3600:
-        minutes = -(-seconds // 60)
-        return npgettext("after in", "%(count)d minute", "%(count)d minutes", minutes) % {"count": minutes}
+        return "minute", -(-seconds // 60)
     if seconds < 2 * 86400:
-        hours = -(-seconds // 3600)
-        return npgettext("after in", "%(count)d hour", "%(count)d hours", hours) % {"count": hours}
-    days = -(-seconds // 86400)
-    return npgettext("after in", "%(count)d day", "%(count)d days", days) % {"count": days}
+        return "hour", -(-seconds // 3600)
+    return "day", -(-seconds // 86400)
+
+
+def _shown_wait(wait: Wait) -> str:
+    unit, count = wait
+    if unit == "second":
+        return npgettext("after in", "%(count)d second", "%(count)d seconds", count) % {"count": count}
+    if unit == "minute":
+        return npgettext("after in", "%(count)d minute", "%(count)d minutes", count) % {"count": count}
+    if unit == "hour":
+        return npgettext("after in", "%(count)d hour", "%(count)d hours", count) % {"count": count}
+    return npgettext("after in", "%(count)d day", "%(count)d days", count) % {"count": count}

@@ -1,35 +1,21 @@
-"""The path of a request: who asks, which rules it meets, what the engine says, and the decision.
-
-Every door calls `check`, or `acheck` on an event loop; both go the path `_checking`, which yields each step that may
-wait (see `io`). A request is decided in one call to the engine, or in two where a REST framework view knows its
-user only after authentication; the second call then gives back what the first spent if it is refused.
-"""
+"""Ask for a decision on a request: `check`, or `acheck` on an event loop. How it is made is written in `path`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final
-
-from django.http import HttpRequest
+from typing import Any
 
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision, decide, merge
-from ..engine.base import Verdict
-from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from ..rules import cache
-from . import charges, events, fallback, metered, refunds, slots
-from .charges import Extra, MaxDelay, Question
-from .io import Lookup, Path, Spending, ago, go
-from .observer import measured
+from ..decision import NOTHING_TO_DECIDE, Decision
+from .charges import InlineRule, limit_request, slot_request
+from .io import IO, LOOP, THREAD, run_sync
+from .metered import MeteredCost
+from .path import decide, decide_latest, peek_decision
 from .refunds import arefund, mark_failed, refund
-from .templates import Planned, charges_of
+from .slots import Slot
+from .templates import MaxDelay
 
 __all__ = ["acheck", "apeek", "arefund", "charge", "check", "mark_failed", "peek", "refund", "slot"]
-
-#: A request whose rules are replaced this often while it is decided is decided by the failure policies.
-ATTEMPTS: Final = 5
 
 
 def check(
@@ -38,7 +24,7 @@ def check(
     scope: str | None = None,
     cost: int | None = None,
     before_authentication: bool = False,
-    extra: Sequence[Extra] = (),
+    extra: Sequence[InlineRule] = (),
 ) -> Decision:
     """Decide a request by all rules that it meets and has not met before; the whole is at `request.ratelimit`.
 
@@ -47,7 +33,10 @@ def check(
     extra: rules written in code, to be decided together with those of the rule set.
     The caller holds an admitted request for the decision's `delay`; leases end with the response.
     """
-    return go(_checking(request, scope, before_authentication, tuple(extra), cost, "rule"))
+    asked = limit_request(
+        request, scope, cost, "rule", before_authentication=before_authentication, inline=tuple(extra)
+    )
+    return run_sync(decide(THREAD, asked))
 
 
 async def acheck(
@@ -56,36 +45,43 @@ async def acheck(
     scope: str | None = None,
     cost: int | None = None,
     before_authentication: bool = False,
-    extra: Sequence[Extra] = (),
+    extra: Sequence[InlineRule] = (),
 ) -> Decision:
-    """The same on an event loop, which it does not block, and with any delay."""
-    return await ago(_checking(request, scope, before_authentication, tuple(extra), cost, None))
+    """Decide on an event loop, without blocking it, and with any delay."""
+    asked = limit_request(request, scope, cost, None, before_authentication=before_authentication, inline=tuple(extra))
+    return await decide(LOOP, asked)
 
 
-def peek(request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[Extra] = ()) -> Decision:
-    """What a request like this one, not yet decided by anybody, would be told now; nothing is spent or kept."""
-    return go(charges.peeking(request, scope, cost, tuple(extra), "rule"))
+def peek(
+    request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[InlineRule] = ()
+) -> Decision:
+    """Return what a request like this one, not yet decided by anybody, would be told now; nothing is spent or kept."""
+    asked = limit_request(request, scope, cost, "rule", earlier=NOTHING_TO_DECIDE, inline=tuple(extra))
+    return run_sync(peek_decision(THREAD, asked))
 
 
 async def apeek(
-    request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[Extra] = ()
+    request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[InlineRule] = ()
 ) -> Decision:
-    """The same on an event loop."""
-    return await ago(charges.peeking(request, scope, cost, tuple(extra), None))
+    """Return it without blocking the event loop."""
+    asked = limit_request(request, scope, cost, None, earlier=NOTHING_TO_DECIDE, inline=tuple(extra))
+    return await peek_decision(LOOP, asked)
 
 
-def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequence[Extra] = ()) -> metered.Charge:
-    """A cost that is known only when the work is done: `with limiter.charge(request) as charge: charge.cost = rows`.
+def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequence[InlineRule] = ()) -> MeteredCost:
+    """Charge a cost that is known only when the work is done: `with limiter.charge(request) as c: c.cost = rows`.
 
     cost: what must pass for the work to begin. The rest is as for `check`.
     """
-    return metered.Charge(request, partial(_checking, request, scope, False, tuple(extra)), cost)
+
+    async def decide_once(io: IO, cost: int, max_delay: MaxDelay) -> Decision:
+        return await decide(io, limit_request(request, scope, cost, max_delay, inline=tuple(extra)))
+
+    return MeteredCost(request, decide_once, cost)
 
 
-def slot(
-    scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None
-) -> slots.Slot:
-    """A turn within the rules of exactly this scope, for work that is no request, such as calls of others' services.
+def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None) -> Slot:
+    """Return a turn within the rules of exactly this scope, for work that is no request, such as calls of others.
 
     cost: units to spend, `None` = what each rule says. max_wait: seconds to wait for the turn at most, 0 = not at all,
     `None` = as long as it takes. partition: what splits the counters of rules that are split by anything, such as
@@ -94,55 +90,10 @@ def slot(
     if not scope:
         raise ValueError("scope: name the scope whose rules shall be met.")
 
-    def asks(max_delay: float | None, *, only_leases: bool = False) -> Path[Decision]:
-        question = charges.slot_question(scope, cost, partition, max_delay, only_leases)
-        latest = (yield from measured(_deciding(question))) if settings.ENABLED else None
-        return latest or NOTHING_TO_DECIDE
+    async def decide_once(io: IO, max_delay: float | None, *, only_leases: bool = False) -> Decision:
+        if not settings.ENABLED:
+            return NOTHING_TO_DECIDE
+        asked = slot_request(scope, cost, partition, max_delay, only_leases)
+        return await decide_latest(io, asked) or NOTHING_TO_DECIDE
 
-    return slots.Slot(asks, refunds.releasing, max_wait)
-
-
-def _checking(
-    request: Any, scope: str | None, before: bool, extra: tuple[Extra, ...], cost: int | None, max_delay: MaxDelay
-) -> Path[Decision]:
-    http: HttpRequest = getattr(request, "_request", request)
-    decision: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-    if decision.allowed and settings.ENABLED:
-        decision = replace(decision, delay=0.0) if decision.delay else decision
-        entries = yield charges.ENTRIES
-        question = charges.request_question(http, scope, cost, max_delay, before, decision, extra, entries)
-        try:
-            latest = yield from measured(_deciding(question))
-        except AccessDenied as denied:
-            latest, decision = None, replace(decision, allowed=False, access=denied.record)
-            yield from refunds.refunding(decision.results)
-        if latest:
-            decision = merge(decision, latest)
-            if latest.leases:
-                slots.end_with(http, partial(refunds.releasing, latest))
-        http.ratelimit = decision  # type: ignore[attr-defined]
-        if latest and events.are_due(latest):
-            yield from events.decided(http, latest, decision)
-    return decision
-
-
-def _deciding(question: Question) -> Path[Decision | None]:
-    """The decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
-    receipts = refunds.receipts(question.earlier)
-    try:
-        for _ in range(ATTEMPTS):
-            rules = yield charges.RULES
-            try:
-                planned = yield from charges.planning(rules, question)
-                if not planned and not cache.is_version_check_due(rules):
-                    return None
-                verdicts = yield Spending(charges_of(planned), rules.compared_as, receipts, question.now_us)
-            except StaleRules as stale:
-                yield Lookup(cache.reload, stale, rules, together=True)
-            else:
-                if not verdicts or type(verdicts[0]) is Verdict:  # else this process has answered by itself
-                    cache.mark_confirmed(rules)
-                return decide([*map(Planned.result, planned, verdicts)], rules.version)
-        raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
-    except (EngineUnavailable, RulesUnavailable) as error:
-        return (yield from fallback.deciding(question, error))
+    return Slot(decide_once, max_wait)

@@ -7,11 +7,9 @@ Nor does it bear the path, for a rule may be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from threading import Lock
 from typing import Any, Final
 
-from django.dispatch import Signal
 from django.http import HttpRequest
 
 from ..backend import server_in_words
@@ -20,38 +18,23 @@ from ..engine.base import Verdict
 from ..engine.fallback import FallbackEngine
 from ..exceptions import EngineUnavailable
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+from .io import IO
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Of how many partitions a process remembers what was told of them; beyond that the oldest is forgotten.
-MOST_TOLD: Final = 10_000
+#: Of how many partitions a process remembers what signals were sent; beyond that the oldest is forgotten.
+MAX_NOTIFIED: Final = 10_000
 
 
-class Telling:
-    """A step of a path: send a signal. What a receiver raises is logged by Django and goes no further."""
-
-    __slots__ = ("_named", "_sender", "_signal")
-
-    def __init__(self, signal: Signal, sender: type, **named: Any) -> None:
-        self._signal, self._sender, self._named = signal, sender, named
-
-    def take(self) -> None:
-        self._signal.send_robust(self._sender, **self._named)
-
-    async def atake(self) -> None:
-        """Synchronous receivers are called in a thread."""
-        await self._signal.asend_robust(self._sender, **self._named)
-
-
-class Told:
-    """Which quotas have been told of, until when, in microseconds of the engine's time."""
+class NotificationDedup:
+    """Which quotas a signal was sent of, until when, in microseconds of the engine's time."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
         self._lock = Lock()
 
-    def is_news(self, verdict: Verdict, what: str = "") -> bool:
-        """Whether this is the first time in this window; from now on it is not. what: which of several things."""
+    def is_first_in_window(self, verdict: Verdict, what: str = "") -> bool:
+        """Return whether this is the first time in this window; from now on it is not. what: which of several."""
         limit, at_us = verdict.charge.limit, verdict.at_us
         lasts = round(verdict.reset_after * 1_000_000) if limit.traits.resets_at_end else limit.window_us
         name = verdict.charge.key + limit.tag + what
@@ -59,45 +42,50 @@ class Told:
             if self._until.get(name, at_us) > at_us:
                 return False
             self._until.pop(name, None)
-            if len(self._until) >= MOST_TOLD:
+            if len(self._until) >= MAX_NOTIFIED:
                 del self._until[next(iter(self._until))]
             self._until[name] = at_us + lasts
         return True
 
 
-_told = Told()
-_reached = Told()
+_soft_exceeded = NotificationDedup()
+_reached = NotificationDedup()
 
 
-def are_due(latest: Decision) -> bool:
-    """Whether there is anything to tell of what one call decided."""
-    if not latest.allowed or soft_exceeded(latest):
+def has_events(latest: Decision) -> bool:
+    """Return whether what one call decided is to be logged, or signals are to be sent of it."""
+    if not latest.allowed:
+        return True
+    if latest.answer is not None and latest.answer.is_plain and not quota_reached.receivers:
+        return False
+    if soft_exceeded(latest):
         return True
     return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
 
 
-def decided(request: HttpRequest, latest: Decision, decision: Decision) -> Generator[Telling, Any, None]:
-    """Tell of what one call decided about a request, and of all that was decided about it."""
+async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
+    """Log, and send signals of, what one call decided about a request. decision: all that was decided about it."""
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_refusal(decision)
         if limit_exceeded.receivers:
-            yield Telling(limit_exceeded, Decision, request=request, decision=decision)
-    for result in soft_exceeded(latest):
-        if result.verdict and _told.is_news(result.verdict):
+            await io.send(limit_exceeded, Decision, request=request, decision=decision)
+    is_plain = latest.answer is not None and latest.answer.is_plain
+    for result in [] if is_plain else soft_exceeded(latest):
+        if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
-            yield Telling(soft_limit_exceeded, Result, request=request, result=result)
+            await io.send(soft_limit_exceeded, Result, request=request, result=result)
     if quota_reached.receivers:
         for result in latest.results:
             percent = percent_reached(result)
-            if percent and _is_news(result, percent):
-                yield Telling(quota_reached, Result, request=request, result=result, percent=percent)
+            if percent and _is_reached_first(result, percent):
+                await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
-def degraded(local: FallbackEngine, error: Exception) -> Generator[Telling, Any, None]:
-    """Tell, once in a while, that requests are decided without the engine."""
+async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
+    """Log and signal, once in a while, that requests are decided without the engine."""
     if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
-        yield Telling(engine_degraded, type(error), error=error)
+        await io.send(engine_degraded, type(error), error=error)
 
 
 def soft_exceeded(decision: Decision) -> list[Result]:
@@ -118,12 +106,12 @@ def percent_reached(result: Result) -> int:
     return 80 if verdict.remaining else 100
 
 
-def _is_news(result: Result, percent: int) -> bool:
-    """Whether so much was not reached before in this window. Whoever is told of 100 percent needs no 80 any more."""
+def _is_reached_first(result: Result, percent: int) -> bool:
+    """Return whether so much was not reached before in this window. Whoever was told of 100 percent needs no 80."""
     assert result.verdict is not None
     if percent == 100:
-        _reached.is_news(result.verdict, "80")
-    return _reached.is_news(result.verdict, str(percent))
+        _reached.is_first_in_window(result.verdict, "80")
+    return _reached.is_first_in_window(result.verdict, str(percent))
 
 
 def _log_refusal(decision: Decision) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from ..backend import usage_buffer
 from ..conf import settings
@@ -12,27 +12,33 @@ from ..engine.base import Charge, Verdict
 from ..engine.fallback import FallbackEngine
 from ..engine.usage import field_of
 from ..rules import cache
+from ..rules.ruleset import RuleSet
 from . import events
-from .charges import Planning, Question
-from .io import Lookup, Path
+from .charges import LimitRequest
+from .io import IO
+from .templates import RuleCharges
 
 _local = FallbackEngine()
 
 
-def deciding(question: Question, error: Exception) -> Path[Decision | None]:
-    """Each rule by its failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
-    rules = yield Lookup(cache.rules_during_outage, together=True)
-    planned = yield Planning(rules, question)
-    if not planned:
+#: Gives what is charged by some rules.
+ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[RuleCharges]]
+
+
+async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFor, error: Exception) -> Decision | None:
+    """Decide by each rule's failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
+    rules = await io.look_up(cache.rules_during_outage, together=True)
+    charges = await charges_for(io, rules, request)
+    if not charges:
         return None
-    yield from events.degraded(_local, error)
-    results: list[Result] = [each.result(None) for each in planned]
-    local = [index for index, each in enumerate(planned) if each.rule.during_outage.counts]
+    await events.send_degraded(io, _local, error)
+    results: list[Result] = [each.result(None) for each in charges]
+    local = [index for index, each in enumerate(charges) if each.rule.during_outage.counts]
     if not any(result.refuses for result in results):
-        verdicts = _local.check([planned[index].charge for index in local], settings.LOCAL_SHARE)
+        verdicts = _local.check([charges[index].charge for index in local], settings.LOCAL_SHARE)
         for index, verdict in zip(local, verdicts, strict=True):
-            results[index] = planned[index].result(verdict)._replace(local=True)
-    _count(results, [each.charge for each in planned])
+            results[index] = charges[index].result(verdict)._replace(local=True)
+    _count(results, [each.charge for each in charges])
     return decide(results, rules.version, degraded=True)
 
 

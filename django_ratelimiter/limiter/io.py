@@ -1,150 +1,190 @@
-"""The two ways to go a path that has to wait: in a thread of its own, or on an event loop, which it must not block.
+"""The two ways to wait on the path of a request: in a thread of its own, or without blocking an event loop.
 
-A path is a generator, and so is written once. It yields each step that may wait, and is sent what the step gives, or
-has what it raises thrown in.
+The path is written once, as coroutines over an `IO`. That of a thread never suspends, so `run_sync` gets its result at
+once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
+from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases
 from ..engine.shielding import shielded
+from ..identity import Identity
 
 T = TypeVar("T")
 
-
-class Step(Protocol):
-    """Something to do that may have to wait."""
-
-    def take(self) -> Any:
-        """Do it, waiting in this thread."""
-
-    async def atake(self) -> Any:
-        """Do it without blocking the event loop."""
+sleep = time.sleep
+asleep = asyncio.sleep
 
 
-Path = Generator[Step, Any, T]
+class IO(Protocol):
+    """What the path waits for."""
+
+    def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> Awaitable[T]:
+        """Call a function that waits only for what this process does not know yet.
+
+        On an event loop it raises SynchronousOnlyOperation rather than wait, as Django's database does; it is then
+        called anew in a thread. together: what one task is waiting for, other tasks of the loop wait for as well.
+        """
+
+    def read_user(self, identity: Identity) -> Awaitable[None]:
+        """Have the user of a request read."""
+
+    def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Awaitable[Sequence[Verdict]]:
+        """Have the engine decide. Leases that it takes end at once if our task is cancelled meanwhile."""
+
+    def peek(self, charges: Sequence[Charge], now_us: int | None) -> Awaitable[Sequence[Verdict]]:
+        """Ask the engine what it would decide."""
+
+    def refund(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
+        """Have the engine take back what these verdicts spent."""
+
+    def release(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
+        """Have the engine end the leases of these verdicts."""
+
+    def send(self, signal: Signal, sender: type, **named: Any) -> Awaitable[object]:
+        """Send a signal. What a receiver raises is logged by Django and goes no further."""
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Wait."""
+
+    def finish(self, work: Coroutine[Any, Any, object]) -> Awaitable[None]:
+        """Await this work, and let it go on to its end even if our task is cancelled."""
 
 
-def go(path: Path[T]) -> T:
-    """Go the path in this thread; what it returns."""
-    turn, given = path.send, None
-    while True:
+class ThreadIO:
+    """Waits in this thread; its coroutines never suspend."""
+
+    async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
+        return function(*arguments)
+
+    async def read_user(self, identity: Identity) -> None:
+        identity.value("user")
+
+    async def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        return get_engine().check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
+
+    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
+        return get_engine().peek(charges, now_us=now_us)
+
+    async def refund(self, verdicts: Sequence[Verdict]) -> None:
+        get_engine().refund(verdicts)
+
+    async def release(self, verdicts: Sequence[Verdict]) -> None:
+        get_engine().release(verdicts)
+
+    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
+        signal.send_robust(sender, **named)
+
+    async def sleep(self, seconds: float) -> None:
+        sleep(seconds)
+
+    async def finish(self, work: Coroutine[Any, Any, object]) -> None:
+        await work
+
+
+class LoopIO:
+    """Waits without blocking the event loop."""
+
+    async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         try:
-            step = turn(given)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            turn, given = path.send, step.take()
-        except Exception as error:
-            turn, given = path.throw, error
-
-
-async def ago(path: Path[T]) -> T:
-    """The same on an event loop."""
-    turn, given = path.send, None
-    while True:
-        try:
-            step = turn(given)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            turn, given = path.send, await step.atake()
-        except Exception as error:
-            turn, given = path.throw, error
-
-
-class Lookup:
-    """A call that waits only if this process does not know the answer yet.
-
-    function: raises SynchronousOnlyOperation on an event loop rather than wait, as Django's database does; it is then
-    called anew in a thread. together: what one task is waiting for, other tasks of the event loop wait for as well.
-    """
-
-    __slots__ = ("_arguments", "_function", "_together")
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any, together: bool = False) -> None:
-        self._function, self._arguments, self._together = function, arguments, together
-
-    def take(self) -> Any:
-        return self._function(*self._arguments)
-
-    async def atake(self) -> Any:
-        try:
-            return self.take()
+            return function(*arguments)
         except SynchronousOnlyOperation:
             pass
-        if not self._together:
-            return await sync_to_async(self.take)()
+        if not together:
+            return await sync_to_async(function)(*arguments)
         async with _lock_of_this_loop():
             try:
-                return self.take()  # the task that held the lock has just seen to it
+                return function(*arguments)  # the task that held the lock has just seen to it
             except SynchronousOnlyOperation:
-                return await sync_to_async(self.take)()
+                return await sync_to_async(function)(*arguments)
 
+    async def read_user(self, identity: Identity) -> None:
+        await identity.read_user()
 
-class Asking:
-    """A call of the engine's method of this name."""
-
-    __slots__ = ("_arguments", "_method", "_options")
-
-    def __init__(self, method: str, *arguments: Any, **options: Any) -> None:
-        self._method, self._arguments, self._options = method, arguments, options
-
-    def take(self) -> Any:
-        return getattr(get_engine(), self._method)(*self._arguments, **self._options)
-
-    async def atake(self) -> Any:
-        try:
-            engine = get_async_engine()
-        except SynchronousOnlyOperation:
-            engine = await sync_to_async(get_async_engine)()
-        return await getattr(engine, self._method)(*self._arguments, **self._options)
-
-
-class Spending:
-    """The engine's `check` of these charges. Leases that it takes end at once if our task is cancelled meanwhile.
-
-    version: `None` = the engine compares none.
-    """
-
-    __slots__ = ("_charges", "_now_us", "_receipts", "_version")
-
-    def __init__(
-        self, charges: Sequence[Charge], version: Version | None, receipts: Sequence[Verdict], now_us: int | None
-    ) -> None:
-        self._charges, self._version, self._receipts, self._now_us = charges, version, receipts, now_us
-
-    def take(self) -> Any:
-        return get_engine().check(
-            self._charges, version=self._version, refund_if_denied=self._receipts, now_us=self._now_us
-        )
-
-    async def atake(self) -> Any:
-        asking = Asking(
-            "check", self._charges, version=self._version, refund_if_denied=self._receipts, now_us=self._now_us
-        )
-        if not any(charge.limit.holds_leases for charge in self._charges):
-            return await asking.atake()
-        taking = asyncio.ensure_future(asking.atake())
+    async def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        engine = await _engine()
+        deciding = engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
+        if not any(charge.limit.holds_leases for charge in charges):
+            return await deciding  # type: ignore[no-any-return]
+        taking = asyncio.ensure_future(deciding)
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            await shielded(_end_leases(taking))
+            await shielded(_end_leases(engine, taking))
             raise
 
+    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
+        return await (await _engine()).peek(charges, now_us=now_us)  # type: ignore[no-any-return]
 
-async def _end_leases(taking: asyncio.Future[list[Verdict]]) -> None:
+    async def refund(self, verdicts: Sequence[Verdict]) -> None:
+        await (await _engine()).refund(verdicts)
+
+    async def release(self, verdicts: Sequence[Verdict]) -> None:
+        await (await _engine()).release(verdicts)
+
+    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
+        await signal.asend_robust(sender, **named)  # which calls synchronous receivers in a thread
+
+    async def sleep(self, seconds: float) -> None:
+        await asleep(seconds)
+
+    async def finish(self, work: Coroutine[Any, Any, object]) -> None:
+        await shielded(work)
+
+
+THREAD: Final = ThreadIO()
+LOOP: Final = LoopIO()
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine over `THREAD` returns, or raise what it raises."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("A path over ThreadIO waited for an event loop.")
+
+
+async def _engine() -> Any:
+    try:
+        return get_async_engine()
+    except SynchronousOnlyOperation:
+        return await sync_to_async(get_async_engine)()
+
+
+async def _end_leases(engine: Any, taking: asyncio.Future[Sequence[Verdict]]) -> None:
     await asyncio.wait([taking])
     if taking.exception() is None:
-        await get_async_engine().release(leases(taking.result()))
+        await engine.release(leases(taking.result()))
 
 
 _locks: Final[dict[asyncio.AbstractEventLoop, asyncio.Lock]] = {}

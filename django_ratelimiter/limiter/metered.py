@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable
 from operator import index
-from typing import Any
+from typing import Any, Protocol
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
-from ..engine.base import Charge as EngineCharge
-from ..engine.shielding import shielded
+from ..engine.base import Charge
 from ..exceptions import LimitExceeded
 from . import fallback
-from .charges import MaxDelay
-from .io import Asking, Path, ago, go
-from .refunds import refunding
-from .slots import ahold, hold
+from .io import IO, LOOP, THREAD, run_sync
+from .refunds import refund_results
+from .templates import MaxDelay
 
 logger = logging.getLogger("django_ratelimiter")
 
 
-class Charge:
+class Decide(Protocol):
+    """Decides once, for so many units."""
+
+    def __call__(self, io: IO, cost: int, max_delay: MaxDelay) -> Awaitable[Decision]: ...
+
+
+class MeteredCost:
     """What a request is charged for a block of code: for use in `with` and `async with`, once.
 
     cost: units, 0 or more; another value is refused where it is set. What it is when the block begins must pass, else
@@ -31,10 +35,10 @@ class Charge:
 
     decision: Decision = NOTHING_TO_DECIDE
 
-    def __init__(self, request: Any, asks: Callable[[int, MaxDelay], Path[Decision]], cost: int) -> None:
+    def __init__(self, request: Any, decide: Decide, cost: int) -> None:
         self.cost = cost
         self._request = request
-        self._asks = asks
+        self._decide = decide
         self._charged = self.cost
         self._results: list[Result] = []
 
@@ -51,48 +55,48 @@ class Charge:
             raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
         self._cost = index(cost)
 
-    def __enter__(self) -> Charge:
-        go(self._entering("rule"))
-        hold(self.decision)
+    def __enter__(self) -> MeteredCost:
+        run_sync(self._enter(THREAD, "rule"))
         return self
 
     def __exit__(self, *_error: object) -> None:
-        go(self._leaving())
+        run_sync(self._exit(THREAD))
 
-    async def __aenter__(self) -> Charge:
-        await ago(self._entering(None))
-        await ahold(self.decision)
+    async def __aenter__(self) -> MeteredCost:
+        await self._enter(LOOP, None)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        await shielded(ago(self._leaving()))
+        await LOOP.finish(self._exit(LOOP))
 
-    def _entering(self, max_delay: MaxDelay) -> Path[None]:
+    async def _enter(self, io: IO, max_delay: MaxDelay) -> None:
         http = getattr(self._request, "_request", self._request)
         known = len(getattr(http, "ratelimit", NOTHING_TO_DECIDE).results)
         self._charged = self.cost
-        self.decision = yield from self._asks(self.cost, max_delay)
+        self.decision = await self._decide(io, self.cost, max_delay)
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
         self._results = [  # leases are for the request, whatever it costs
             result for result in self.decision.results[known:] if not result.limit.holds_leases
         ]
+        if self.decision.delay:
+            await io.sleep(self.decision.delay)
 
-    def _leaving(self) -> Path[None]:
+    async def _exit(self, io: IO) -> None:
         """Spend what is missing; if it was too much, give it back and spend what is right."""
         missing = self.cost - self._charged
         if missing < 0:
-            yield from refunding(self._results)
+            await refund_results(io, self._results)
             missing = self.cost
         if missing > 0:
-            yield from self._spending(missing)
+            await self._spend(io, missing)
 
-    def _spending(self, cost: int) -> Path[None]:
+    async def _spend(self, io: IO, cost: int) -> None:
         for local in (True, False):
             verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
             try:
-                spent = fallback.spend(charges) if local else (yield Asking("check", charges)) if charges else []
+                spent = fallback.spend(charges) if local else await io.check(charges) if charges else []
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
                 continue
@@ -100,6 +104,6 @@ class Charge:
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
 
 
-def _more(charge: EngineCharge, cost: int) -> EngineCharge:
+def _more(charge: Charge, cost: int) -> Charge:
     """So much more of what was charged. It passes, up to the capacity, and is counted as no request of its own."""
     return charge._replace(cost=cost, gating=False, usage=None, count_refusals=True, max_delay=None)

@@ -1,33 +1,35 @@
-"""Charges made ready: what all who meet the same rules have in common is found once; a request fills in who it is."""
+"""What is charged to all who meet the same rules with the same tier, made once; a request fills in who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, overload
 
-from django.utils.functional import cached_property
-
-from ..decision import Result
-from ..engine.base import Charge, Verdict
-from ..engine.limits import EXACT
+from ..decision import Decision, Result, decide
+from ..engine.base import NEVER, Charge, Verdict, Version
+from ..engine.limits import Limit
+from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 from ..identity import digest
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 
-#: More than any limit holds: refused for good, and counted.
-NEVER: Final = EXACT
+#: Of how many kinds of requests templates are kept; beyond that all are made anew.
+MAX_TEMPLATES: Final = 1_000
 
-#: Of how many kinds of requests sheets are kept; beyond that all are made anew.
-MOST_SHEETS: Final = 1_000
+#: Of how many sets of missing values the charges of one kind of requests are kept.
+MAX_VARIANTS: Final = 32
+
+#: Seconds that an admitted request may be held: `None` = any; "rule" = what a rule grants synchronous workers.
+MaxDelay = float | str | None
+
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
-_new = tuple.__new__  # what a named tuple calls in the end; several are made for each request
-
-
-class Planned(NamedTuple):
+class RuleCharge(NamedTuple):
     """A charge, and the rule and tier that it is for."""
 
     rule: RuleRecord
@@ -35,123 +37,225 @@ class Planned(NamedTuple):
     charge: Charge
 
     def result(self, verdict: Verdict | None) -> Result:
-        """The result of this charge."""
+        """Return the result of this charge."""
         rule, tier, charge = self
         return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
-class Plan(tuple[Planned, ...]):
-    """What is charged to those who come again, as the same object each time."""
+class RuleTemplate:
+    """What a rule charges those of one tier and multiplier, who have some limit there.
 
-    @cached_property
-    def charges(self) -> tuple[Charge, ...]:
-        """The charges alone; a tuple, by which an engine knows them again."""
-        return tuple([planned.charge for planned in self])
-
-
-class Stencil:
-    """What a rule charges callers of one entitlement, who have some limit there.
-
-    name: the one that the rule is split by, of those whose values are short; empty where it is split by none, `None`
-    where by another or by several.
+    source: what tells callers apart: the one name of a value that is short, empty where nothing does; else the rule,
+    which is split by another or by several.
     """
 
-    __slots__ = ("label", "name", "records", "rule", "tier")
+    __slots__ = ("label", "records", "rule", "source", "tier")
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
         self.rule, self.tier = rule, entitlement.tier
-        #: Of each limit: the limit, its longest delay, and how its counters' names end.
-        self.records = tuple(
-            (limit, delay, f":{generation}" if generation else "")
-            for limit, delay, generation in rule.limits_for(*entitlement)
-        )
+        self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}"
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        self.name = "" if not rule.partition_by else alone if alone in IDENTITIES else None
+        self.source = "" if not rule.partition_by else alone if alone in IDENTITIES else rule
 
-    def charges(self, partition: str | None, cost: int | None, max_delay: float | str | None) -> list[Planned]:
-        """One for each limit.
+    def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
+        """Return one for each limit.
 
-        partition: the digest of its value; `None` = it is missing, so there are none unless the rule denies that.
-        cost: units; `None` = the rule's. max_delay: seconds that an admitted request may be held, `None` = any,
-        "rule" = what the rule grants synchronous workers.
+        cost: units; `None` = the rule's. is_missing: the caller lacks what the rule is split by, so there are none
+        unless the rule denies that; their partition is `MISSING` then.
         """
         rule = self.rule
-        if partition is None:
+        if is_missing:
             if rule.missing_partition != "deny":
                 return []
-            partition, cost = digest("missing"), NEVER
-        tier, label, refusals = self.tier, self.label, rule.count_refusals
-        key, units, gating = f"{rule.slug}:{partition}", rule.cost if cost is None else cost, rule.mode == "enforce"
-        by_rule, interval, planned = isinstance(max_delay, str), rule.sync_interval, []
-        for limit, delay, ending in self.records:
-            longest = delay if by_rule else max_delay
-            parts = (key + ending, limit, units, gating, label, refusals, longest, partition, interval, 0)
-            planned.append(_new(Planned, (rule, tier, _new(Charge, parts))))
-        return planned
+            cost = NEVER
+        units, is_split = rule.cost if cost is None else cost, bool(rule.partition_by)
+        return [
+            ChargeTemplate(
+                f"{rule.slug}:",
+                f":{generation}" if generation else "",
+                Charge(
+                    "",
+                    limit,
+                    units,
+                    gating=rule.mode == "enforce",
+                    usage=self.label,
+                    count_refusals=rule.count_refusals,
+                    max_delay=delay if max_delay == "rule" else max_delay,  # type: ignore[arg-type]
+                    sync_interval=rule.sync_interval,
+                ),
+                is_split,
+            )
+            for limit, delay, generation in self.records
+        ]
 
 
-class Sheet:
-    """The stencils of some rules for one entitlement, but for those that do not apply to it, or grant it everything.
+class RuleCharges(Sequence[RuleCharge]):
+    """What a request is charged. template: what it was filled from, if it was."""
 
-    Compared by identity, as a key of a cache on the hot path should be. asked: each stencil's rule and name. kept: the
-    rules and the tier, so that no others have their `id`.
+    __slots__ = ("charges", "owners", "template")
+
+    def __init__(
+        self,
+        owners: Sequence[tuple[RuleRecord, TierRecord | None]],
+        charges: Sequence[Charge],
+        template: RuleCallTemplate | None = None,
+    ) -> None:
+        self.owners, self.charges, self.template = owners, charges, template
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def __iter__(self) -> Iterator[RuleCharge]:
+        for (rule, tier), charge in zip(self.owners, self.charges, strict=True):
+            yield RuleCharge(rule, tier, charge)
+
+    @overload
+    def __getitem__(self, place: int) -> RuleCharge: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RuleCharge]: ...
+    def __getitem__(self, place: int | slice) -> RuleCharge | list[RuleCharge]:
+        return list(self)[place]
+
+    def decision(self, verdicts: Sequence[Verdict], version: Version) -> Decision:
+        """Return the decision on these charges."""
+        if self.template is not None and type(verdicts) is FilledVerdicts:
+            return Decision.of(_new(RuleVerdicts, (self, self.template.is_plain, verdicts)), version)
+        return decide([*map(RuleCharge.result, self, verdicts)], version)
+
+
+class RuleVerdicts(NamedTuple):
+    """What the engine said of the charges of some rules."""
+
+    charges: RuleCharges
+    is_plain: bool
+    verdicts: FilledVerdicts
+
+    def results(self) -> tuple[Result, ...]:
+        """Return the results of the charges."""
+        return tuple(map(RuleCharge.result, self.charges, self.verdicts))
+
+
+#: Of a request that meets no rule.
+NO_CHARGES: Final = RuleCharges((), ())
+
+
+class RuleCallTemplate:
+    """The charges of one kind of request.
+
+    owners: the rule and tier of each charge. pick: gives the partitions of the charges from those of the sources.
+    takes_leases: some of them may hold a lease. is_plain: what an admitted request was charged has no consequences: no
+    lease, no delay, no soft quota, nothing to be given back.
     """
 
-    __slots__ = ("asked", "kept", "stencils")
+    __slots__ = ("call", "is_plain", "owners", "pick", "takes_leases")
 
-    def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement) -> None:
-        self.stencils = tuple([stencil for rule in rules if (stencil := Stencil(rule, entitlement)).records])
-        self.asked = tuple([(stencil.rule, stencil.name) for stencil in self.stencils])
-        self.kept = rules, entitlement
+    def __init__(self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]]) -> None:
+        self.owners = tuple([(template.rule, template.tier) for template, _, _ in charges])
+        self.call = CallTemplate([charge for _, _, charge in charges])
+        self.pick = _picking([place for _, place, _ in charges])
+        limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
+        self.takes_leases = any(limit.holds_leases for limit in limits)
+        self.is_plain = not self.takes_leases and all(
+            rule.charge_when == "any" and not limit.holds and limit.soft_quota is None
+            for (rule, _), limit in zip(self.owners, limits, strict=True)
+        )
+
+    def fill(self, digests: Sequence[str]) -> RuleCharges:
+        """Return the charges of one caller. digests: of what each source tells apart."""
+        return (
+            RuleCharges(self.owners, FilledCharges(self.call, self.pick(tuple(digests))), self)
+            if self.owners
+            else NO_CHARGES
+        )
 
 
-class _Latest:
-    """The sheets of one rule set, by the `id` of the rules and the tier, and the multiplier."""
+class RuleTemplates:
+    """The templates of some rules for one tier and multiplier, but for those that grant it everything.
+
+    sources: what tells callers apart, each once, see `RuleTemplate`. kept: the rules and the tier, so that no others
+    have their `id`.
+    """
+
+    __slots__ = ("_max_delay", "_variants", "complete", "kept", "rules", "sources")
+
+    def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay = None) -> None:
+        self.kept, self._max_delay = (rules, entitlement), max_delay
+        self.rules = tuple([made for rule in rules if (made := RuleTemplate(rule, entitlement)).records])
+        self.sources = tuple(dict.fromkeys([template.source for template in self.rules]))
+        self._variants: dict[tuple[bool, ...], RuleCallTemplate] = {}
+        self.complete = self._lacking((False,) * len(self.sources))
+
+    def fill(self, digests: list[str | None]) -> RuleCharges:
+        """Return the charges of one caller. digests: for each source, that of its value; `None` = it is missing."""
+        if None not in digests:
+            template = self.complete
+            if template.owners:
+                filled = FilledCharges(template.call, template.pick(tuple(digests)))  # type: ignore[arg-type]
+                return RuleCharges(template.owners, filled, template)
+            return NO_CHARGES
+        lacking = tuple([each is None for each in digests])
+        variant = self._variants.get(lacking)
+        if variant is None:
+            if len(self._variants) >= MAX_VARIANTS:
+                self._variants.clear()
+            variant = self._variants[lacking] = self._lacking(lacking)
+        return variant.fill([missing() if each is None else each for each in digests])
+
+    def _lacking(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
+        places = {source: place for place, source in enumerate(self.sources)}
+        return RuleCallTemplate(
+            [
+                (template, place, charge)
+                for template in self.rules
+                for place in [places[template.source]]
+                for charge in template.charges(None, self._max_delay, is_missing=lacking[place])
+            ]
+        )
+
+
+def missing() -> str:
+    """Return the digest of what stands for a partition that is missing."""
+    return digest("missing")
+
+
+@lru_cache(maxsize=4_096)
+def source_digest(_hash_key: bytes, name: str, value: str) -> str:
+    """Return the digest of a partition by one name; empty: by none. The key is the setting's."""
+    return digest(encode_partition([(name, value)]) if name else value)
+
+
+def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """Return what picks these places of a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+
+
+class _Templates:
+    """Those of one rule set, by the `id` of the rules that are met and of the tier, the multiplier, and the delay."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
-        self.sheets: dict[tuple[object, ...], Sheet] = {}
+        self.by_kind: dict[tuple[Any, ...], RuleTemplates] = {}
 
 
-_latest = _Latest(RuleSet(NO_VERSION))
+_latest = _Templates(RuleSet(NO_VERSION))
 
 
-def sheet_of(rules: RuleSet, met: Sequence[RuleRecord], entitlement: Entitlement) -> Sheet:
-    """The sheet of the rules that are met. Those of the latest rule set are kept."""
+def templates_for(
+    rules: RuleSet, matched: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay
+) -> RuleTemplates:
+    """Return the templates of the rules that are met. Those of the latest rule set are kept."""
     global _latest
     latest = _latest
     if latest.rules is not rules:
-        latest = _latest = _Latest(rules)
+        latest = _latest = _Templates(rules)
     tier, multiplier = entitlement
-    key = (*map(id, met), id(tier), multiplier)
-    sheet = latest.sheets.get(key)
-    if sheet is None:
-        if len(latest.sheets) >= MOST_SHEETS:
-            latest.sheets.clear()
-        sheet = latest.sheets[key] = Sheet(met, entitlement)
-    return sheet
-
-
-@lru_cache(maxsize=2_048)
-def filled_in(sheet: Sheet, values: tuple[str | None, ...], max_delay: str | None, _hash_key: bytes) -> Plan:
-    """The charges of the whole sheet, as the rules have it: one for each limit.
-
-    values: of each stencil, what the caller has under its name; without a name the partition. `None` = it is missing.
-    """
-    planned: list[Planned] = []
-    latest = hashed = None
-    for stencil, value in zip(sheet.stencils, values, strict=True):
-        name = stencil.name
-        if value is None:
-            planned += stencil.charges(None, None, max_delay)
-            continue
-        if latest != (name, value):  # most rules are split by the same
-            latest, hashed = (name, value), digest(encode_partition([(name, value)]) if name else value)
-        planned += stencil.charges(hashed, None, max_delay)
-    return Plan(planned)
-
-
-def charges_of(planned: Sequence[Planned]) -> Sequence[Charge]:
-    """The charges of a plan, alone."""
-    return planned.charges if type(planned) is Plan else [each.charge for each in planned]
+    kind = id(matched), id(tier), multiplier, max_delay
+    templates = latest.by_kind.get(kind)
+    if templates is None:
+        if len(latest.by_kind) >= MAX_TEMPLATES:
+            latest.by_kind.clear()
+        templates = latest.by_kind[kind] = RuleTemplates(matched, entitlement, max_delay)
+    return templates

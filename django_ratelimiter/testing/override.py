@@ -13,7 +13,7 @@ from .. import backend, identity
 from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
-from ..limiter import events, slots
+from ..limiter import events, io, slots
 from ..rules import cache
 from ..rules.records import TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet
@@ -102,10 +102,10 @@ class override_rules(TestContextDecorator):
                 (storage, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
                 (identity, "is_known_api_key", self._api_keys.__contains__),
-                (events, "_told", events.Told()),
-                (events, "_reached", events.Told()),
-                (slots, "_sleep", in_force.clock.sleep),
-                (slots, "_asleep", in_force.clock.asleep),
+                (events, "_soft_exceeded", events.NotificationDedup()),
+                (events, "_reached", events.NotificationDedup()),
+                (io, "sleep", in_force.clock.sleep),
+                (io, "asleep", in_force.clock.asleep),
                 (slots, "_clock", lambda: in_force.clock() / 1_000_000),
             ):
                 stack.enter_context(patch.object(owner, name, stand_in))

@@ -13,7 +13,7 @@ from django.test import Client
 
 from django_ratelimiter import backend
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.limiter import slots
+from django_ratelimiter.limiter import io
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 
 from .pages import ADD_RULE, rule_form
@@ -64,7 +64,7 @@ def visitor(
     engine = TimedEngine(redis_client)
     monkeypatch.setattr(backend, "_engine", engine)
     visitor = Visitor(client, engine)
-    monkeypatch.setattr(slots, "_sleep", visitor.held.append)
+    monkeypatch.setattr(io, "sleep", visitor.held.append)
     yield visitor
     visitor.close(engine.now_us, len(visitor.open))
 

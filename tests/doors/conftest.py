@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.fallback import FallbackEngine
-from django_ratelimiter.limiter import slots
+from django_ratelimiter.limiter import io, slots
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
@@ -88,8 +88,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
     monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine(clock))
-    monkeypatch.setattr(slots, "_sleep", clock.sleep)
-    monkeypatch.setattr(slots, "_asleep", clock.asleep)
+    monkeypatch.setattr(io, "sleep", clock.sleep)
+    monkeypatch.setattr(io, "asleep", clock.asleep)
     monkeypatch.setattr(slots, "_clock", clock.seconds)
     return clock
 

@@ -329,7 +329,7 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
         raise SynchronousOnlyOperation
 
     async def together() -> None:
-        await asyncio.gather(*(io.Lookup(look, together=True).atake() for _ in range(2)))
+        await asyncio.gather(*(io.LOOP.look_up(look, together=True) for _ in range(2)))
 
     for _ in range(3):
         asyncio.run(together())

@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 
 from django_ratelimiter import decorators, limiter
 from django_ratelimiter.decorators import Ratelimited, get_usage, is_ratelimited, ratelimit
-from django_ratelimiter.limiter.charges import Extra
+from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import inline
 
@@ -260,7 +260,7 @@ def test_of_stacked_rates_a_refusal_spends_nothing_of_the_others(monkeypatch: py
     usage = get_usage(*asked(1), fn=view, key="ip", rate="1/h")
     assert usage == {"count": 2, "limit": 1, "should_limit": True, "time_left": 3_600}
     [outer] = [rule for rule in inline.registered() if rule.limits[None][0].limit.quota == 5]
-    verdict = limiter.check(*asked(1), extra=[Extra(outer, "ip:127.0.0.1")]).results[0].verdict
+    verdict = limiter.check(*asked(1), extra=[InlineRule(outer, "ip:127.0.0.1")]).results[0].verdict
     assert verdict is not None
     assert verdict.remaining == 3
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 import pytest
 from django.test import RequestFactory, override_settings
 
-from django_ratelimiter.decision import NOTHING_TO_DECIDE
 from django_ratelimiter.engine import Charge
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import templates
-from django_ratelimiter.limiter.charges import MaxDelay, Only, Question, Reach, plan, request_question, slot_question
+from django_ratelimiter.limiter.charges import (
+    LimitRequest,
+    MaxDelay,
+    Only,
+    Reach,
+    build_charges,
+    limit_request,
+    slot_request,
+)
+from django_ratelimiter.limiter.templates import RuleCharge
 from django_ratelimiter.models import RuleLimit, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.values.access import NOBODY
 
 from ..doors.conftest import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+def found(request: LimitRequest) -> list[RuleCharge]:
+    return [*build_charges(cache.current_rules(), NOBODY, request)]
+
+
 def charges(max_delay: MaxDelay = "rule", cost: int | None = None) -> list[Charge]:
     request = RequestFactory().get("/")
-    question = request_question(request, None, cost, max_delay, False, NOTHING_TO_DECIDE)
-    return [each.charge for each in plan(cache.current_rules(), question)]
+    return [each.charge for each in found(limit_request(request, None, cost, max_delay))]
 
 
 @pytest.mark.parametrize(("generation", "suffix"), [(0, ""), (7, ":7")])
@@ -46,8 +58,8 @@ def test_what_may_depend_on_the_user_waits_for_authentication(
     make_rule: MakeRule, names: list[str], waits: bool
 ) -> None:
     make_rule("all", partition_by=names, missing_partition="deny")
-    question = request_question(RequestFactory().get("/"), None, None, None, True, NOTHING_TO_DECIDE)
-    assert (plan(cache.current_rules(), question) == []) == waits
+    request = limit_request(RequestFactory().get("/"), max_delay=None, before_authentication=True)
+    assert (found(request) == []) == waits
 
 
 @pytest.mark.parametrize("count", [True, False])
@@ -67,8 +79,8 @@ def test_what_was_reserved_is_charged_for_leases_only(make_rule: MakeRule) -> No
     RuleLimit.objects.create(rule=rule, algorithm="concurrency", quota=3, window_seconds=60)
 
     def algorithms(only_leases: bool) -> set[str]:
-        question = slot_question("stripe", None, None, None, only_leases)
-        return {each.charge.limit.algorithm for each in plan(cache.current_rules(), question)}
+        request = slot_request("stripe", None, None, None, only_leases)
+        return {each.charge.limit.algorithm for each in found(request)}
 
     assert algorithms(False) == {"leaky_bucket", "concurrency"}
     assert algorithms(True) == {"concurrency"}
@@ -89,18 +101,18 @@ def all_kinds(make_rule: MakeRule) -> None:
 
 
 @pytest.mark.usefixtures("all_kinds")
-def test_what_is_remembered_is_what_would_be_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+def test_what_templates_give_is_what_would_be_made_anew() -> None:
+    made = []
     for usual in (True, True, False):
-        monkeypatch.setattr(Question, "is_usual", usual)
         for address in ("192.0.2.1", "192.0.2.2", "no address"):
             for headers in ({}, {"X-A": "1"}, {"X-A": "2"}):
                 request = RequestFactory().get("/", REMOTE_ADDR=address, headers=headers)
-                question = request_question(request, None, None, "rule", False, NOTHING_TO_DECIDE)
-                found.append([*plan(cache.current_rules(), question)])
-    first, again, anew = found[:9], found[9:18], found[18:]
+                asked = limit_request(request)
+                asked.is_usual = usual
+                made.append(found(asked))
+    first, again, anew = made[:9], made[9:18], made[18:]
     assert first == again == anew
-    assert len({each.charge.key for planned in anew for each in planned}) > 30
+    assert len({each.charge.key for several in anew for each in several}) > 30
 
 
 def test_what_one_request_wishes_is_not_remembered_for_the_next(make_rule: MakeRule) -> None:
@@ -128,14 +140,13 @@ def test_an_edited_limit_is_charged_at_once(make_rule: MakeRule) -> None:
 
 
 def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_SHEETS", 2)
+    monkeypatch.setattr(templates, "MAX_TEMPLATES", 2)
     for name in ("a", "b", "c", "d"):
         make_rule(name, path=f"/{name}/", path_kind="exact")
-    rules = cache.current_rules()
     for name in ("a", "b", "c", "d", "a"):
-        question = request_question(RequestFactory().get(f"/{name}/"), None, None, "rule", False, NOTHING_TO_DECIDE)
-        assert [each.rule.slug for each in plan(rules, question)] == [name]
-        assert len(templates._latest.sheets) <= 2
+        request = limit_request(RequestFactory().get(f"/{name}/"))
+        assert [each.rule.slug for each in found(request)] == [name]
+        assert len(templates._latest.by_kind) <= 2
 
 
 @pytest.mark.parametrize(
@@ -154,5 +165,4 @@ def test_which_rules_a_question_is_about(make_rule: MakeRule, scope: str | None,
     make_rule("mail", scope="mail")
     make_rule("off", mode="off")
     request = RequestFactory().get("/")
-    question = request_question(request, scope, None, "rule", False, NOTHING_TO_DECIDE, reach=reach)
-    assert [each.rule.slug for each in plan(cache.current_rules(), question)] == met
+    assert [each.rule.slug for each in found(limit_request(request, scope, reach=reach))] == met

@@ -187,12 +187,14 @@ class TestSoftQuotas:
         assert sent == []
 
     def test_what_has_been_told_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(events, "MOST_TOLD", 3)
-        told = events.Told()
+        monkeypatch.setattr(events, "MAX_NOTIFIED", 3)
+        told = events.NotificationDedup()
         limit = Limit(9, 60)
 
         def news(key: str, seconds: int = 0) -> bool:
-            return told.is_news(Verdict(True, 1, 0.0, 1.0, 0.0, True, seconds * 1_000_000, Charge(key, limit)))
+            return told.is_first_in_window(
+                Verdict(True, 1, 0.0, 1.0, 0.0, True, seconds * 1_000_000, Charge(key, limit))
+            )
 
         assert [news(key) for key in "abab"] == [True, True, False, False]
         assert news("a", 60)

@@ -16,7 +16,7 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter.charges import Extra
+from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
 
 from ..doors.conftest import Clock, MakeRule
@@ -24,7 +24,7 @@ from ..doors.conftest import Clock, MakeRule
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def coded(slug: str = "coded", quota: int = 2, value: str | None = "id:7", **fields: Any) -> Extra:
+def coded(slug: str = "coded", quota: int = 2, value: str | None = "id:7", **fields: Any) -> InlineRule:
     """A rule of `quota` a day, with a value to split it by."""
     limits = {None: (LimitRecord(Limit(quota, 86_400, "token_bucket")),)}
     given: dict[str, Any] = {
@@ -32,7 +32,7 @@ def coded(slug: str = "coded", quota: int = 2, value: str | None = "id:7", **fie
         "view_name": "", "scope": "", "partition_by": ("id",), "missing_partition": "skip", "failure_policy": "local",
         "cost": 1, "priority": 100, "message": "", "count_refusals": False, "limits": limits,
     }  # fmt: skip
-    return Extra(RuleRecord(**given | fields), value)
+    return InlineRule(RuleRecord(**given | fields), value)
 
 
 def ask(address: str = "203.0.113.1") -> HttpRequest:

@@ -17,7 +17,7 @@ from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.exceptions import LimitExceeded
-from django_ratelimiter.limiter import slots
+from django_ratelimiter.limiter import io
 from django_ratelimiter.models import RuleLimit, Tier
 
 from ..doors.conftest import Clock, MakeRule, Remote
@@ -275,8 +275,8 @@ def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, m
     with limiter.slot("stripe"):
         pass
     with monkeypatch.context() as patched:
-        patched.setattr(slots, "_sleep", interrupt)
-        patched.setattr(slots, "_asleep", cancel)
+        patched.setattr(io, "sleep", interrupt)
+        patched.setattr(io, "asleep", cancel)
         with pytest.raises(KeyboardInterrupt), limiter.slot("stripe"):
             raise AssertionError
         with pytest.raises(asyncio.CancelledError):

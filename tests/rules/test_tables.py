@@ -23,7 +23,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import Version
-from django_ratelimiter.limiter.charges import Extra
+from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache, inline, tiers
 from django_ratelimiter.rules.stored import access_cache, storage, tables
@@ -65,8 +65,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def extra(quota: int = 2) -> Extra:
-    return Extra(inline.rule_of("code:coded", quota, 86_400, "id", algorithm="token_bucket"), "id:1")
+def extra(quota: int = 2) -> InlineRule:
+    return InlineRule(inline.rule_of("code:coded", quota, 86_400, "id", algorithm="token_bucket"), "id:1")
 
 
 def ask() -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from ...exceptions import EngineUnavailable
 from ..adapters import as_async
 from ..base import Charge, Verdict, Version
+from ..templates import FilledCharges
 from .counter import LocalVerdict
 from .counters import LocalCounters
 from .sync import SyncRequest, is_local
@@ -26,11 +27,18 @@ class _LocalFirst:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
+    def _passes_on(self, charges: FilledCharges) -> bool:
+        """Whether only the engine can decide these charges, and there is nothing to tell it."""
+        counters = self.counters
+        return charges.template.is_exact and not counters.denials.seconds and not counters.has_pending
+
     def _is_exact(self, charges: Sequence[Charge], receipts: Sequence[Verdict]) -> bool:
         """Whether the local counters have nothing to say or to learn."""
-        for charge in charges:
-            if charge.sync_interval is not None:
+        if type(charges) is FilledCharges:
+            if not charges.template.is_exact:
                 return False
+        elif any(charge.sync_interval is not None for charge in charges):
+            return False
         for receipt in receipts:
             if type(receipt) is LocalVerdict:
                 return False
@@ -62,16 +70,20 @@ class LocalFirstEngine(_LocalFirst):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        charges = charges if type(charges) is tuple else list(charges)  # a tuple comes again, and is known by itself
+        if type(charges) is FilledCharges:
+            if self._passes_on(charges) and now_us is None and not refund_if_denied:
+                return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+        elif type(charges) is not tuple:  # which come again, and are known
+            charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         exact = self._is_exact(charges, receipts)
         if exact and not counters.denials.seconds:
             return self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        verdicts: list[Verdict] | None = counters.decide_locally(charges, version, receipts)
+        verdicts: Sequence[Verdict] | None = counters.decide_locally(charges, version, receipts)
         if verdicts is not None:
             return verdicts
         if not exact:
@@ -134,16 +146,20 @@ class AsyncLocalFirstEngine(_LocalFirst):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        charges = charges if type(charges) is tuple else list(charges)  # a tuple comes again, and is known by itself
+        if type(charges) is FilledCharges:
+            if self._passes_on(charges) and now_us is None and not refund_if_denied:
+                return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+        elif type(charges) is not tuple:  # which come again, and are known
+            charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         exact = self._is_exact(charges, receipts)
         if exact and not counters.denials.seconds:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        verdicts: list[Verdict] | None = counters.decide_locally(charges, version, receipts)
+        verdicts: Sequence[Verdict] | None = counters.decide_locally(charges, version, receipts)
         if verdicts is not None:
             return verdicts
         if not exact:

@@ -16,6 +16,7 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..shielding import shielded
+from ..templates import FilledCharges, FilledVerdicts
 from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
 from .cluster.sharding import SHARDS, Calls, ShardCall, ShardCoordinator, names_by_shard
 from .connections.async_transport import AsyncTransport
@@ -73,13 +74,19 @@ class AsyncRedisEngine(CallEncoder):
         now_us: int | None = None,
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
-        charges = charges if type(charges) is tuple else list(charges)
+        if type(charges) is FilledCharges:
+            if not (refund_if_denied or refused or counts) and now_us is None:
+                call = self.encode_filled(charges, version)
+                if call is not None:
+                    return await self._check_filled(charges, version, call)
+        elif type(charges) is not tuple:
+            charges = list(charges)
         receipts = receipts_of(refund_if_denied)
         if self._cluster:
             calls = self._coordinator.check(charges, receipts, version, now_us, refused, counts)
@@ -159,6 +166,22 @@ class AsyncRedisEngine(CallEncoder):
                 raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
             deadline_at = deadline_at or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
+
+    async def _check_filled(
+        self, charges: FilledCharges, version: int | Version | None, call: bytes
+    ) -> Sequence[Verdict]:
+        """Check charges whose call has been packed, on one server."""
+        began = monotonic()
+        reply: list[int] = await self._transport.call(call)
+        try:
+            if reply[0] >= 0:
+                return FilledVerdicts(charges, reply)
+            self.decode_retry(reply, None)
+        except NOT_A_REPLY as error:
+            self._transport.drop_idle()
+            raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
+        deadline_at = self._deadline and began + self._deadline
+        return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
 
     def _drop_idle(self, shard: int) -> None:
         if self._cluster:

@@ -21,6 +21,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
+from ..templates import FilledCharges, FilledVerdicts
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
@@ -101,13 +102,19 @@ class RedisEngine(CallEncoder):
         now_us: int | None = None,
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
         refused: the call is refused already: it is dealt with as if one more charge had refused it.
         counts: usage that this process has held; it is added once, however often it comes under the same id.
         """
-        charges = charges if type(charges) is tuple else list(charges)
+        if type(charges) is FilledCharges:
+            if not (refund_if_denied or refused or counts) and now_us is None:
+                call = self.encode_filled(charges, version)
+                if call is not None:
+                    return self._check_filled(charges, version, call)
+        elif type(charges) is not tuple:
+            charges = list(charges)
         receipts = receipts_of(refund_if_denied)
         if self._cluster:
             return self._go(self._coordinator.check(charges, receipts, version, now_us, refused, counts), together=True)
@@ -235,6 +242,20 @@ class RedisEngine(CallEncoder):
                 raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
             deadline_at = deadline_at or (self._deadline and began + self._deadline)
         raise EngineUnavailable(OUT_OF_TIME)
+
+    def _check_filled(self, charges: FilledCharges, version: int | Version | None, call: bytes) -> Sequence[Verdict]:
+        """Check charges whose call has been packed, on one server."""
+        began = monotonic()
+        reply: list[int] = self._transport.call(call)
+        try:
+            if reply[0] >= 0:
+                return FilledVerdicts(charges, reply)
+            self.decode_retry(reply, None)
+        except NOT_A_REPLY as error:
+            self._transport.drop_idle()
+            raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
+        deadline_at = self._deadline and began + self._deadline
+        return self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
 
     def _drop_idle(self, shard: int) -> None:
         if self._cluster:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import compress
-from operator import attrgetter
 from typing import Final
 from zlib import crc32
 
@@ -15,6 +13,8 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US, PartitionNote, PartitionTracker
+from ..templates import CounterStates, FilledCharges, verdicts_from
+from .formats import CallFormats
 from .packing import (
     COST_ONE,
     EMPTY,
@@ -37,7 +37,7 @@ OUT_OF_TIME: Final = f"The time of Redis left its minute or calendar windows {AT
 EARLIEST_US: Final = 10**15
 _NO_CLOCK: Final = "The server's scripts know no time. Set RATELIMITER['CLOCK'] = \"client\"."
 
-_GATES: Final = attrgetter("gating")
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
 class ScriptMode(IntEnum):
@@ -85,6 +85,7 @@ class CallEncoder:
         self._cached_calls: dict[
             int, tuple[Sequence[Charge], int | Version | None, int, bytes]
         ] = {}  # by `id` of charges
+        self._formats = CallFormats()
         self._partition_tracker = PartitionTracker(at_once=shards > 1)
         self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
@@ -195,6 +196,21 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, None if field is EMPTY else times[0] // MINUTE_US)
 
+    def encode_filled(self, charges: FilledCharges, version: int | Version | None) -> bytes | None:
+        """Return the call that checks filled charges and nothing else; `None` where it is to be packed from charges."""
+        if self.shards != 1 or self.clock != "server" or not charges.template.is_fixed:
+            return None
+        at_us = time.time_ns() // 1_000 + self._clock_ahead
+        weight = self._partition_tracker.weight_of(charges, at_us)
+        if weight is None:
+            return None
+        minute = at_us // MINUTE_US
+
+        def encode(filled: Sequence[Charge], notes: Sequence[PartitionNote]) -> bytes:
+            return self._encode(ScriptMode.CHECK, filled, (), version, None, (at_us,), 0, None, notes)
+
+        return self._formats.fill(charges, version, minute, weight, encode)
+
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
 
@@ -269,34 +285,15 @@ def deletion(names: Sequence[bytes]) -> bytes:
 
 
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
-    """The reply of check.lua as verdicts, in the order of the charges. refused: asked in Mode.REFUSED."""
-    at, waits = reply[0], reply[2::4]
-    denied = refused or (any(waits) and any(wait > 0 or wait == -1 for wait in compress(waits, map(_GATES, charges))))
-    verdicts = []
-    for charge, remaining, wait, reset, lead in zip(charges, reply[1::4], waits, reply[3::4], reply[4::4], strict=True):
-        limit, cost, delay = charge.limit, charge.cost, 0.0
-        allowed = wait == 0
-        if wait < -1:
-            allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
-        spends = allowed and not denied
-        soft = spends and (remaining if spending else remaining - cost) < limit.terms.soft_floor
-        if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
-            remaining = 0
-        verdicts.append(
-            Verdict(
-                allowed,
-                remaining,
-                None if wait < 0 else wait / 1_000_000,
-                reset / 1_000_000,
-                delay,
-                soft,
-                at,
-                charge,
-                cost if spends and spending else 0,
-                at + lead,
-            )
-        )
-    return verdicts
+    """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
+    states = states_of(reply)
+    denied = refused or states.is_denied([charge.gating for charge in charges])
+    return verdicts_from(charges, states, denied=denied, spending=spending)
+
+
+def states_of(reply: list[int]) -> CounterStates:
+    """Return what a reply of check.lua says of the counters."""
+    return _new(CounterStates, (reply[0], reply[1::4], reply[2::4], reply[3::4], reply[4::4]))
 
 
 def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -1,0 +1,78 @@
+"""The bytes of a template's call with holes where the partitions stand: packed once for all callers of a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from ..base import Charge, Version
+from ..partition_stats import PartitionNote
+from ..templates import CallTemplate, FilledCharges
+
+#: Stands for a partition while the rest is packed; as long as digests are, and like none.
+_HOLE: Final = "\x00hole of a partition\x00\x01"
+
+#: So many formats are kept; beyond that all are made anew.
+MAX_FORMATS: Final = 2_000
+
+#: Packs a call of these charges and notes.
+Encode = Callable[[Sequence[Charge], Sequence[PartitionNote]], bytes]
+
+
+class CallFormat(NamedTuple):
+    """A call with holes. minute, version: what it is for. size: of the call. noted: the charges that it tells of."""
+
+    minute: int
+    version: int | Version | None
+    text: bytes
+    size: int
+    noted: tuple[int, ...]
+
+
+class CallFormats:
+    """The formats of the calls that an engine has sent, by template and weight."""
+
+    def __init__(self) -> None:
+        self._formats: dict[tuple[CallTemplate, int], CallFormat] = {}
+
+    def fill(
+        self, charges: FilledCharges, version: int | Version | None, minute: int, weight: int, encode: Encode
+    ) -> bytes | None:
+        """Return the call of a caller; `None` where partitions are of another length than digests.
+
+        weight: with which its partitions are weighed; 0 = they are not. encode: packs what was not packed yet.
+        """
+        kind = charges.template, weight
+        form = self._formats.get(kind)
+        if form is None or form[0] != minute or form[1] is not version:
+            form = self._keep(kind, version, minute, encode)
+        _, _, text, size, noted = form
+        partitions = tuple(map(str.encode, charges.partitions))
+        call = text % ((*partitions, *[partitions[place] for place in noted]) if noted else partitions)
+        return call if len(call) == size else None
+
+    def _keep(
+        self, kind: tuple[CallTemplate, int], version: int | Version | None, minute: int, encode: Encode
+    ) -> CallFormat:
+        template, weight = kind
+        charges = [each.fill(_HOLE) for each in template.templates]
+        notes, noted = _notes_of(charges, weight) if weight else ([], [])
+        call = encode(charges, notes)
+        text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
+        if len(self._formats) >= MAX_FORMATS:
+            self._formats.clear()
+        form = self._formats[kind] = CallFormat(minute, version, text, len(call), tuple(noted))
+        return form
+
+
+def _notes_of(charges: Sequence[Charge], weight: int) -> tuple[list[PartitionNote], list[int]]:
+    """Return the notes of partitions that are not new, and which charge each is first about."""
+    notes, noted = [], []
+    for label, group in groupby(range(len(charges)), lambda place: charges[place].usage):
+        places = list(group)
+        if label is not None:
+            numbers = [place + 1 for place in places]
+            notes.append(PartitionNote(bytearray((0, weight, *numbers)), label, _HOLE, ()))
+            noted.append(places[0])
+    return notes, noted

@@ -1,0 +1,171 @@
+"""Calls made ready: what all callers who meet the same limits have in common is made once, a request fills in who asks.
+
+An engine may know filled charges and make short work of them; to every other they are a sequence of charges, and the
+verdicts are a sequence of verdicts. Neither are made before somebody looks at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import NamedTuple, overload
+
+from .base import Charge, Verdict
+
+_new = tuple.__new__  # what a named tuple calls in the end
+
+
+class ChargeTemplate(NamedTuple):
+    """A charge without its partition, which stands between two parts of its key.
+
+    charge: all but its key and its partition. is_split: whether callers have counters of their own there.
+    """
+
+    before: str
+    after: str
+    charge: Charge
+    is_split: bool = True
+
+    def fill(self, partition: str) -> Charge:
+        """Return the charge of this partition."""
+        before, after, charge, _ = self
+        return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], partition, *charge[8:]))
+
+
+class CallTemplate:
+    """The charges of a call without their partitions. Compared by identity, as a key of a cache on the path should be.
+
+    gates: which of the charges may refuse the call. is_fixed: their limits' terms are the same in each call. is_exact:
+    none of them may be decided by what a process has counted itself. unsplit: the labels of those whose counters all
+    callers share.
+    """
+
+    __slots__ = ("gates", "is_exact", "is_fixed", "templates", "unsplit")
+
+    def __init__(self, templates: Sequence[ChargeTemplate]) -> None:
+        self.templates = tuple(templates)
+        self.gates = tuple([each.charge.gating for each in self.templates])
+        self.is_fixed = all(each.charge.limit.is_fixed for each in self.templates)
+        self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
+        self.is_exact = all(each.charge.sync_interval is None for each in self.templates)
+
+
+class FilledCharges(Sequence[Charge]):
+    """The charges of a template for one caller. partitions: one for each charge."""
+
+    __slots__ = ("_charges", "partitions", "template")
+
+    def __init__(self, template: CallTemplate, partitions: tuple[str, ...]) -> None:
+        self.template, self.partitions = template, partitions
+        self._charges: list[Charge] | None = None
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __iter__(self) -> Iterator[Charge]:
+        return iter(self._charges or self._fill())
+
+    @overload
+    def __getitem__(self, place: int) -> Charge: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Charge]: ...
+    def __getitem__(self, place: int | slice) -> Charge | list[Charge]:
+        return (self._charges or self._fill())[place]
+
+    def _fill(self) -> list[Charge]:
+        self._charges = list(map(ChargeTemplate.fill, self.template.templates, self.partitions))
+        return self._charges
+
+
+class CounterStates(NamedTuple):
+    """What an engine found in one call, in microseconds and units, one entry for each charge.
+
+    waits: 0 = it passes, -1 = it never does, below -1 = it passes and is held for what that is below -1, above 0 = it
+    passes after that. leads: of the counters' clocks before the engine's, which is at_us.
+    """
+
+    at_us: int
+    remaining: Sequence[int]
+    waits: Sequence[int]
+    resets: Sequence[int]
+    leads: Sequence[int]
+
+    def is_denied(self, gates: Sequence[bool]) -> bool:
+        """Return whether a charge that may refuse the call does not pass."""
+        if any(self.waits):
+            for wait in compress(self.waits, gates):
+                if wait > 0 or wait == -1:
+                    return True
+        return False
+
+
+class FilledVerdicts(Sequence[Verdict]):
+    """The engine's answer to filled charges. is_denied: nothing was spent. is_made: somebody has seen the verdicts.
+
+    reply: the engine's time, then for each charge what `CounterStates` has of it.
+    """
+
+    __slots__ = ("_verdicts", "charges", "is_denied", "is_made", "states")
+
+    def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
+        waits = reply[2::4]
+        states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
+        self.charges, self.states = charges, states
+        self.is_denied = any(waits) and states.is_denied(charges.template.gates)
+        self._verdicts: list[Verdict] | None = None
+        self.is_made = False
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until all charges that may refuse the call would pass, 0 = now; `None` = never."""
+        waits = list(compress(self.states.waits, self.charges.template.gates)) if self.is_denied else []
+        return None if -1 in waits else max(waits, default=0) / 1_000_000
+
+    def __len__(self) -> int:
+        return len(self.charges.partitions)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._verdicts or self._make())
+
+    @overload
+    def __getitem__(self, place: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Verdict]: ...
+    def __getitem__(self, place: int | slice) -> Verdict | list[Verdict]:
+        return (self._verdicts or self._make())[place]
+
+    def _make(self) -> list[Verdict]:
+        self._verdicts = verdicts_from(self.charges, self.states, denied=self.is_denied)
+        self.is_made = True
+        return self._verdicts
+
+
+def verdicts_from(
+    charges: Sequence[Charge], states: CounterStates, *, denied: bool, spending: bool = True
+) -> list[Verdict]:
+    """Return the verdicts, in the order of the charges. spending: the call was no peek."""
+    at, verdicts = states.at_us, []
+    for charge, remaining, wait, reset, lead in zip(charges, *states[1:], strict=True):
+        limit, cost, delay = charge.limit, charge.cost, 0.0
+        allowed = wait == 0
+        if wait < -1:
+            allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
+        spends = allowed and not denied
+        soft = spends and (remaining if spending else remaining - cost) < limit.terms.soft_floor
+        if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
+            remaining = 0
+        verdicts.append(
+            Verdict(
+                allowed,
+                remaining,
+                None if wait < 0 else wait / 1_000_000,
+                reset / 1_000_000,
+                delay,
+                soft,
+                at,
+                charge,
+                cost if spends and spending else 0,
+                at + lead,
+            )
+        )
+    return verdicts

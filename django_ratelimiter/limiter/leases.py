@@ -1,0 +1,51 @@
+"""Leases that end with the request that holds them, whatever becomes of its response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from .io import IO, LOOP, THREAD, run_sync
+
+#: Ends some leases.
+Release = Callable[[IO], Coroutine[Any, Any, None]]
+
+_LEASES: Final = "_ratelimit_leases"
+
+
+def on_request_closed(request: HttpRequest, release: Release) -> None:
+    """Have `release` called once when the response to this request has been sent or given up.
+
+    Django closes the request with the final response, also where a middleware has put another in its place.
+    """
+    leases: list[Release] | None = request.__dict__.get(_LEASES)
+    if leases is None:
+        leases = request.__dict__[_LEASES] = []
+        close = request.close
+
+        def close_and_release() -> None:
+            try:
+                close()
+            finally:
+                release_leases(request)
+
+        request.close = close_and_release  # type: ignore[method-assign]
+    leases.append(release)
+
+
+def release_leases(request: HttpRequest) -> None:
+    """End the leases that the request holds."""
+    run_sync(_release(THREAD, request))
+
+
+async def arelease_leases(request: HttpRequest) -> None:
+    """End them from an event loop, even if our task is cancelled."""
+    await LOOP.finish(_release(LOOP, request))
+
+
+async def _release(io: IO, request: HttpRequest) -> None:
+    leases: list[Release] = request.__dict__.get(_LEASES, [])
+    while leases:
+        await leases.pop()(io)

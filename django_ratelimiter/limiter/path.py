@@ -1,0 +1,137 @@
+"""The path of a request: who asks, which rules it meets, what the engine says, and the decision. Read it downwards.
+
+Every door comes here by way of `limiter.check` or `limiter.acheck`, which differ in their `io` alone. A request is
+decided in one call to the engine, or in two where a REST framework view knows its user only after authentication; the
+second call then gives back what the first spent if it is refused. What this process knows is not waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Final
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from ..conf import settings
+from ..decision import NOTHING_TO_DECIDE, Decision, merge
+from ..decision import decide as decision_from
+from ..engine.base import Verdict
+from ..engine.templates import FilledVerdicts
+from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
+from ..identity import UserNotLoaded
+from ..rules import cache
+from ..rules.ruleset import RuleSet
+from . import events, fallback, leases, observer, refunds
+from .charges import LimitRequest, build_charges
+from .io import IO
+from .templates import NO_CHARGES, RuleCharges
+
+#: A request whose rules are replaced this often while it is decided is decided by the failure policies.
+ATTEMPTS: Final = 5
+
+
+async def decide(io: IO, request: LimitRequest) -> Decision:
+    """Return the decision on a request, by all rules that it meets and has met; keep it at `request.ratelimit`."""
+    http, earlier = request.http, request.earlier
+    assert http is not None  # which only a slot lacks
+    if not earlier.allowed or not settings.ENABLED:
+        return earlier
+    decision = replace(earlier, delay=0.0) if earlier.delay else earlier
+    try:
+        latest = await decide_latest(io, request)
+    except AccessDenied as denied:
+        latest, decision = None, replace(decision, allowed=False, access=denied.record)
+        await refunds.refund_results(io, decision.results)
+    if latest is None:
+        http.ratelimit = decision  # type: ignore[attr-defined]
+        return decision
+    decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
+    http.ratelimit = decision  # type: ignore[attr-defined]
+    if (latest.answer is None or not latest.answer.is_plain) and latest.leases:
+        leases.on_request_closed(http, partial(refunds.release, decision=latest))
+    if events.has_events(latest):
+        await events.send_events(io, http, latest, decision)
+    return decision
+
+
+async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
+    """Return the decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
+    began = perf_counter()
+    receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
+    now_us = request.now_us if request.inline else None
+    try:
+        for _ in range(ATTEMPTS):
+            try:
+                rules = cache.current_rules()
+                charges = build_charges(rules, cache.access_list(), request)
+            except SynchronousOnlyOperation:
+                rules = await io.look_up(cache.current_rules, together=True)
+                charges = await charges_for(io, rules, request)
+            except AccessDenied:
+                await _confirm(io, rules)
+                raise
+            if charges is NO_CHARGES and not cache.is_version_check_due(rules):
+                return None
+            try:
+                verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
+            except StaleRules as stale:
+                await io.look_up(cache.reload, stale, rules, together=True)
+            else:
+                if type(verdicts) is FilledVerdicts or not verdicts or type(verdicts[0]) is Verdict:
+                    cache.mark_confirmed(rules)  # else this process has answered by itself
+                latest: Decision | None = charges.decision(verdicts, rules.version)
+                break
+        else:
+            raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
+    except (EngineUnavailable, RulesUnavailable) as error:
+        latest = await fallback.decide_by_policy(io, request, charges_for, error)
+    if observer.current is not None and latest is not None:
+        observer.tell(latest, perf_counter() - began)
+    return latest
+
+
+async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleCharges:
+    """Return what is charged, as `build_charges` does, however long it takes to know who asks."""
+    try:
+        entries = await io.look_up(cache.access_list, together=True)
+        try:
+            return build_charges(rules, entries, request)
+        except UserNotLoaded:
+            assert request.identity is not None
+            await io.read_user(request.identity)
+        except SynchronousOnlyOperation:
+            pass
+        return await io.look_up(build_charges, rules, entries, request)
+    except AccessDenied:
+        await _confirm(io, rules)
+        raise
+
+
+async def _confirm(io: IO, rules: RuleSet) -> None:
+    """Ask whether the rules are in force. Who is denied might be so by rules that are no longer.
+
+    For a process whose every caller is denied would never ask, and not hear that enforcement was stopped.
+    """
+    if cache.is_version_check_due(rules):
+        await io.check((), rules.compared_as)
+        cache.mark_confirmed(rules)
+
+
+async def peek_decision(io: IO, request: LimitRequest) -> Decision:
+    """Return what a request would be told now; without the engine, what its rules' failure policies say."""
+    if not settings.ENABLED:
+        return NOTHING_TO_DECIDE
+    rules = await io.look_up(cache.current_rules, together=True)
+    try:
+        charges = await charges_for(io, rules, request)
+    except AccessDenied as denied:
+        return replace(NOTHING_TO_DECIDE, allowed=False, access=denied.record)
+    if charges is NO_CHARGES:
+        return replace(NOTHING_TO_DECIDE, version=rules.version)
+    try:
+        verdicts = await io.peek(charges.charges, request.now_us)
+    except EngineUnavailable:
+        return decision_from([each.result(None) for each in charges], rules.version, degraded=True)
+    return charges.decision(verdicts, rules.version)
