@@ -115,13 +115,12 @@ ORDINARY = {
     *("handshake", "immediate", "inline", "io", "item", "lazy", "loop", "memory", "microsecond", "node"),
     *("note", "notification", "number", "part", "per", "pipeline", "pool", "protocol", "redirection", "redis"),
     *("reply", "request", "script", "sentinel", "server", "state", "thread", "timeout", "tls", "topology"),
-    *("tracker",),
+    *("answer", "decide", "dedup", "filled", "format", "template", "tracker"),
 }
 
 #: Classes whose names have other words. This list only gets shorter.
 OTHERS: set[str] = {
-    *("Asking", "Asks", "Extra", "Lookup", "Only", "Plan", "Planned", "Planning", "Question", "Sheet"),
-    *("Spending", "Stencil", "Telling", "Terms", "Told", "WrongServer", "_DryEngine", "_Latest"),
+    *("Only", "Terms", "WrongServer", "_DryEngine"),
 }
 
 

@@ -14,12 +14,13 @@ from django.utils import timezone
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE
 from ..engine.base import NEVER, Verdict
+from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
 from ..headers import Quota, name_of, quota_of
 from ..identity import Identity, digest, identify, partition
 from ..limiter.charges import access_entry_for, limit_request
-from ..limiter.io import THREAD, run_sync
+from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..models import TopPartition, UsageSample
 from ..rules import cache

@@ -1,9 +1,10 @@
-"""Run a coroutine that never suspends, so that threads and event loops share one way of doing a thing."""
+"""Coroutines that never suspend, which threads and event loops share; and work that outlives its task."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -17,3 +18,14 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("A coroutine for threads has suspended.")
+
+
+async def shielded(work: Coroutine[Any, Any, object]) -> None:
+    """Await it, and let it go on to its end even if our task is cancelled."""
+    task = asyncio.ensure_future(work)
+    _unfinished.add(task)  # the event loop itself would not keep it alive
+    task.add_done_callback(_unfinished.discard)
+    await asyncio.shield(task)
+
+
+_unfinished: Final[set[asyncio.Future[object]]] = set()

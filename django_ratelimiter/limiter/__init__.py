@@ -7,8 +7,9 @@ from typing import Any
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
+from ..engine.coroutines import run_sync
 from .charges import InlineRule, limit_request, slot_request
-from .io import IO, LOOP, THREAD, run_sync
+from .io import IO, LOOP, THREAD
 from .metered import MeteredCost
 from .path import decide, decide_latest, peek_decision
 from .refunds import arefund, mark_failed, refund

@@ -17,7 +17,7 @@ from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases
-from ..engine.shielding import shielded
+from ..engine.coroutines import shielded
 from ..identity import Identity
 
 T = TypeVar("T")
@@ -162,16 +162,6 @@ class LoopIO:
 
 THREAD: Final = ThreadIO()
 LOOP: Final = LoopIO()
-
-
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine over `THREAD` returns, or raise what it raises."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("A path over ThreadIO waited for an event loop.")
 
 
 async def _engine() -> Any:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from .io import IO, LOOP, THREAD, run_sync
+from ..engine.coroutines import run_sync
+from .io import IO, LOOP, THREAD
 
 #: Ends some leases.
 Release = Callable[[IO], Coroutine[Any, Any, None]]

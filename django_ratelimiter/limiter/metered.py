@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge
+from ..engine.coroutines import run_sync
 from ..exceptions import LimitExceeded
 from . import fallback
-from .io import IO, LOOP, THREAD, run_sync
+from .io import IO, LOOP, THREAD
 from .refunds import refund_results
 from .templates import MaxDelay
 
 logger = logging.getLogger("django_ratelimiter")
 
 
-class Decide(Protocol):
-    """Decides once, for so many units."""
-
-    def __call__(self, io: IO, cost: int, max_delay: MaxDelay) -> Awaitable[Decision]: ...
+#: Decides once, for so many units.
+Decide = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 
 
 class MeteredCost:

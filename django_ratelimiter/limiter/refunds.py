@@ -13,8 +13,9 @@ from django.http.response import HttpResponseBase
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Verdict, leases
+from ..engine.coroutines import run_sync
 from . import fallback
-from .io import IO, LOOP, THREAD, run_sync
+from .io import IO, LOOP, THREAD
 
 logger = logging.getLogger("django_ratelimiter")
 

@@ -7,8 +7,9 @@ from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from ..decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
+from ..engine.coroutines import run_sync
 from ..exceptions import LimitExceeded
-from .io import IO, LOOP, THREAD, run_sync
+from .io import IO, LOOP, THREAD
 from .refunds import release
 
 #: A lease may be released long before it expires, so who waits for one asks again after so many seconds at most.

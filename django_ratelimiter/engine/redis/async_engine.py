@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
-from ..shielding import shielded
+from ..coroutines import shielded
 from ..templates import FilledCharges, FilledVerdicts
 from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
 from .cluster.sharding import SHARDS, Calls, ShardCall, ShardCoordinator, names_by_shard
