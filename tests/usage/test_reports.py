@@ -206,8 +206,8 @@ class TestChart:
 
     def test_bars_in_words(self) -> None:
         drawn = chart.draw(self.points(Figures(1), Figures(1200, 34, 5)))
-        assert drawn.bars[1].told == "21 Nov, 14:06\u201314:07: 1,200 admitted, 34 refused, 5 would be refused"
-        assert drawn.busiest == drawn.bars[1].told
+        assert drawn.bars[1].label == "21 Nov, 14:06\u201314:07: 1,200 admitted, 34 refused, 5 would be refused"
+        assert drawn.busiest == drawn.bars[1].label
 
     def test_a_day_in_words(self) -> None:
         midnight = START.replace(hour=0, minute=0)
