@@ -14,7 +14,7 @@ from django.db.models import Model, QuerySet
 LOCK_SECONDS: Final = 20
 
 Row = TypeVar("Row", bound=Model)
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Sequence[str]) -> None:
@@ -100,15 +100,15 @@ def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:
     return rows.select_for_update() if connection.vendor == "mysql" and _reads_a_snapshot(connection) else rows
 
 
-def read_committed(database: str, read: Callable[[], Found]) -> Found:
+def read_committed(database: str, read: Callable[[], T]) -> T:
     """Return what `read` finds in the database now, even in a transaction that reads a snapshot."""
     return read_beside(database, read) if _reads_a_snapshot(connections[database]) else read()
 
 
-def read_beside(database: str, read: Callable[[], Found]) -> Found:
+def read_beside(database: str, read: Callable[[], T]) -> T:
     """Return what `read` finds over a connection of its own, in another thread: only what is committed."""
 
-    def read_and_leave() -> Found:
+    def read_and_leave() -> T:
         try:
             return read()
         finally:

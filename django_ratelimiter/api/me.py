@@ -130,15 +130,15 @@ def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
     start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
-    known: dict[tuple[date, str], Day] = {}
-    for day in (*_heaviest(digests, start, zone), *_sampled(digests, start, zone)):
-        other = known.setdefault((day.date, day.rule), day)
+    days_by_rule: dict[tuple[date, str], Day] = {}
+    for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
+        other = days_by_rule.setdefault((day.date, day.rule), day)
         if day.requests > other.requests:
-            known[day.date, day.rule] = day
-    return first, today, sorted(known.values(), key=lambda day: (day.date, day.rule))
+            days_by_rule[day.date, day.rule] = day
+    return first, today, sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
 
 
-def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
     rows = TopPartition.objects.filter(
         granularity=TopPartition.Granularity.DAY, start__gte=start,
         rule_slug__in=list(digests), partition__in=set(digests.values()),
@@ -149,7 +149,7 @@ def _heaviest(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iter
             yield Day(on, row.rule_slug, row.allowed + row.denied, row.allowed, row.denied, "heaviest")
 
 
-def _sampled(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
     # Days are told apart by their starts: MySQL and MariaDB know no time zones unless an operator has loaded them.
     starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
     latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]

@@ -70,8 +70,8 @@ class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
         return limits_in_words(rule)
 
     def get_tiers(self, rule: RuleRecord) -> list[dict[str, Any]]:
-        told = [{"tier": tier, "unlimited": not some, "limits": some} for tier, some in rule.limits.items()]
-        return list(RateLimitTierLimitsSerializer(told, many=True).data)
+        rows = [{"tier": tier, "unlimited": not some, "limits": some} for tier, some in rule.limits.items()]
+        return list(RateLimitTierLimitsSerializer(rows, many=True).data)
 
 
 class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):

@@ -16,7 +16,7 @@ from ..rules.stored import storage, tables
 
 TAG: Final = "django_ratelimiter"
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 def are_invalid(*entries: str) -> bool:
@@ -40,24 +40,24 @@ def rules_in_force() -> Iterable[RuleRecord]:
     return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
 
 
-def from_database(read: Callable[[], Found]) -> Found | None:
+def from_database(read: Callable[[], T]) -> T | None:
     """Return the result of `read`; `None` where there is no database, or it lacks our tables."""
-    return _asked(lambda: read() if _has_tables() else None)
+    return _query(lambda: read() if _has_tables() else None)
 
 
 def tables_are_missing() -> bool:
     """Return whether there is a database, and it lacks our tables."""
-    return _asked(_has_tables) is False
+    return _query(_has_tables) is False
 
 
 def _has_tables() -> bool:
     return all(tables.is_present(model, storage.primary()) for model in (RuleSetVersion, RuleLimit))
 
 
-def _asked(ask: Callable[[], Found]) -> Found | None:
+def _query(query: Callable[[], T]) -> T | None:
     """Return the result of the query; `None` where there is no database, or it is unavailable."""
     try:
-        return ask()
+        return query()
     except (DatabaseError, ImproperlyConfigured):
         return None
     except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database

@@ -61,8 +61,8 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
         if not is_answer(error):
             return [_unreachable(error)]
         hint = "Its user may need the permission to run INFO. Ask redis-cli for `CONFIG GET maxmemory*` instead."
-        told = f"Redis cannot be asked whether it drops keys when its memory is full: {error}"
-        return [checks.Info(told, hint=hint, id=f"{TAG}.I001")]
+        text = f"Redis cannot be asked whether it drops keys when its memory is full: {error}"
+        return [checks.Info(text, hint=hint, id=f"{TAG}.I001")]
     if not policies:
         return []
     return [

@@ -115,13 +115,13 @@ def normal_partition(text: str) -> str:
     if names == ("ip",):
         network = _network(text.removeprefix("ip:"))
         _refuse_narrow(network)
-        return f"ip:{_written(network)}"
+        return f"ip:{_network_text(network)}"
     return text
 
 
 def normal_network(text: str) -> str:
     """An address or network, such as "192.0.2.0/24", without bits beyond its prefix."""
-    return _written(_network(text))
+    return _network_text(_network(text))
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
@@ -131,16 +131,16 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValidationError(_("Not an address or network: %(error)s."), params={"error": error}) from error
 
 
-def _written(network: IPv4Network | IPv6Network) -> str:
+def _network_text(network: IPv4Network | IPv6Network) -> str:
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
 def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
     """Refuse one that is narrower than what clients are told apart by: none would ever be met."""
-    told_apart = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
-    if network.prefixlen > told_apart:
+    prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
+    if network.prefixlen > prefix:
         raise ValidationError(
             _("Clients are told apart by %(bits)s bits of their address; write %(network)s."),
             code="narrow",
-            params={"bits": told_apart, "network": network.supernet(new_prefix=told_apart)},
+            params={"bits": prefix, "network": network.supernet(new_prefix=prefix)},
         )

@@ -234,13 +234,13 @@ class TestChart:
     def test_marks_on_the_time_axis(self, period: Period, labels: list[str]) -> None:
         starts = [*buckets(*period, period.granularity, UTC), period.end]
         points = [Point(max(start, period.start), end, Figures()) for start, end in pairwise(starts)]
-        assert [mark.label for mark in chart.draw(points).marks] == labels
+        assert [mark.label for mark in chart.draw(points).ticks] == labels
 
     @pytest.mark.parametrize("days", [9, 10, 17, 61, 62, 123, 366])
     def test_marks_never_crowd(self, days: int) -> None:
         points = self.points(*[Figures()] * days, width=timedelta(days=1))
         at_midnight = [point._replace(start=floor(point.start, Granularity.DAY, UTC)) for point in points]
-        assert 2 <= len(chart.draw(at_midnight).marks) <= chart.MARKS
+        assert 2 <= len(chart.draw(at_midnight).ticks) <= chart.MAX_TICKS
 
     def test_no_locale_writes_a_decimal_comma_into_the_picture(self) -> None:
         from django.utils.translation import override
@@ -251,4 +251,4 @@ class TestChart:
 
     def test_without_points(self) -> None:
         drawn = chart.draw([])
-        assert (drawn.bars, drawn.marks, drawn.busiest) == ([], [], "")
+        assert (drawn.bars, drawn.ticks, drawn.busiest) == ([], [], "")

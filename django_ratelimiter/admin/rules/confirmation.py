@@ -19,8 +19,8 @@ from ...models import Rule
 #: The name of the box that has to be ticked.
 CONFIRM: Final = "confirm_everybody"
 
-#: The fields of a rule that decide whether it is asked about.
-_ASKED_BY: Final = ("mode", "methods", "path_kind", "path", "view_name", "scope", "partition_by")
+#: The fields of a rule that decide whether it needs confirmation.
+_FIELDS: Final = ("mode", "methods", "path_kind", "path", "view_name", "scope", "partition_by")
 
 _WARNING: Final = gettext_lazy(
     "This rule would be enforced for every request, and all callers share one counter. "
@@ -35,20 +35,21 @@ class Confirmation(forms.BooleanField):
         return False
 
 
-class ConfirmingForm(forms.ModelForm):
-    """Lets a rule be enforced for everybody only once a box is ticked. The page shows the box where `asks` is true."""
+class ConfirmationForm(forms.ModelForm):
+    """Lets a rule be enforced for everybody only once a box is ticked, which the page shows if `needs_confirmation`."""
 
     confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
 
-    asks = False
+    needs_confirmation = False
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
         data = self.cleaned_data
-        known = {name: data[name] for name in _ASKED_BY if name in data}
-        was_so = self.instance.pk is not None and _is_enforced_for_everybody(self.instance)
-        self.asks = len(known) == len(_ASKED_BY) and not was_so and _is_enforced_for_everybody(Rule(**known))
-        if self.asks and not data.get(CONFIRM):
+        fields = {name: data[name] for name in _FIELDS if name in data}
+        was_enforced = self.instance.pk is not None and _is_enforced_for_everybody(self.instance)
+        is_complete = len(fields) == len(_FIELDS)
+        self.needs_confirmation = is_complete and not was_enforced and _is_enforced_for_everybody(Rule(**fields))
+        if self.needs_confirmation and not data.get(CONFIRM):
             text = _(
                 "Tick this box to save the rule as it is. Or choose what it is counted by, which requests it "
                 "applies to, or the mode “shadow”."
@@ -59,9 +60,9 @@ class ConfirmingForm(forms.ModelForm):
 
 def show_question(adminform: AdminForm) -> None:
     """Put the box on top of the form's page, if the form asks."""
-    if getattr(adminform.form, "asks", False):
-        asked: Any = {"fields": (CONFIRM,), "description": _WARNING}
-        adminform.fieldsets = [(_("Enforce this rule for everybody?"), asked), *adminform.fieldsets]
+    if getattr(adminform.form, "needs_confirmation", False):
+        affected: Any = {"fields": (CONFIRM,), "description": _WARNING}
+        adminform.fieldsets = [(_("Enforce this rule for everybody?"), affected), *adminform.fieldsets]
 
 
 def question_page(
@@ -69,15 +70,15 @@ def question_page(
 ) -> TemplateResponse | None:
     """The page that asks before the action enforces these rules; `None` = nothing to ask, or it is confirmed."""
     rules = list(queryset)
-    asked = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
-    if not asked or CONFIRM in request.POST:
+    affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
+    if not affected or CONFIRM in request.POST:
         return None
     context = {
         **model_admin.admin_site.each_context(request),
         "opts": model_admin.opts,
         "title": _("Enforce these rules for everybody?"),
         "rules": rules,
-        "for_everybody": asked,
+        "for_everybody": affected,
         "confirm_name": CONFIRM,
         "checkbox_name": ACTION_CHECKBOX_NAME,
     }

@@ -17,7 +17,7 @@ from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ..identities import IdentitiesField
-from .confirmation import ConfirmingForm
+from .confirmation import ConfirmationForm
 
 
 class ChoiceListField(forms.MultipleChoiceField):
@@ -58,7 +58,7 @@ class KeepStoredChoicesForm(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(ConfirmingForm, KeepStoredChoicesForm):
+class RuleForm(ConfirmationForm, KeepStoredChoicesForm):
     """A rule, whose lists are ticked and not written."""
 
     methods = ChoiceListField(

@@ -23,7 +23,7 @@ from ...usage.times import now
 from .report import BY_DENIED, Report
 
 #: The parameters that links keep.
-KEPT_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
+LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
 
 
 class FigureRow(NamedTuple):
@@ -94,7 +94,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
     together = report.together
     context = {
         "span": report.period,
-        "widened": report.period != report.asked,
+        "widened": report.period != report.requested_period,
         "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else names.tier(report.tier),
@@ -145,15 +145,15 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     """Return different clients over time, and the top ones: of one rule only."""
     if report.rule is None:
         return {}
-    known = [moment for moment in report.clients if moment.partitions is not None]
+    counts = [moment for moment in report.clients if moment.partitions is not None]
     return {
-        "clients_chart": chart.clients(report.clients) if known else None,
-        "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in known],
+        "clients_chart": chart.clients(report.clients) if counts else None,
+        "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
         "top_partitions": [_top_row(each) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
         "by_denied": report.by_denied,
         "client": report.client,
-        "found": report.found and _top_row(report.found),
+        "search_result": report.search_result and _top_row(report.search_result),
         "search_url": report_url(request, "client", client=None),
         "by_requests_url": report_url(request, "rule", by=None),
         "by_denied_url": report_url(request, "rule", by=BY_DENIED),
@@ -212,7 +212,7 @@ def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
 def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
-    for name in set(query) - set(KEPT_PARAMETERS):
+    for name in set(query) - set(LINK_PARAMETERS):
         del query[name]
     for name, value in changes.items():
         query.pop(name, None)

@@ -31,7 +31,7 @@ class Report:
     ) -> None:
         self.rule, self.tier, self.by_denied, self.client = rule, tier, by == BY_DENIED, client
         self._coverage = read_coverage()
-        self.asked, self.period = period, self._coverage.widen(period)
+        self.requested_period, self.period = period, self._coverage.widen(period)
 
     @property
     def granularity(self) -> Granularity:
@@ -95,7 +95,7 @@ class Report:
         return clients.top_partitions(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
 
     @cached_property
-    def found(self) -> TopPartitionRow | None:
+    def search_result(self) -> TopPartitionRow | None:
         """The client that is looked for; `None` if it was no top partition."""
         if self.rule is None or not self.client:
             return None

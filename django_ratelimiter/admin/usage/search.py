@@ -67,8 +67,8 @@ class ClientForm(forms.Form):
 
 def form_for(rule: str | None, data: Any = None) -> ClientForm | None:
     """The form of a rule that is in force; `None` for others, and where all share one counter."""
-    found = next((each for each in cache.current_rules().rules if each.slug == rule), None)
-    return ClientForm(found, data) if found is not None and found.partition_by else None
+    record = next((each for each in cache.current_rules().rules if each.slug == rule), None)
+    return ClientForm(record, data) if record is not None and record.partition_by else None
 
 
 def _request_of(typed: dict[str, str]) -> HttpRequest:

@@ -74,7 +74,7 @@ class Command(BaseCommand):
         if isinstance(get_engine(), MemoryEngine):
             unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
             self.stderr.write(self.style.WARNING(unseen))
-        self.stdout.write(_told(collected))
+        self.stdout.write(_summary(collected))
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
             self.stdout.write(_("Deleted %s that RETENTION keeps no longer.") % rows)
@@ -125,10 +125,10 @@ class Command(BaseCommand):
             disabled = _("RATELIMITER['ENABLED'] is False: nothing is enforced where that setting holds.")
             self.stderr.write(self.style.WARNING(disabled))
         if enabled:
-            told = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
+            text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
         else:
-            told = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
-        self.stdout.write(told)
+            text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
+        self.stdout.write(text)
 
 
 def _add_thresholds(command: ArgumentParser) -> None:
@@ -142,7 +142,7 @@ def _add_thresholds(command: ArgumentParser) -> None:
     command.add_argument("--behind", type=float, default=usual.behind, help=behind)
 
 
-def _told(collected: Collected) -> str:
+def _summary(collected: Collected) -> str:
     if not collected.batches:
         return _("Nothing to collect: no minute with usage has ended since the last collection.")
     batches = ngettext("%d batch", "%d batches", collected.batches) % collected.batches

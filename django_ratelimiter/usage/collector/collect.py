@@ -29,7 +29,7 @@ from .upsert import FIELDS, BucketKey, add, slug
 logger = logging.getLogger("django_ratelimiter")
 
 #: How long the name of a collected batch is kept: longer than the 8 days that the engine keeps the batch itself.
-NAMES_KEPT: Final = timedelta(days=9)
+BATCH_NAME_LIFETIME: Final = timedelta(days=9)
 
 #: Told how many batches are done, and how many there are.
 Progress = Callable[[int, int], None]
@@ -92,7 +92,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     except Exception:  # the counts have come in; these figures are estimates, and wait
         logger.exception("What the engine knows of partitions could not be collected. It waits.")
     # Last, when no batch waits whose name would be needed: a clock may be wrong by days.
-    UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - NAMES_KEPT).delete()
+    UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - BATCH_NAME_LIFETIME).delete()
     return Collected(batches, requests, failed)
 
 

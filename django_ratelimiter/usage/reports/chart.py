@@ -17,9 +17,9 @@ from .coverage import Period
 from .partitions import PartitionCount
 from .totals import Point
 
-#: Minutes between two marks on the time axis; the first that gives no more marks than MARKS is taken.
+#: Minutes between two ticks on the time axis; the first that gives no more ticks than MAX_TICKS is used.
 SPACINGS: Final = (5, 10, 15, 30, 60, 180, 360, 720, 1_440, 2_880, 10_080, 20_160, 43_200, 86_400)
-MARKS: Final = 8
+MAX_TICKS: Final = 8
 LINES: Final = 4
 
 
@@ -42,7 +42,7 @@ class Bar(NamedTuple):
     label: str
 
 
-class Mark(NamedTuple):
+class Tick(NamedTuple):
     """A label on an axis. minor: it is left out where there is little room."""
 
     at: str
@@ -55,8 +55,8 @@ class Chart(NamedTuple):
 
     bars: list[Bar]
     busiest: str
-    lines: list[Mark]
-    marks: list[Mark]
+    lines: list[Tick]
+    ticks: list[Tick]
 
 
 def draw(points: Sequence[Point]) -> Chart:
@@ -69,8 +69,8 @@ def draw(points: Sequence[Point]) -> Chart:
         for i, point in enumerate(points)
     ]
     busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
-    marks = _marks([point.start for point in points], slot)
-    return Chart(bars, busiest[1].label if busiest else "", _lines(top), marks)
+    ticks = _ticks([point.start for point in points], slot)
+    return Chart(bars, busiest[1].label if busiest else "", _lines(top), ticks)
 
 
 def clients(counts: Sequence[PartitionCount]) -> Chart:
@@ -80,16 +80,16 @@ def clients(counts: Sequence[PartitionCount]) -> Chart:
         for each in counts
     ]
     slot = 100 / max(len(counts), 1)
-    marks = _marks([each.period.start for each in counts], slot)
-    return _plain([each.partitions or 0 for each in counts], labels, marks)
+    ticks = _ticks([each.period.start for each in counts], slot)
+    return _plain([each.partitions or 0 for each in counts], labels, ticks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
     """Place one bar for each hour of the day: the requests of an average day."""
     labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
-    marks = [Mark(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
-    return _plain([each.requests for each in day], labels, marks)
+    ticks = [Tick(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
+    return _plain([each.requests for each in day], labels, ticks)
 
 
 def hour_of_day(each: HourOfDay) -> str:
@@ -97,7 +97,7 @@ def hour_of_day(each: HourOfDay) -> str:
     return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
-def _plain(values: Sequence[float], labels: Sequence[str], marks: list[Mark]) -> Chart:
+def _plain(values: Sequence[float], labels: Sequence[str], ticks: list[Tick]) -> Chart:
     """Bars of one kind."""
     top = _top(ceil(max(values, default=0)))
     slot = 100 / max(len(values), 1)
@@ -109,11 +109,11 @@ def _plain(values: Sequence[float], labels: Sequence[str], marks: list[Mark]) ->
         x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
         bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, words))
     highest = max(zip(values, labels, strict=True), default=(0, ""))
-    return Chart(bars, highest[1], _lines(top), marks)
+    return Chart(bars, highest[1], _lines(top), ticks)
 
 
-def _lines(top: int) -> list[Mark]:
-    return [Mark(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+def _lines(top: int) -> list[Tick]:
+    return [Tick(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
 
 
 def number(value: int) -> str:
@@ -154,16 +154,16 @@ def _top(highest: int) -> int:
         power *= 10
 
 
-def _marks(moments: Sequence[datetime], slot: float) -> list[Mark]:
+def _ticks(moments: Sequence[datetime], slot: float) -> list[Tick]:
     starts = [(i * slot, timezone.localtime(moment)) for i, moment in enumerate(moments)]
     places: list[tuple[float, datetime]] = []
     for spacing in SPACINGS:
         places = [(place, local) for place, local in starts if _minutes(local) % spacing == 0]
-        if len(places) <= MARKS:
+        if len(places) <= MAX_TICKS:
             break
     days = all(_is_midnight(local) for _place, local in places)
     return [
-        Mark(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
+        Tick(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
         for i, (place, local) in enumerate(places)
     ]
 

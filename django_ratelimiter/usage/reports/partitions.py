@@ -62,9 +62,9 @@ def partition_counts(
     rows = (
         _counted(period, granularity, rule, tier).values_list("start").annotate(sum=Sum("partitions")).order_by("start")
     )
-    known = {aware(start): partitions for start, partitions in rows}
+    counts = {aware(start): partitions for start, partitions in rows}
     starts = buckets(*period, granularity, timezone.get_default_timezone())
-    return [PartitionCount(Period(start, next_start(start, granularity)), known.get(start)) for start in starts]
+    return [PartitionCount(Period(start, next_start(start, granularity)), counts.get(start)) for start in starts]
 
 
 def top_partitions(
@@ -99,8 +99,8 @@ def hours(period: Period, coverage: Coverage) -> Period:
 
 def _sums(period: Period, rule: str, coverage: Coverage) -> QuerySet[Any, Any]:
     bucket_ranges = coverage.bucket_ranges(hours(period, coverage))
-    found = reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
-    sums = TopPartition.objects.filter(found, rule_slug=rule).values("partition")
+    condition = reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
+    sums = TopPartition.objects.filter(condition, rule_slug=rule).values("partition")
     return sums.annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
 
 
