@@ -33,7 +33,7 @@ TEMPLATE: Final = "django_ratelimiter/refused.html"
 
 _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 #: Longer Accept fields are not worth parsing for a refusal: 1 KB of them costs Django 5 ms.
-_LONGEST_ACCEPT: Final = 500
+_MAX_ACCEPT: Final = 500
 #: Of equals the first is sent.
 _BODIES: Final = {
     PROBLEM_JSON: "json",
@@ -160,7 +160,7 @@ def _bodies(
     status: int, message: str, policies: tuple[str, ...], wait: Wait | None, _language: str | None
 ) -> RefusalBodies:
     """Return the texts of a refusal, which are kept by all that they depend on."""
-    words = _words(status, message, wait)
+    words = _refusal_text(status, message, wait)
     problem: dict[str, object] = {"title": words.title, "status": status, "detail": words.detail}
     if status == 403:
         problem = {"type": "about:blank", **problem}
@@ -171,7 +171,7 @@ def _bodies(
     return RefusalBodies(words, json.dumps(problem).encode(), text.encode())
 
 
-def _words(status: int, message: str, wait: Wait | None) -> RefusalText:
+def _refusal_text(status: int, message: str, wait: Wait | None) -> RefusalText:
     if status == 403:
         title, message = _("Forbidden"), ""
         reason, when = _("You do not have access to this service."), _("Trying again will not help.")
@@ -206,7 +206,7 @@ def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> d
 def _preferred_body(request: HttpRequest) -> str:
     """json, html or text; json where the client has no wish, none that can be met, or none that can be read."""
     accept: str = request.META.get("HTTP_ACCEPT", "*/*")
-    return _body_for(accept) if len(accept) <= _LONGEST_ACCEPT else "json"
+    return _body_for(accept) if len(accept) <= _MAX_ACCEPT else "json"
 
 
 @lru_cache(maxsize=500)

@@ -18,7 +18,7 @@ MAX_REMEMBERED: Final = 1_000
 LARGEST_INTEGER: Final = 10**15 - 1
 
 
-class _Names(NamedTuple):
+class _ParameterNames(NamedTuple):
     """What a draft calls the parameters of a limit and of its state."""
 
     quota: str
@@ -28,8 +28,8 @@ class _Names(NamedTuple):
     seconds: str
 
 
-_NAMES: Final = {11: _Names("q", "qu", "w", "r", "t")}
-OURS: Final = _NAMES[DRAFT]
+_PARAMETER_NAMES: Final = {11: _ParameterNames("q", "qu", "w", "r", "t")}
+OURS: Final = _PARAMETER_NAMES[DRAFT]
 
 
 class Policy(NamedTuple):
@@ -87,21 +87,21 @@ def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str
     Nothing but this and what it calls knows this syntax, which is not final yet. w is left out where the window is not
     a whole number of seconds, or there is none, t where there will never be enough, or nobody knows when.
     """
-    names = _NAMES[draft]
+    names = _PARAMETER_NAMES[draft]
     return joined(
         [item_of(quoted(one.name), one.quota, one.window, one.unit, names) for one in policies],
         [state_of(quoted(one.name), one.remaining, one.seconds, names) for one in policies],
     )
 
 
-def item_of(name: str, quota: int, window: float | Decimal | None, unit: str | None, names: _Names) -> str:
+def item_of(name: str, quota: int, window: float | Decimal | None, unit: str | None, names: _ParameterNames) -> str:
     item = f"{name};{names.quota}={min(quota, LARGEST_INTEGER)}"
     if unit is not None:
         item += f";{names.unit}={quoted(unit)}"
     return f"{item};{names.window}={int(window)}" if window is not None and window == int(window) else item
 
 
-def state_of(name: str, remaining: int, seconds: int | None, names: _Names) -> str:
+def state_of(name: str, remaining: int, seconds: int | None, names: _ParameterNames) -> str:
     if remaining > LARGEST_INTEGER:
         remaining = LARGEST_INTEGER
     state = f"{name};{names.remaining}={remaining}"
