@@ -116,6 +116,17 @@ def test_every_identity_stands_in_the_table() -> None:
     assert told == [*IDENTITIES, *NAMED, "a name of your own"]
 
 
+def test_the_caches_have_the_bounds_that_their_table_says() -> None:
+    """Is one gone, or another number? Then change docs/decisions/caches.md, too."""
+    package = ROOT / "django_ratelimiter"
+    for name, places, bounds, _ in rows(section(PAGES["docs/decisions/caches.md"], "## Decision")):
+        files = [package / place for place in re.findall(r"`([\w/.]+)`", places)]
+        modules = [module for file in files for module in (file.glob("*.py") if file.is_dir() else [file])]
+        source = "".join(module.read_text("utf-8") for module in modules).replace("_", "")
+        for bound in re.findall(r"\d[\d,]*", bounds):
+            assert re.search(rf"\b{bound.replace(',', '')}\b", source), (name, bound)
+
+
 def test_every_algorithm_is_described() -> None:
     page = PAGES["docs/explanation/algorithms.md"]
     for heading in ("## Which one", "## How much is admitted", "## What the answers mean"):
