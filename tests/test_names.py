@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,12 @@ def test_names_in_the_picture_of_the_path_exist() -> None:
             assert hasattr(Engine, method), name
         else:
             assert can_be_imported(f"django_ratelimiter.{name}"), name
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_benchmarks_in_the_docs_exist(name: str) -> None:
+    found = set(re.findall(r"(?<![\w./-])benchmarks(?:\.[a-z_]+)+", TEXTS[name]))
+    assert [dotted for dotted in sorted(found) if importlib.util.find_spec(dotted) is None] == []
 
 
 #: What every programmer knows, and what Redis and its clients call things.
