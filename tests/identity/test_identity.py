@@ -229,9 +229,9 @@ def test_an_untrusted_peer_is_never_believed(scribble: str, peer: str) -> None:
 
 def test_a_long_header_costs_little() -> None:
     forwarded = ", ".join(f"10.{n >> 8}.{n & 255}.1" for n in range(5000))
-    started = time.perf_counter()
+    started = time.process_time()
     assert ip_of("10.0.0.1", forwarded, TRUSTED_PROXIES=["10.0.0.0/8"]) == "10.0.0.1"
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 class User:

@@ -65,8 +65,8 @@ def test_a_process_that_has_just_begun_publishes_over_a_slow_network(
     """As a management command does: its first connection takes longer to make than a decision may wait."""
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", PAUSES)
     server = redis_server()
-    with SlowProxy(server.port, 0.1) as proxy:
+    with SlowProxy(server.port, 0.15) as proxy:
         at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url.replace("/0", "/1")}
         settings.CACHES = {"default": at, "ratelimit": at}
-        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 250}  # to connect takes four round trips
+        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 1_000}  # to connect takes 1.2 s
         assert versions.publish(Version(7))

@@ -20,7 +20,7 @@ from django_ratelimiter.limiter import fallback
 from django_ratelimiter.testing import clear_counts, override_rules
 
 ROOT = Path(__file__).parents[2]
-CHARGE = Charge("ann", Limit(1, 60, "fixed_window"), usage="hello|")
+CHARGE = Charge("ann", Limit(1, 60, "sliding_window_log"), usage="hello|")
 
 
 @pytest.fixture(params=["memory", "redis"])
