@@ -33,7 +33,7 @@ _building = Lock()
 
 
 def get_engine() -> Engine:
-    """The engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
+    """Return the engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
 
     Asks nothing of a server. Raises ImproperlyConfigured if the named one cannot be had.
     """
@@ -52,7 +52,7 @@ def _build_once() -> Engine:
 
 
 def get_async_engine() -> Any:
-    """The same engine for event loops: its methods are to be awaited, and none of them blocks.
+    """Return the engine for event loops: its methods are awaited, and none of them blocks.
 
     Raises SynchronousOnlyOperation on an event loop if it has to be built first, which may take a while. On Redis it
     has connections of its own with the options of the same alias, at most 64 on each event loop.
@@ -104,7 +104,7 @@ def _flush_counts() -> None:
 
 
 def _build() -> Any:
-    """The engine; one on Redis by way of local counters, which knows when it need not be asked."""
+    """Return the engine; one on Redis by way of local counters, which knows when it need not be asked."""
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine

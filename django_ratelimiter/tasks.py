@@ -88,7 +88,7 @@ def in_slot(
 
 
 def _turn(task: Task[..., Any], slot: Slot) -> Decision:
-    """What the task holds while it runs, if it is its turn; else sends it again and raises Retry."""
+    """Return the task's decision if it is its turn; else send it again and raise Retry."""
     request: Any = task.request
     headers = request.headers or {}
     waited: dict[str, Any] = headers.get(_HEADER, {})

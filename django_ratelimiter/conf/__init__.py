@@ -52,7 +52,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 
 class Entry(NamedTuple):
-    """How one entry of `RATELIMITER` is read.
+    """Default and reader of one entry of `RATELIMITER`.
 
     read: takes what was written and returns what the attribute holds; its ValueError says what would be right.
     required: without a right value nothing can work, so that access raises instead of taking the default.
@@ -72,7 +72,7 @@ class Problem(NamedTuple):
 
 
 def _hash_key(value: Any) -> bytes:
-    """The key of partition digests, in the 64 bytes that BLAKE2b takes at most."""
+    """Return the key of partition digests, in the 64 bytes that BLAKE2b takes at most."""
     if value is None:
         value = f"django_ratelimiter.partitions:{django_settings.SECRET_KEY}"
     if not isinstance(value, str | bytes) or not value:
@@ -190,7 +190,7 @@ setting_changed.connect(settings.forget, dispatch_uid="django_ratelimiter.conf")
 
 
 def problems() -> list[Problem]:
-    """Everything wrong with `RATELIMITER`: unknown entries, wrong values, or not a dict at all."""
+    """Return everything wrong with `RATELIMITER`: unknown entries, wrong values, or not a dict at all."""
     written = _written()
     if not isinstance(written, dict):
         return [Problem("RATELIMITER", f"is a {type(written).__name__}", "a dict of entries")]
@@ -208,7 +208,7 @@ def problems() -> list[Problem]:
 
 
 def django_setting(name: str, default: Any = None) -> Any:
-    """One of Django's own settings; `default` if the project does not have it."""
+    """Return one of Django's own settings; `default` if the project does not have it."""
     return getattr(django_settings, name, default)
 
 
@@ -261,5 +261,5 @@ def _written() -> Any:
 
 
 def _shown(name: str, value: object) -> str:
-    """What is wrong, without telling a secret."""
+    """Return what is wrong, without the value of a secret."""
     return f"is of type {type(value).__name__}" if name == "HASH_KEY" else f"is {value!r}"

@@ -1,4 +1,4 @@
-"""What the entries of `RATELIMITER` may be: each function reads one kind of value, and says what would be right."""
+"""Readers for the entries of `RATELIMITER`: each reads one kind of value; its ValueError says what would be right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800,
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
 class TrustedProxies:
-    """Whose word about the client's address is taken.
+    """The proxies whose word about the client's address is trusted.
 
     hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
     networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
@@ -44,14 +44,14 @@ class TrustedProxies:
 
 
 def flag(value: Any) -> bool:
-    """True or False."""
+    """Return True or False."""
     if not isinstance(value, bool):
         raise ValueError("True or False")
     return value
 
 
 def number(minimum: float, maximum: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
-    """A number from `minimum` to `maximum`; above: `minimum` itself is not one. right: what the error says."""
+    """Make a reader of numbers from `minimum` to `maximum`; above: without `minimum`. right: the error's text."""
 
     def read(value: Any) -> float:
         usable = isinstance(value, int | float) and not isinstance(value, bool)
@@ -63,7 +63,7 @@ def number(minimum: float, maximum: float, right: str, *, above: bool = False) -
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
-    """A whole number of this range."""
+    """Make a reader of whole numbers of this range."""
 
     def read(value: Any) -> int:
         if type(value) is not int or not minimum <= value <= maximum:
@@ -74,7 +74,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
 
 
 def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any], str | None]:
-    """A text that the whole pattern fits; optional: or None. right: what the error says."""
+    """Make a reader of texts that match the whole pattern; optional: or None. right: the error's text."""
 
     def read(value: Any) -> str | None:
         if value is None and optional:
@@ -87,7 +87,7 @@ def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any],
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """One of these words."""
+    """Make a reader of one of these words."""
 
     def read(value: Any) -> str:
         if value not in words:
@@ -98,7 +98,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def paths(value: Any) -> tuple[str, ...] | None:
-    """Path prefixes, or None."""
+    """Return path prefixes, or None."""
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
@@ -107,14 +107,14 @@ def paths(value: Any) -> tuple[str, ...] | None:
 
 
 def families(value: Any) -> tuple[str, ...]:
-    """Families of response fields."""
+    """Return families of response fields."""
     if not isinstance(value, list | tuple) or not all(family in HEADER_SWITCHES for family in value):
         raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
     return tuple(value)
 
 
 def proxies(value: Any) -> TrustedProxies:
-    """Networks, "unix", the number of proxies, and the field that they write."""
+    """Read networks, "unix", the number of proxies, and the field that they write."""
     if type(value) is int:
         value = [value] if value else []
     if not isinstance(value, list | tuple):
@@ -143,7 +143,7 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
 
 
 def retention(value: Any) -> dict[str, int | None]:
-    """Days by granularity, and of versions; what is not named is kept as long as by default."""
+    """Return days by granularity, and of versions; names that are missing have their default."""
     if not isinstance(value, dict) or not all(
         name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
         for name, days in value.items()
@@ -156,7 +156,7 @@ def retention(value: Any) -> dict[str, int | None]:
 
 
 def identities(value: Any) -> dict[str, str]:
-    """Dotted paths of a project's own identities, by name."""
+    """Return the dotted paths of a project's own identities, by name."""
     right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
     if not isinstance(value, dict):
         raise ValueError(right)

@@ -245,7 +245,7 @@ def _is_async(view: Callable[..., Any]) -> bool:
 
 
 def _request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The request among the arguments of a function or a method."""
+    """Return the request among the arguments of a function or a method."""
     for candidate in (*args[:2], kwargs.get("request")):
         if hasattr(candidate, "META"):
             return candidate

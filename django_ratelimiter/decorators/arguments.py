@@ -1,4 +1,4 @@
-"""What `@ratelimit` asks of the limiter: which rate, and what splits its count."""
+"""Arguments of `@ratelimit`, and the call of the limiter that they make."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RAT
 
 
 class LimiterCall(NamedTuple):
-    """How one call of a view calls the limiter; all `None` = not at all."""
+    """Arguments of the limiter for one call of a view; all `None` = do not call it."""
 
     scope: str | None = None
     extra: InlineRule | None = None
 
     def limiter_kwargs(self, request: Any, cost: int | None = None) -> dict[str, Any]:
-        """What to call the limiter with. A rate counts each call, also if one request calls a view several times."""
+        """Return the arguments of the limiter. A rate counts each call, even several calls of a view in one request."""
         scope, extra = self
         if extra is None:
             return {"scope": scope, "cost": cost}
@@ -75,7 +75,7 @@ class RatelimitArguments(NamedTuple):
     number: int = 1
 
     def resolve(self, request: Any, function: Callable[..., Any] | None) -> LimiterCall:
-        """What to ask for this request. On an event loop, SynchronousOnlyOperation if that has to wait."""
+        """Return the call for this request. Raises SynchronousOnlyOperation on an event loop if it has to wait."""
         if not _is_on(request, self.method):
             return LimiterCall()
         if self.group and self.key is None and self.rate is None:
@@ -144,7 +144,7 @@ def django_request(request: Any) -> HttpRequest:
 
 
 def is_rate_text(given: Rate) -> bool:
-    """Whether it is a rate as a text, and not the dotted path of a callable."""
+    """Return whether this is a rate as a text, and not the dotted path of a callable."""
     return isinstance(given, str) and not _DOTTED.fullmatch(given)
 
 
@@ -154,7 +154,7 @@ def _is_on(request: Any, method: Methods) -> bool:
 
 
 def _methods(method: Methods) -> frozenset[str]:
-    """The methods in capitals; empty = all."""
+    """Return the methods in capitals; empty = all."""
     return frozenset(each.upper() for each in ([method] if isinstance(method, str) else method) if each)
 
 
@@ -177,7 +177,7 @@ def _label(given: Key | Rate) -> str:
 
 
 def _called(given: Any, group: str, request: Any) -> Any:
-    """What it is, or what the callable that it is or names returns."""
+    """Return the value, or what the callable returns that it is or names."""
     if isinstance(given, str) and _DOTTED.fullmatch(given):
         given = import_string(given)
     return given(group, request) if callable(given) else given
@@ -197,7 +197,7 @@ def parse_rate(rate: Any) -> tuple[int, float] | None:
 
 
 def _key_value(key: Key, group: str, request: Any) -> str | None:
-    """What a request is counted by; `None` if it lacks it."""
+    """Return the value that a request is counted by; `None` if the request lacks it."""
     identity = identify(django_request(request))
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     if kind in ("user", "user_or_ip") and not name:
@@ -219,7 +219,7 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
 
 
 def _address(request: Any, identity: Identity) -> str | None:
-    """The client's address, by the settings of django-ratelimit if one of them is set."""
+    """Return the client's address, by the settings of django-ratelimit if one of them is set."""
     meta, *masks = (django_setting(name) for name in _ADDRESS_SETTINGS)
     if meta is None and masks == [None, None]:
         return identity.ip

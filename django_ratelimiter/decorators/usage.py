@@ -1,4 +1,4 @@
-"""How much of a rate is used, as django-ratelimit tells it."""
+"""Usage of a rate, as django-ratelimit returns it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_usage(
     method: Methods = ALL,
     increment: bool = False,
 ) -> dict[str, Any] | None:
-    """How much of a rate is used: count, limit, should_limit, and time_left in seconds (-1 = for ever).
+    """Return the usage of a rate: count, limit, should_limit, and time_left in seconds (-1 = for ever).
 
     increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
     """
@@ -44,7 +44,7 @@ async def aget_usage(
     method: Methods = ALL,
     increment: bool = False,
 ) -> dict[str, Any] | None:
-    """The same on an event loop, which it does not block."""
+    """Return the usage of a rate without blocking the event loop; see get_usage."""
     call = await LOOP.look_up(_arguments(group, fn, key, rate, method).resolve, request, fn)
     if call.extra is None:
         return None
@@ -62,7 +62,7 @@ def is_ratelimited(
     method: Methods = ALL,
     increment: bool = False,
 ) -> bool:
-    """Whether a request is, or without `increment` would be, over a rate. The arguments are those of get_usage."""
+    """Return whether a request is, or without `increment` would be, over a rate. Arguments as for get_usage."""
     usage = get_usage(request, group, fn, key, rate, method, increment)
     return usage is not None and bool(usage["should_limit"])
 
@@ -76,7 +76,7 @@ async def ais_ratelimited(
     method: Methods = ALL,
     increment: bool = False,
 ) -> bool:
-    """The same on an event loop, which it does not block."""
+    """Return whether a request is over a rate without blocking the event loop; see is_ratelimited."""
     usage = await aget_usage(request, group, fn, key, rate, method, increment)
     return usage is not None and bool(usage["should_limit"])
 

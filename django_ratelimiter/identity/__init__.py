@@ -1,4 +1,4 @@
-"""Who asks: user, client's address, API key, session, and what else a rule may be split by; worked out when asked."""
+"""Identity of a request: user, address, API key, session, and other values that rules can be split by."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _VALUES: Final = (str, int, float, Decimal, UUID, date)
 
 
 class Identity:
-    """Who sent a request. Each part is worked out when it is first asked for; `None` = the request has none.
+    """Identity of a request. Each part is found when it is first needed; `None` = the request has none.
 
     On an event loop SynchronousOnlyOperation is raised for a part that may take a while; ask again in a thread.
     """
@@ -57,7 +57,7 @@ class Identity:
         self._values: dict[str, str | None] = {}
 
     def value(self, name: str) -> str | None:
-        """What the request has under this name, as `partition_by` of a rule names it. No value is empty."""
+        """Return the request's value under this name, one of a rule's `partition_by`. No value is empty."""
         found = self._values.get(name, "")
         if found == "":  # not asked for yet
             found = self._values[name] = self._find(name) or None
@@ -100,14 +100,14 @@ class Identity:
         return hash_api_key(_raw_api_key(self._request) or "")
 
     def resolve_tier(self) -> str | None:
-        """The slug that TIER_RESOLVER returns for the request."""
+        """Return the slug that TIER_RESOLVER returns for the request."""
         if "" not in self._values:  # which is no name
             self._values[""] = _own(self._request, settings.TIER_RESOLVER, "RATELIMITER['TIER_RESOLVER']")
         return self._values[""]
 
     @property
     def awaits_authentication(self) -> bool:
-        """Whether the request shows credentials that nobody has checked yet, and nothing else tells who asks."""
+        """True if the request has credentials that nobody has checked yet, and neither a user nor a known API key."""
         return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
 
     def _find(self, name: str) -> str | None:
@@ -127,12 +127,12 @@ class Identity:
 
 
 def identify(request: HttpRequest) -> Identity:
-    """Who sent `request`, a Django one. Works nothing out yet."""
+    """Return the identity of a request of Django's. Nothing is looked up yet."""
     return Identity(request)
 
 
 def partition(identity: Identity, names: Iterable[str]) -> str | None:
-    """The value that splits a rule's counters, such as "user:42|ip:203.0.113.7"; "" for no names.
+    """Return the value that splits a rule's counters, such as "user:42|ip:203.0.113.7"; "" for no names.
 
     names: what a rule may be split by. `None` if the identity lacks one of them. Two identities never share a value.
     """
@@ -146,18 +146,18 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
 
 
 def digest(value: str) -> str:
-    """What stands for a partition in the names of keys: 22 characters, keyed with HASH_KEY."""
+    """Return the digest of a partition for the names of keys: 22 characters, keyed with HASH_KEY."""
     remembered = len(value) <= _MAX_LENGTH
     return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
 
 
 def hash_api_key(raw: str) -> str:
-    """What is stored of an API key: the SHA-256 of its UTF-8 bytes, in 64 hexadecimal digits."""
+    """Return the SHA-256 of an API key's UTF-8 bytes, in 64 hexadecimal digits. Nothing else of a key is stored."""
     return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _session(request: HttpRequest) -> str | None:
-    """The key of a session that exists: its store knows it, and keeps something there. A cookie alone is nothing."""
+    """Return the key of a session that exists in its store and is not empty. A cookie alone is no session."""
     session: Any = getattr(request, "session", None)
     if session is None:
         return None
@@ -173,7 +173,7 @@ def _session(request: HttpRequest) -> str | None:
 
 
 def _api_key(request: HttpRequest) -> str | None:
-    """What the API key counts as, if it is known: what API_KEY_RESOLVER returns, else its hash."""
+    """Return the value of a known API key: what API_KEY_RESOLVER returns, else its hash."""
     raw = _raw_api_key(request)
     if raw is None:
         return None
@@ -199,7 +199,7 @@ def _path(request: HttpRequest, name: str) -> str | None:
 
 
 def _field(value: object) -> str | None:
-    """A field's value without the space around it: a number of JSON as a form would have it, a list or object not.
+    """Return a field's value without the space around it: a number of JSON as in a form, no list or object.
 
     In the form NFKC, as the log-in form of Django takes names: else each way to type one would have its own counter.
     """
@@ -218,7 +218,7 @@ def _custom(request: HttpRequest, name: str) -> str | None:
 
 
 def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
-    """What a callable of the project's own says of the request; `None` if there is none, or it fails."""
+    """Return what a callable of the project returns for the request; `None` if there is none, or it fails."""
     if path is None:
         return None
     try:

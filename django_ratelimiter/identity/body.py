@@ -26,7 +26,7 @@ _MULTIPART: Final = "multipart/form-data"
 
 
 def fields_of(request: HttpRequest) -> Mapping[str, object]:
-    """The fields by name: of a form the last value of each, of JSON what the object holds. Raises nothing."""
+    """Return the fields by name: of a form the last value of each, of JSON what the object holds. Raises nothing."""
     try:
         return _read(request)
     except Exception:  # there are endless ways to break a body, and it is the view's to refuse it
@@ -53,7 +53,7 @@ def _read(request: HttpRequest) -> Mapping[str, object]:
 
 
 def _small_body(request: Any) -> bytes | None:
-    """The body; `None` if it is longer than we read, or has been read by somebody who did not keep it."""
+    """Return the body; `None` if it is longer than we read, or has been read by somebody who did not keep it."""
     if hasattr(request, "_body"):
         return request._body if len(request._body) <= MAX_BODY else None
     if request._read_started or not 0 < _length(request) <= _max_body():
@@ -87,7 +87,7 @@ def _max_body() -> int:
 
 
 class _BrokenStream:
-    """Fails as the connection did, so that the view meets the same error."""
+    """Fails as the connection did, so that the view gets the same error."""
 
     def __init__(self, error: OSError) -> None:
         self._error = error

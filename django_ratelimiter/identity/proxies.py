@@ -39,20 +39,20 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 
 def client_ip(request: HttpRequest) -> str | None:
-    """The client's address, cut to its prefix; `None` if none is known."""
+    """Return the client's address, cut to its prefix; `None` if none is known."""
     client = _client(request)
     return None if client is None else _prefix_of(client, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The whole address of the client; `None` if none is known."""
+    """Return the whole address of the client; `None` if none is known."""
     client = _client(request)
     address = None if client is None else _parse(client)
     return None if address is None else str(address)
 
 
 def _client(request: HttpRequest) -> str | None:
-    """The hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
+    """Return the hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""
     trusted = settings.TRUSTED_PROXIES
     if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # and be it empty: it is there
@@ -83,7 +83,7 @@ def _walk(peer: str, forwarded: str, trusted: TrustedProxies, *, in_pairs: bool 
 
 
 def _node(element: str) -> str:
-    """Whom an element of Forwarded is `for`; empty if it does not say, says it twice, or is none.
+    """Return the `for` of an element of Forwarded; empty if there is none, or two, or the element is malformed.
 
     A comma in a quoted text has cut the element in two, of which neither can be read. That text may be the client's.
     """
@@ -103,7 +103,7 @@ def _node(element: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> Address | None:
-    """The address in `text`, which may have a port, brackets or a zone; `None` if it is none.
+    """Return the address in `text`, which may have a port, brackets or a zone; `None` if it is none.
 
     An IPv4 address mapped into IPv6 is the IPv4 address. A zone is dropped: it names the server's own interface.
     """
@@ -128,7 +128,7 @@ def _is_trusted(text: str, trusted: TrustedProxies) -> bool:
 
 @lru_cache(maxsize=4096)
 def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
-    """The address in `text`, or its network as "ADDRESS/PREFIX" where the prefix is shorter than the address."""
+    """Return the address in `text`, or its network as "ADDRESS/PREFIX" where the prefix is shorter than the address."""
     if ipv4_prefix == 32 and _is_plain(text):
         return text
     address = _parse(text)
@@ -142,7 +142,7 @@ def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether it is an IPv4 address and nothing else, as it is for most peers; to parse one takes ten times as long."""
+    """Return whether this is an IPv4 address and nothing else, as most peers are. Parsing takes ten times as long."""
     try:
         return inet_ntoa(inet_aton(text)) == text
     except (OSError, ValueError):

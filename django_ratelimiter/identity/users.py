@@ -49,7 +49,7 @@ def _read_user(user: Any) -> None:
 
 
 def user_key(user: Any) -> str | None:
-    """The primary key of a user, as text; `None` for nobody."""
+    """Return the primary key of a user, as text; `None` for nobody."""
     if user is None or not user.is_authenticated:
         return None
     key = user.pk
@@ -57,7 +57,7 @@ def user_key(user: Any) -> str | None:
 
 
 def is_djangos_own(user: Any) -> bool:
-    """Whether `request.auser()` gives the same user: another's middleware may have put its own in that place only."""
+    """Return whether `request.auser()` gives the same user. Other middleware may have replaced `request.user` alone."""
     find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
     return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 

@@ -77,7 +77,7 @@ _state = _State()
 
 
 def current_rules() -> RuleSet:
-    """The rules to decide by. No query when warm; the last good ones where the database cannot be read."""
+    """Return the rules to decide by. No query when warm; the last good ones where the database cannot be read."""
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
         return uncommitted
@@ -89,8 +89,8 @@ def current_rules() -> RuleSet:
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     """Answer the engine's `stale` to the rules `seen`: the committed rules, put in force where none were.
 
-    Raises RulesUnavailable where the database cannot be read, or not repaired without waiting for somebody's lock:
-    only failure policies may decide then. A transaction that edits rules has its own, and puts nothing in force.
+    Raises RulesUnavailable if the database cannot be read, or not repaired without waiting for a lock: only failure
+    policies may decide then. A transaction that edits rules has its own, and puts nothing in force.
     """
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
@@ -107,9 +107,9 @@ def mark_confirmed(rules: RuleSet) -> None:
 
 
 def is_version_check_due(rules: RuleSet) -> bool:
-    """Whether a request that meets none of these rules should ask the engine for the version; one asks, others go on.
+    """Return whether a request that no rule matches should ask the engine for the version; one asks per interval.
 
-    Not where it meets none of its transaction's own, uncommitted rules: no version is compared then.
+    Uncommitted rules are not compared with any version.
     """
     if rules.compared_as is None:
         return False
@@ -121,10 +121,9 @@ def is_version_check_due(rules: RuleSet) -> bool:
 
 
 def rules_during_outage() -> RuleSet:
-    """The rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
+    """Return the rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
 
-    Whether they are enforced at all is read each SWITCH_SECONDS. Within a transaction that edits them neither is: what
-    it sees is for itself alone.
+    The switch for all enforcement is read each SWITCH_SECONDS. A transaction that edits rules sees its own alone.
     """
     if versions.uncommitted_rules() is None:
         if _is_aged():
@@ -178,14 +177,12 @@ def _reaches(rules: RuleSet, version: Version | None) -> bool:
 
 
 def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
-    """The rules that another thread has just read; `None` = it is ours to read them."""
+    """Return the rules that another thread has just read; `None` = it is ours to read them."""
     current = _state.rules
     if current is not seen and not _state.outdated and _reaches(current, behind):
         return current
     if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
-        raise RulesUnavailable(
-            "The rules are stale, and the database could not be read, or was being edited, just now."
-        )
+        raise RulesUnavailable("The rules are stale, and the database was just being edited or could not be read.")
     return None
 
 
@@ -218,7 +215,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
 
 
 def _reaching(behind: Version) -> RuleSet:
-    """The committed rules, of this version or a later one. If there are none, the count of versions begins anew."""
+    """Return the committed rules of this version or a later one. If there are none, begin a new epoch of versions."""
     rules = storage.load_beside()
     if rules is None or not _reaches(rules, behind):
         versions.begin_epoch(behind)

@@ -49,7 +49,7 @@ CALENDAR_RATES: Final = {
 
 
 def limits_in_words(rule: RuleRecord) -> str:
-    """Each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
+    """Return each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
     if not rule.limits:
         return _("no limits: it applies to nobody")
     others = _("every other tier") if len(rule.limits) > 1 else _("every tier")
@@ -60,7 +60,7 @@ def limits_in_words(rule: RuleRecord) -> str:
 
 
 def limit_in_words(record: LimitRecord) -> str:
-    """One limit: "100 per minute, token bucket, burst 20"."""
+    """Return one limit: "100 per minute, token bucket, burst 20"."""
     limit = record.limit
     if limit.holds_leases:
         rate = _("%(quota)s at once, each for %(window)s at most")
@@ -74,7 +74,7 @@ def limit_in_words(record: LimitRecord) -> str:
 
 
 def _short(limit: Limit) -> str:
-    """The algorithm's short name."""
+    """Return the algorithm's short name."""
     return _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
 
 
@@ -98,14 +98,14 @@ def _options(record: LimitRecord) -> list[str]:
 
 
 def rate_in_words(limit: Limit, quota: str) -> str:
-    """A quota per window: "100 per minute", or "100 units per calendar month"; `quota` is its beginning."""
+    """Return a quota per window: "100 per minute", or "100 units per calendar month"; `quota` is its beginning."""
     if limit.calendar:
         return str(CALENDAR_RATES[limit.calendar] % {"quota": quota})
     return per(quota, limit.window_us)
 
 
 def per(quota: str, microseconds: int) -> str:
-    """So much per length of time: "one per 6 seconds"."""
+    """Return a quota per length of time: "one per 6 seconds"."""
     for seconds, text, _length in PERIODS:
         count, rest = divmod(microseconds, seconds * 1_000_000)
         if count and not rest:
@@ -114,7 +114,7 @@ def per(quota: str, microseconds: int) -> str:
 
 
 def duration(microseconds: int) -> str:
-    """A length of time: "a minute", "90 seconds", "0.25 seconds"."""
+    """Return a length of time: "a minute", "90 seconds", "0.25 seconds"."""
     for seconds, _rate, text in PERIODS:
         count, rest = divmod(microseconds, seconds * 1_000_000)
         if count and not rest:
@@ -123,7 +123,7 @@ def duration(microseconds: int) -> str:
 
 
 def units(number: int) -> str:
-    """A number with its thousands set apart."""
+    """Return a number with its thousands set apart."""
     return number_format(number, force_grouping=True)
 
 

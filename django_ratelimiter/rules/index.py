@@ -1,4 +1,4 @@
-"""Which rules a request meets, found without asking each of them."""
+"""Index of the rules, which finds those that match a request without testing each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuleIndex:
         self._remembered: dict[tuple[str | bool, ...], tuple[RuleRecord, ...]] = {}
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
-        """The rules that a request of these facts meets, in their order."""
+        """Return the rules that match a request of these facts, in their order."""
         method, path, route, view_name, scope = facts
         whole = path in self._paths
         kind = method, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
@@ -54,7 +54,7 @@ class RuleIndex:
 
 
 def _key_of(rule: RuleRecord) -> tuple[str, str]:
-    """The one condition of a rule under which it is looked up: the one that fewest requests meet."""
+    """Return the one condition of a rule under which it is looked up: the one that fewest requests meet."""
     if rule.path_kind in ("exact", "route"):
         return rule.path_kind, rule.path
     if rule.view_name:

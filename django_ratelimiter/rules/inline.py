@@ -28,7 +28,7 @@ _registered: dict[str, RuleRecord] = {}
 
 
 def registered() -> tuple[RuleRecord, ...]:
-    """The rules of this process's code by slug, with their latest limits. Some are known only once they are met."""
+    """Return the rules of this process's code by slug, with their latest limits. Some are known only once requested."""
     return tuple(sorted(_registered.values(), key=lambda rule: rule.slug))
 
 
@@ -40,7 +40,7 @@ def register(rule: RuleRecord) -> None:
 
 @lru_cache(maxsize=_MAX_RULES)
 def slug_of(*parts: str) -> str:
-    """The slug of a rule, such as "code:shop.views.order". What would not fit is cut, and told apart by a digest."""
+    """Return the slug of a rule, such as "code:shop.views.order". A long one is cut, and made unique by a digest."""
     whole = ".".join(filter(None, parts))
     text = _UNFIT.sub("-", whole).strip("-.")
     room = _SLUG_LENGTH - len(PREFIX)
@@ -81,7 +81,7 @@ def rule_of(
     missing_partition: str = "skip",
     failure_policy: str = "local",
 ) -> RuleRecord:
-    """A rule of one limit: `quota` requests per `window` seconds, for each value of what `split_by` calls.
+    """Return a rule of one limit: `quota` requests per `window` seconds, for each value of what `split_by` calls.
 
     algorithm: `None` = the log where it is allowed to keep so many requests, else the counter, whose size does not
     grow. A quota of 0 refuses every request. Raises ValueError for what cannot be enforced.

@@ -21,7 +21,7 @@ OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar"
 
 
 class Facts(NamedTuple):
-    """What rules match on. `route` is the URL pattern's text, `scope` what the calling door named; empty = none."""
+    """Facts of a request that rules match. route: the URL pattern's text. scope: named by the caller. Empty = none."""
 
     method: str
     path: str
@@ -101,16 +101,16 @@ class RuleRecord:
 
     @property
     def during_outage(self) -> FailurePolicy:
-        """What the rule does while the engine is out of reach."""
+        """The policy while the engine is out of reach."""
         return FAILURE_POLICIES[self.failure_policy]
 
     @property
     def depends_on_tier(self) -> bool:
-        """Whether some tier has limits of its own here."""
+        """True if some tier has limits of its own here."""
         return any(tier is not None for tier in self.limits)
 
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
-        """The limits of this tier, else those of every other tier, else none: the rule does not apply to it.
+        """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 
         multiplier: what their numbers are multiplied by. What a request of this rule's cost could pass it still can,
         and what none could pass stays closed.
@@ -127,7 +127,7 @@ class RuleRecord:
         )
 
     def matches(self, facts: Facts) -> bool:
-        """Whether a request of these facts meets this rule."""
+        """Return whether this rule matches a request of these facts."""
         return (
             (not self.methods or facts.method in self.methods)
             and (not self.scope or self.scope == facts.scope)

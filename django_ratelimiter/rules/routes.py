@@ -15,7 +15,7 @@ from ..conf import django_setting
 
 
 class Target(Protocol):
-    """What a rule and its record say of the requests that it is for."""
+    """The fields of a rule, or of its record, that name views."""
 
     @property
     def path_kind(self) -> str: ...
@@ -104,7 +104,7 @@ def all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = (
 
 @lru_cache(maxsize=100)
 def is_translated(urlconf: Any) -> bool:
-    """Whether paths of this site differ by the language: they begin with it (`i18n_patterns`), or are translated.
+    """Return whether paths of this site depend on the language: by `i18n_patterns`, or because they are translated.
 
     Asking for the language takes longer than all the rest that is asked about a path.
     """

@@ -88,16 +88,16 @@ class RuleSet:
         return cls(version, tiers, rules, left_out, enforced=enforced)
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
-        """The rules that a request meets, in ascending priority, then slug."""
+        """Return the rules that match a request, in ascending priority, then slug."""
         return self._index.match(facts)
 
     def default_tier(self, kind: str) -> TierRecord | None:
-        """The tier that `anonymous` or `authenticated` requests have without an assignment."""
+        """Return the tier that `anonymous` or `authenticated` requests have without an assignment."""
         return self._default_tiers.get(kind)
 
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:
-    """One rule of a snapshot. Raises ValueError saying what cannot be enforced."""
+    """Return one rule of a snapshot. Raises ValueError saying what cannot be enforced."""
     _choice(data, "mode", MODES)
     _choice(data, "path_kind", PATH_KINDS)
     _choice(data, "missing_partition", MISSING_PARTITION)
@@ -148,14 +148,14 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
 
 
 def limit_from(entry: Mapping[str, Any]) -> LimitRecord:
-    """One limit of a snapshot, of an earlier version's too. Raises ValueError saying what cannot be enforced."""
+    """Return one limit of a snapshot, of an earlier version's too. Raises ValueError saying what cannot be enforced."""
     options = {name: entry[name] for name in OPTIONS if entry.get(name) not in (None, "")}
     limit = Limit(entry["quota"], _window(entry), entry["algorithm"], **options)
     return LimitRecord(limit, _count(entry, "max_delay_ms") / 1000, _count(entry, "generation"))
 
 
 def _window(entry: Mapping[str, Any]) -> Any:
-    """The window of a limit in seconds; `None` = a unit of the calendar."""
+    """Return the window of a limit in seconds; `None` = a unit of the calendar."""
     text = entry["window_seconds"]
     if text is None and entry.get("calendar"):
         return None

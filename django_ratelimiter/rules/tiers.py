@@ -1,4 +1,4 @@
-"""Who has which tier: the assignments, looked up once and kept for TIER_CACHE_SECONDS in bounded caches."""
+"""Tiers of callers: assignments are read once and kept for TIER_CACHE_SECONDS in bounded caches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PartitionOf = Callable[[tuple[str, ...]], str | None]
 
 
 class Entitlement(NamedTuple):
-    """What a caller is granted. tier: `None` = no tier. multiplier: of the numbers of every limit that is met."""
+    """Tier and multiplier of a caller. tier: `None` = no tier. multiplier: of the numbers of every limit."""
 
     tier: TierRecord | None
     multiplier: Decimal = Decimal(1)
@@ -65,7 +65,7 @@ class _Partitions(NamedTuple):
 
 
 def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """The tier of a caller of whom no more is known; see `entitlement_for`."""
+    """Return the tier by user and API key alone; see `entitlement_for`."""
     return entitlement_for(rules, user_id, api_key).tier
 
 
@@ -76,7 +76,7 @@ def entitlement_for(
     partition_of: PartitionOf | None = None,
     resolve: Callable[[], str | None] | None = None,
 ) -> Entitlement:
-    """What is assigned to the user, one of the user's groups, the API key or a partition of the caller.
+    """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
     default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
@@ -100,12 +100,12 @@ def entitlement_for(
 
 
 def is_known_api_key(api_key: str) -> bool:
-    """Whether an assignment or access entry knows this hash, in force or not; any other key is no identity."""
+    """Return whether an assignment or access entry has this hash, in force or not; other keys are no identity."""
     return _keys.get(api_key) is not None
 
 
 def resolve_api_key(path: str, raw: str) -> str | None:
-    """What API_KEY_RESOLVER, at this path, takes the key for; `None` = unknown. Cached like assignments."""
+    """Return what API_KEY_RESOLVER, at this path, returns for the key; `None` = unknown. Cached like assignments."""
     return _resolved_keys.get((path, raw))
 
 
@@ -116,7 +116,7 @@ def forget() -> None:
 
 
 def _weight(assigned: _Assigned, tiers: Mapping[str, TierRecord]) -> tuple[bool, int, int]:
-    """Of several assignments the one with the greatest counts."""
+    """Return the weight of an assignment: of several, the greatest counts."""
     return assigned.dated, tiers[assigned.tier].rank, assigned.number
 
 
@@ -135,7 +135,7 @@ def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]
 
 
 def _user_subjects(user_id: str) -> list[Q]:
-    """What names the user in an assignment; nothing for an authentication's own kind of user."""
+    """Return the conditions that find the user in assignments; none for a user who is not of AUTH_USER_MODEL."""
     users = get_user_model()
     try:
         users._meta.pk.to_python(user_id)
@@ -150,7 +150,7 @@ def _user_subjects(user_id: str) -> list[Q]:
 
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
-    """The assignments whose time it is, the latest first, each with its partition."""
+    """Return the assignments whose time it is, the latest first, each with its partition."""
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
     rows = (
@@ -193,7 +193,7 @@ def _assigned_partitions(partition_of: PartitionOf, partitions: _Partitions) -> 
 
 @lru_cache(maxsize=4096)
 def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) -> list[str]:
-    """The networks of these lengths that hold the address or network in `value`, as partitions are written."""
+    """Return the networks of these lengths that hold the address or network in `value`, as partitions are written."""
     if value is None:
         return []
     network = ip_network(value.removeprefix("ip:"))

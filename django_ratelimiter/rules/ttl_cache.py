@@ -1,4 +1,4 @@
-"""What was read from the database, kept in this process for TIER_CACHE_SECONDS and bounded in size."""
+"""Caches of this process for rows of the database, kept for TIER_CACHE_SECONDS and bounded in size."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Found = TypeVar("Found")
 
 
 class TTLCache(Generic[Found]):
-    """What `find(key)` returned, by key. find: one query. otherwise: stands in while the database cannot be read."""
+    """Cache of `find(key)` by key. find: one query. otherwise: stands in while the database cannot be read."""
 
     def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
         self._find, self._otherwise = _WAITS(find), otherwise
         self._cached: dict[Hashable, tuple[float, Found]] = {}
 
     def get(self, key: Hashable) -> Found:
-        """What is known of `key`. No query when warm."""
+        """Return what is known of `key`. No query when warm."""
         now = time.monotonic()
         cached = self._cached.get(key)
         if cached and now < cached[0]:
@@ -58,7 +58,7 @@ class TTLCache(Generic[Found]):
 
 
 class KeyCache(TTLCache[str | None]):
-    """What the keys that callers show count as; `None` = unknown.
+    """Cache of the keys that callers send, by what each counts as; `None` = unknown.
 
     Invented keys push out none that is known. Once MISSES_PER_SECOND of them have been looked up within a second,
     others are only if `all_keys` holds them. all_keys: every key that is known; holds `None` if nobody can list them.
@@ -105,7 +105,7 @@ class KeyCache(TTLCache[str | None]):
 
 
 class TableCache(Generic[Found]):
-    """What `find()` returned: all that there is of a kind, in one query.
+    """Cache of `find()`: all rows of a kind, in one query.
 
     While one thread reads it anew the others go on with what there was. The last good one is kept where the
     database cannot be read. what: its name in the log.
@@ -117,7 +117,7 @@ class TableCache(Generic[Found]):
         self.forget()
 
     def get(self) -> Found:
-        """All of it. No query when warm."""
+        """Return all of it. No query when warm."""
         if time.monotonic() >= self._until and not (self._is_read and self._lock.locked()):
             self._renew()
         return self._found

@@ -15,12 +15,12 @@ WrittenRule = RuleRecord | Mapping[str, Any]
 
 
 def record_of(rule: WrittenRule) -> RuleRecord:
-    """The record of a rule written briefly. Raises ValueError if it could not be enforced."""
+    """Return the record of a rule written briefly. Raises ValueError if it could not be enforced."""
     return rule if isinstance(rule, RuleRecord) else _record(**rule)
 
 
 def _record(**fields: Any) -> RuleRecord:
-    """A rule written briefly, read as one of a snapshot: enforced, and otherwise as in a new row."""
+    """Return a rule written briefly, read as one of a snapshot: enforced, and otherwise as in a new row."""
     data = _defaults(models.Rule) | {"mode": "enforce"}  # a test of a limit wants to see it reject
     if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
         raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
@@ -45,7 +45,7 @@ def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
 
 
 def _entry(one: Any) -> dict[str, Any]:
-    """One limit as in a snapshot."""
+    """Return one limit as in a snapshot."""
     defaults = _defaults(models.RuleLimit)
     if isinstance(one, Limit):
         options = {name: getattr(one, name) for name in OPTIONS}

@@ -22,7 +22,7 @@ class FrozenClock:
         self.move_to(at)
 
     def __call__(self) -> int:
-        """The time in microseconds since the Unix epoch, as engines take it."""
+        """Return the time in microseconds since the Unix epoch, as engines take it."""
         return self._now_us
 
     @property

@@ -48,7 +48,7 @@ class RulesInForce:
         cache._state = cache._State()  # loaded anew when next asked for
 
     def rule_set(self) -> RuleSet:
-        """The rules in force."""
+        """Return the rules in force."""
         return self._rules
 
     def entitlement(self, *_caller: object, **_more: object) -> Entitlement:

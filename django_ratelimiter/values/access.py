@@ -1,4 +1,4 @@
-"""Who is let in or kept out before any rule is asked, looked up in a fraction of the time of a decision. No ORM."""
+"""Access list: callers who are allowed or denied before any rule, found in a fraction of a decision's time. No ORM."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AccessList:
     def lookup(
         self, ip: str | None, user_id: str | None, api_key: str | None, now: float | None = None
     ) -> AccessRecord | None:
-        """The record that counts for a caller; `None` = nobody knows it.
+        """Return the record that counts for a caller; `None` = there is none.
 
         ip: the whole address, not a network. api_key: the hash of a known key. now: seconds since the Unix epoch,
         `None` = the time of this machine.
@@ -102,7 +102,7 @@ class AccessList:
 
 
 def network_of(text: str) -> IPv4Network | IPv6Network:
-    """The network in `text`; an address is a network of one. One mapped into IPv6 is the IPv4 network.
+    """Return the network in `text`; an address is a network of one. One mapped into IPv6 is the IPv4 network.
 
     Raises ValueError, also where bits beyond the prefix are set.
     """

@@ -1,4 +1,4 @@
-"""What rules may be split by, and partitions as text."""
+"""Identities that rules can be split by, and partitions as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDENTITY: Final = re.compile(
 
 
 def is_identity(name: object) -> bool:
-    """Whether a rule may be split by this: one of IDENTITIES, "header:NAME" and its like, or a name of one's own.
+    """Return whether rules can be split by this: one of IDENTITIES, one like "header:NAME", or the project's own name.
 
     Which names the project has made its own (the setting IDENTITIES) is not known here: any identifier will do.
     """
@@ -30,12 +30,12 @@ def is_identity(name: object) -> bool:
 
 
 def may_need_user(name: str) -> bool:
-    """Whether the value under this name may depend on who has logged in: of code of the project's own nobody knows."""
+    """Return whether the value under this name may depend on the logged-in user, as a project's own code may."""
     return name == "user" or (name not in IDENTITIES and ":" not in name)
 
 
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
-    """The partition of these names and values. Two that differ in a name or a value are written differently.
+    """Return the partition of these names and values. Two that differ in a name or a value are written differently.
 
     A name holds neither "|" nor "%", and a ":" only after "header", "path" or "field", so that it is plain where its
     value begins; in values both are escaped.
@@ -44,7 +44,7 @@ def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
 
 
 def partition_names(value: str) -> tuple[str, ...]:
-    """What the parts of a partition are values of: ("user", "header:X-Org") for "user:7|header:X-Org:acme".
+    """Return the names of a partition's parts: ("user", "header:X-Org") for "user:7|header:X-Org:acme".
 
     A part that lacks a value has the name "".
     """

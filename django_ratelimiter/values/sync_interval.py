@@ -13,7 +13,7 @@ MAX_MS: Final = 3_600_000
 
 
 def to_seconds(sync_interval_ms: object) -> float | None:
-    """The interval in seconds; negative = purely local, `None` = never, an exact rule. ValueError for what is none."""
+    """Return the interval in seconds; negative = purely local, `None` = an exact rule. ValueError if it is invalid."""
     if sync_interval_ms is None or sync_interval_ms == 0:
         return None
     if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= MAX_MS:

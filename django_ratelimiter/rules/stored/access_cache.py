@@ -21,7 +21,7 @@ MAX_ENTRIES: Final = 50_000
 
 
 def access_list() -> AccessList:
-    """Who is allowed past all rules and who is denied. No query when warm."""
+    """Return the list of callers who are allowed past all rules or denied. No query when warm."""
     return _entries.get()
 
 
@@ -33,7 +33,7 @@ def forget() -> None:
 
 
 def _find() -> AccessList:
-    """The entries that have not expired. If they are those of the last time, so is the list that was built of them."""
+    """Return the entries that have not expired; the same list as the last time if the entries are the same."""
     global _latest
     if not tables.exists("AccessEntry", router.db_for_read):
         return NOBODY

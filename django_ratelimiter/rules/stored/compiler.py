@@ -26,7 +26,7 @@ _TEXTS = {"name", "message", "description"}
 
 
 def snapshot_of_rows(rows_as: Callable[[QuerySet[Any]], QuerySet[Any]] = lambda rows: rows) -> dict[str, Any]:
-    """All tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
+    """Return all tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
 
     `left_out` is a list of {"rule": slug, "reason": text}. Reads the database that rules are written to.
     rows_as: how the rows of each table are to be read.
@@ -65,7 +65,7 @@ def _limits(limits: QuerySet[models.RuleLimit]) -> Iterable[models.RuleLimit]:
 
 
 def _split(tiers: Iterable[models.Tier]) -> tuple[list[models.Tier], dict[int, list[str]]]:
-    """The tiers that can be used, and the faults of the others by primary key."""
+    """Return the tiers that can be used, and the faults of the others by primary key."""
     faults = {tier: _faults(tier, exclude={"name"}) for tier in tiers}
     usable = [tier for tier, found in faults.items() if not found]
     return usable, {tier.pk: found for tier, found in faults.items() if found}
@@ -74,7 +74,7 @@ def _split(tiers: Iterable[models.Tier]) -> tuple[list[models.Tier], dict[int, l
 def _compile(
     rule: models.Rule, limits: Collection[models.RuleLimit], faulty_tiers: dict[int, list[str]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The rule as it stands in a snapshot, and what speaks against it."""
+    """Return the rule as it stands in a snapshot, and what speaks against it."""
     reasons = _faults(rule, exclude=_TEXTS)
     for limit in limits:
         limit.rule = rule
@@ -93,7 +93,7 @@ def _compile(
 
 
 def _faults(row: Model, exclude: set[str]) -> list[str]:
-    """What the form would say against this row."""
+    """Return the errors that the form would show for this row."""
     try:
         row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
     except ValidationError as error:
@@ -111,7 +111,7 @@ def _sentence(row: Model, field: str, messages: list[str]) -> str:
 
 
 def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
-    """The tiers, by rank; of several defaults for the same callers, which MySQL can hold, the last one is left."""
+    """Return the tiers, by rank. Of several defaults for the same callers, which MySQL can hold, keep the last."""
     found = [_tier_data(tier) for tier in tiers]
     for kind in (models.Tier.DefaultFor.ANONYMOUS, models.Tier.DefaultFor.AUTHENTICATED):
         defaults = [data for data in found if data["default_for"] == kind]

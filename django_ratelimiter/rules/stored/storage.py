@@ -29,14 +29,14 @@ NO_TABLES: Final = RuleSet(NO_VERSION, is_versioned=False)
 
 
 def enforcement_enabled() -> bool:
-    """Whether rules are enforced, as the primary database says; a query of one row."""
+    """Return whether the primary database says that rules are enforced; a query of one row."""
     if not tables.exists("RuleSetState", router.db_for_write):
         return True
     return state().values_list("enforcement_enabled", flat=True).first() is not False
 
 
 def committed_version() -> Version:
-    """The latest version in the primary database; within a transaction that edits rules, its own."""
+    """Return the latest version in the primary database; within a transaction that edits rules, its own."""
 
     def read() -> Any:
         return state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
@@ -46,7 +46,7 @@ def committed_version() -> Version:
 
 
 def load() -> RuleSet:
-    """The latest rule set of the primary database: its snapshot, in one SELECT, or where it has none yet, the rows.
+    """Return the latest rule set of the primary database: its snapshot, in one SELECT, or the rows if it has none yet.
 
     The last snapshot that there is where the rows cannot be read as rules, which is logged, or change all the time.
     NO_TABLES where the primary database has no tables for rules yet.
@@ -57,7 +57,7 @@ def load() -> RuleSet:
 
 
 def load_beside() -> RuleSet | None:
-    """The same, not as the open transaction sees it but as it is committed; `None` = no transaction, or no answer.
+    """Return the latest committed rule set from beside the open transaction; `None` = no transaction, or no answer.
 
     A transaction may see what was there when it first read: in SQLite's WAL mode, and wherever the server was told to
     isolate transactions so.
@@ -95,7 +95,7 @@ def _load() -> RuleSet:
 
 
 def snapshot_of(version: Version) -> dict[str, Any] | None:
-    """The rows as they are under this number; `None` if they had another one by the time that they were read.
+    """Return the rows as they are under this number; `None` if they had another one by the time that they were read.
 
     Edits change number and rows in one transaction. So where the number was this one before and after, nobody has
     committed in between. It needs no lock.
@@ -106,22 +106,22 @@ def snapshot_of(version: Version) -> dict[str, Any] | None:
 
 
 def _whatever_was_read_before(read: Callable[[], Found]) -> Found:
-    """What `read` finds now, also where this transaction goes on seeing what it saw first; its own edits included."""
+    """Return what `read` finds now, even if this transaction still sees an older state; its own edits included."""
     using = primary()
     return read() if uncommitted.edits_of(connections[using]) else read_committed(using, read)
 
 
 def primary() -> str:
-    """The alias of the database that rules are written to; a replica may be behind."""
+    """Return the alias of the database that rules are written to; a replica may be behind."""
     return router.db_for_write(models.RuleSetVersion)
 
 
 def state() -> Any:
-    """The one row that says which version is the latest, as a query set."""
+    """Return the one row that says which version is the latest, as a query set."""
     return models.RuleSetState.objects.using(primary()).filter(pk=1)
 
 
 def snapshots(version: Version | None = None) -> Any:
-    """The stored versions, the latest first, or this one alone, as a query set."""
+    """Return the stored versions, the latest first, or this one alone, as a query set."""
     rows = models.RuleSetVersion.objects.using(primary()).order_by("-epoch", "-number")
     return rows if version is None else rows.filter(number=version.number, epoch=version.epoch)

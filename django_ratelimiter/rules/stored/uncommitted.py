@@ -1,4 +1,4 @@
-"""What transactions that are still open have edited. Each of them becomes one version, however much it edits.
+"""Edits of open transactions. Each transaction becomes one version, however much it edits.
 
 Django says when a transaction is committed, but neither when it is rolled back nor when one of its savepoints is. Both
 drop the callbacks that wait for the commit. So each edit registers one, and an edit whose callback is gone was undone.
@@ -43,7 +43,7 @@ class _Mark:
         self.unnamed = 0
 
     def is_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether what was edited here was neither committed nor undone."""
+        """Return whether these edits were neither committed nor undone."""
         return any(waiting is self.on_commit for _, waiting, *_ in reversed(connection.run_on_commit))
 
 
@@ -70,7 +70,7 @@ class Edits:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the transaction itself has stored the snapshot of the latest number."""
+        """True if the transaction itself has stored the snapshot of the latest number."""
         return self._marks[-1].is_stored
 
     def add(self, connection: BaseDatabaseWrapper) -> None:
@@ -103,12 +103,12 @@ class Edits:
 
     @property
     def author(self) -> Any:
-        """Whose edit the latest version is; `None` = nobody was named."""
+        """The author of the latest version; `None` = nobody was named."""
         return next((mark.author for mark in self._latest() if mark.author), None)
 
     @property
     def summary(self) -> str:
-        """What was edited in the latest version, in words."""
+        """The edits of the latest version, in words."""
         named = [text for mark in self._latest() for text in mark.named]
         more = sum(mark.unnamed for mark in self._latest())
         return "; ".join([*named, *([f"and {more} more"] if more else [])])
@@ -117,7 +117,7 @@ class Edits:
         return [mark for mark in self._marks if mark.version == self.version]
 
     def rules(self, load: Callable[[], RuleSet]) -> RuleSet:
-        """The rules as this transaction sees them. load: reads them, once after each edit."""
+        """Return the rules as this transaction sees them. load: reads them, once after each edit."""
         last = self._marks[-1]
         if last.rules is None:
             last.rules = load()
@@ -132,7 +132,7 @@ class Edits:
             self._marks.pop()
 
     def are_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the transaction has not ended, nor undone all of them."""
+        """Return whether the transaction is open and has not undone all of them."""
         return bool(self._marks) and self._marks[0].is_open(connection)
 
 
@@ -141,7 +141,7 @@ _lock: Final = Lock()
 
 
 def are_there_any() -> bool:
-    """Whether any thread may have a transaction open that has edited rules."""
+    """Return whether any thread may have a transaction open that has edited rules."""
     # To ask the dictionary for its length would take longer than all the rest where nobody is editing.
     return bool(_open.data)  # type: ignore[attr-defined]
 
@@ -155,7 +155,7 @@ def begin(connection: BaseDatabaseWrapper, version: Version, on_commit: Callable
 
 
 def edits_of(connection: BaseDatabaseWrapper) -> Edits | None:
-    """What this connection's open transaction has edited; `None` if nothing, or nothing that was not undone."""
+    """Return the edits of this connection's open transaction; `None` if there are none, or all were undone."""
     edits = _open.get(connection)
     if edits is None:
         return None

@@ -186,12 +186,12 @@ def republish() -> bool:
 
 
 def last_publish_failed() -> bool:
-    """Whether the latest publishing of this thread failed: saved, but not yet in force everywhere."""
+    """Return whether this thread's latest publishing failed: saved, but not yet in force everywhere."""
     return getattr(_published, "failed", False)
 
 
 def uncommitted_rules() -> RuleSet | None:
-    """The rules as edited in this thread's open transaction; `None` if it has edited none."""
+    """Return the rules as edited in this thread's open transaction; `None` if it has edited none."""
     return _rules_of_this_transaction() if uncommitted.are_there_any() else None
 
 
@@ -203,7 +203,7 @@ def _rules_of_this_transaction() -> RuleSet | None:
 
 
 def _numbered(using: str, *, anew: bool = False) -> Edits:
-    """What this transaction edits, to which one edit is added.
+    """Add one edit to those of this transaction, and return them all.
 
     It takes a number if it is the first one, if the snapshot of the last number is stored already, or anew.
     """
@@ -261,7 +261,7 @@ def _on_commit(using: str, edits: Edits) -> None:
 
 
 def _settled(using: str, edits: Edits) -> Version:
-    """The latest version that is committed, whose snapshot is stored by now if it is of these edits."""
+    """Return the latest version that is committed, whose snapshot is stored by now if it is of these edits."""
     version = storage.committed_version()
     if version.order < edits.first_version.order:
         # A savepoint was rolled back that was made without `atomic`. Django does not say so, and the number is gone.
