@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
-from ..rules.routes import lacking
+from ..rules.routes import unknown_names
 from .common import TAG, are_invalid, rules_in_force
 
 #: What is wrong with a rule that names what no view has, by the field.
@@ -74,7 +74,7 @@ def check_targets(**_kwargs: object) -> list[CheckMessage]:
             id=f"{TAG}.W019",
         )
         for rule in rules_in_force()
-        for found in lacking(rule)
+        for found in unknown_names(rule)
         if found.close or found.field != "scope"  # any code may ask for a scope, by a name that no view has
     ]
 

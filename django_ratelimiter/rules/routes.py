@@ -27,7 +27,7 @@ class Target(Protocol):
     def scope(self) -> str: ...
 
 
-class Lacking(NamedTuple):
+class UnknownName(NamedTuple):
     """A name in a rule that no view has.
 
     field: route, view_name or scope. A scope may be asked for by any code, so a rule for an unknown one may be right.
@@ -39,7 +39,7 @@ class Lacking(NamedTuple):
     close: str
 
 
-class Known(NamedTuple):
+class ViewNames(NamedTuple):
     """The names that views have, by what rules call them."""
 
     route: frozenset[str]
@@ -47,7 +47,7 @@ class Known(NamedTuple):
     scope: frozenset[str]
 
 
-def lacking(rule: Target) -> list[Lacking]:
+def unknown_names(rule: Target) -> list[UnknownName]:
     """Return what this rule names that no view of ROOT_URLCONF has; empty without a ROOT_URLCONF."""
     urlconf = django_setting("ROOT_URLCONF")
     named = {
@@ -57,11 +57,11 @@ def lacking(rule: Target) -> list[Lacking]:
     }
     if not urlconf or not any(name is not None for name in named.values()):
         return []
-    known = _known(urlconf)
+    names = _view_names(urlconf)
     return [
-        Lacking(field, name, _closest(name, getattr(known, field)))
+        UnknownName(field, name, _closest(name, getattr(names, field)))
         for field, name in named.items()
-        if name is not None and name not in getattr(known, field)
+        if name is not None and name not in getattr(names, field)
     ]
 
 
@@ -72,14 +72,14 @@ def _closest(name: str, names: Collection[str]) -> str:
 
 
 @lru_cache(maxsize=10)
-def _known(urlconf: Any) -> Known:
+def _view_names(urlconf: Any) -> ViewNames:
     languages = [code for code, _ in django_setting("LANGUAGES")] if is_translated(urlconf) else [None]
     matches: list[ResolverMatch] = []
     for language in languages:
         with translation.override(language or translation.get_language()):
             matches += all_views(get_resolver(urlconf))
     scopes = {_scope(match.func) for match in matches}
-    return Known(
+    return ViewNames(
         frozenset(match.route or "" for match in matches),
         frozenset(match.view_name for match in matches),
         frozenset(scope for scope in scopes if scope),
@@ -118,7 +118,7 @@ def _differs(found: Any) -> bool:
 
 def _forget(**_signal: Any) -> None:
     is_translated.cache_clear()
-    _known.cache_clear()
+    _view_names.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_ratelimiter.rules.routes")

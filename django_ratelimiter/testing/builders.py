@@ -11,10 +11,10 @@ from ..rules.ruleset import rule_from
 from ..rules.stored.tables import models
 
 #: A record, or the fields of a rule as `override_rules` describes them.
-WrittenRule = RuleRecord | Mapping[str, Any]
+RuleSpec = RuleRecord | Mapping[str, Any]
 
 
-def record_of(rule: WrittenRule) -> RuleRecord:
+def build_record(rule: RuleSpec) -> RuleRecord:
     """Return the record of a rule written briefly. Raises ValueError if it could not be enforced."""
     return rule if isinstance(rule, RuleRecord) else _record(**rule)
 

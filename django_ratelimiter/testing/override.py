@@ -21,7 +21,7 @@ from ..rules.stored import storage, versions
 from ..rules.tiers import Entitlement
 from ..signals import rules_committed
 from ..values.access import NOBODY
-from .builders import WrittenRule, record_of
+from .builders import RuleSpec, build_record
 from .clock import FrozenClock
 
 #: Where no tier is made, nobody is asked which one a caller has.
@@ -41,9 +41,9 @@ class RulesInForce:
         self.tier = tier
         self._rules = RuleSet(NO_VERSION)  # so that nobody is told of another version
 
-    def __call__(self, *rules: WrittenRule) -> None:
+    def __call__(self, *rules: RuleSpec) -> None:
         """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
-        records = [record_of(rule) for rule in rules]
+        records = [build_record(rule) for rule in rules]
         self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
         cache._state = cache._State()  # loaded anew when next asked for
 
@@ -72,7 +72,7 @@ class override_rules(TestContextDecorator):
 
     def __init__(
         self,
-        *rules: WrittenRule,
+        *rules: RuleSpec,
         tier: str | None = None,
         api_keys: Collection[str] = (),
         clock: FrozenClock | None = None,

@@ -7,13 +7,13 @@ from django.utils.translation import gettext as _
 
 from ...conf import script_name
 from ...models import Rule
-from ...rules.routes import Lacking, lacking
+from ...rules.routes import UnknownName, unknown_names
 from ..formatting import place_in_words
 
 
 def doubts(rule: Rule) -> list[str]:
     """Return sentences about why this rule may match no request; empty = nothing is known against it."""
-    found = [_in_words(each) for each in lacking(rule)]
+    found = [_in_words(each) for each in unknown_names(rule)]
     prefix = script_name()
     if prefix and rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/"):
         text = _(
@@ -27,13 +27,13 @@ def doubts(rule: Rule) -> list[str]:
 def place_with_doubts(rule: Rule) -> str:
     """Return which requests a rule is for, in words, and what no view has of it."""
     texts = {"view_name": _("no such view"), "route": _("no such route")}
-    marks = [texts[found.field] for found in lacking(rule) if found.field in texts]
+    marks = [texts[found.field] for found in unknown_names(rule) if found.field in texts]
     if not marks:
         return place_in_words(rule)
     return format_html('{} <span class="ratelimiter-left-out">({})</span>', place_in_words(rule), ", ".join(marks))
 
 
-def _in_words(found: Lacking) -> str:
+def _in_words(found: UnknownName) -> str:
     texts = {
         "view_name": _("No view is named “%(name)s”, so this rule matches no request."),
         "route": _("No route is “%(name)s”, so this rule matches no request."),
