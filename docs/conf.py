@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
 )
 django.setup()
+sys.path.insert(0, str(ROOT / "docs"))
 
 project = "django_ratelimiter"
 author = "The django_ratelimiter authors"
@@ -43,7 +45,16 @@ html_title = "django_ratelimiter"
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", list_the_names)
+    app.connect("autodoc-process-docstring", list_the_algorithms)
     app.connect("doctree-resolved", put_timelines_into_the_page)
+
+
+def list_the_algorithms(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Describe each algorithm by its entry in the registry."""
+    import traits
+
+    if thing is traits.Algorithm:
+        lines += [*traits.lines(), ""]
 
 
 def list_the_names(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
