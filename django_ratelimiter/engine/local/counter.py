@@ -78,6 +78,10 @@ class LocalCounter:
         """Whether this charge can be decided here."""
         return now < self.due_at and charge.limit.quota <= self.at_most
 
+    def is_idle(self, now: float) -> bool:
+        """Whether the engine knows all of it, and nobody here can decide by it any more."""
+        return now >= self.due_at and self.asked_by is None and not self.pending and not self.unsynced(now)
+
     def spend(self, charge: Charge, now: float) -> None:
         """Spend the charge's cost here."""
         if not charge.cost:

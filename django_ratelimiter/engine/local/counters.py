@@ -1,26 +1,31 @@
-"""What a process decides by itself, and what it therefore owes the engine: approximate mode and denial memory.
+"""What a process decides by itself: approximate mode and denial memory.
 
-One `LocalCounters` serves all threads and event loops of a process. `decide_with_engine` yields requests.
+One `LocalCounters` serves all threads and event loops of a process. `SyncedDecisions` asks the engine for the rest.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Final
 from weakref import WeakSet
 
-from ..base import Charge, Verdict, Version, check_units
+from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
 from ..usage import SHADOW, UsageBuffer, UsageCarry, field_of
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
-from .sync import SyncCall, SyncRequest, is_local, is_twice, is_unsynced, peek
+from .first_calls import FirstCall, FirstCalls
+from .peeking import peek
+from .sync import is_local, is_twice, is_unsynced
 
 #: Seconds for which a purely local budget is spent before its window is looked at again, and parts of that window.
 LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
+
+#: Seconds after which usage that was counted here travels with a call even if that has nothing to sync.
+COUNTS_INTERVAL: Final = 1.0
 
 #: Those of this process.
 _ALL: Final[WeakSet[LocalCounters]] = WeakSet()
@@ -52,22 +57,25 @@ class LocalCounters:
 
     def clear(self) -> None:
         """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
-        self._lock = Lock()
+        self.lock = Lock()
         self.memory = self.memory.fresh_copy()
         self.by_name: dict[str, LocalCounter] = {}
+        self.first_calls = FirstCalls(self.by_name, self.max_counters)
         self.denials = DenialCache(self._denial_memory, self.max_counters)
         self._tally: dict[tuple[int, str], int] = {}
         self._version: int | Version | None = None
-        self._ask_at = self.sweep_at = float("-inf")
+        self._ask_at = self._counts_at = self.sweep_at = float("-inf")
 
-    def decide_locally(
-        self, charges: Sequence[Charge], version: int | Version | None, receipts: Iterable[Verdict]
-    ) -> list[Verdict] | None:
-        """The verdicts, if all of them are known here; `None` = somebody has to be asked."""
+    def decide(
+        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
+    ) -> list[Verdict] | FirstCall | None:
+        """Return the verdicts if all of them are known here, or a call to make of the engine, see `finish_first`.
+
+        `None` = the engine must be asked in another way.
+        """
         now = self._clock()
-        if version is not None and (now >= self._ask_at or (version is not self._version and version != self._version)):
-            return None
-        if len(charges) == 1:
+        current = version is None or (now < self._ask_at and (version is self._version or version == self._version))
+        if current and len(charges) == 1:
             charge = charges[0]
             if charge.sync_interval is not None:
                 verdict = self._admit_one(charge, now)
@@ -75,31 +83,60 @@ class LocalCounters:
                 verdict = None if receipts else self._deny_one(charge, version, now)
             if verdict is not None:
                 return [verdict]
-        with self._lock:
-            known: list[LocalCounter | CachedDenial] = []
-            refused = remembered = False
-            for charge in charges:
-                found = self._source_of(charge, version, now)
-                if found is None:
-                    return None
-                known.append(found)
-                if type(found) is CachedDenial:
-                    remembered = True
-                    refused = refused or found.refuses
-                elif charge.gating and charge.cost > charge.limit.quota - found.used:  # type: ignore[union-attr]
-                    refused = True
-            if (remembered and not refused) or (refused and receipts) or (len(known) > 1 and is_twice(charges)):
+        with self.lock:
+            verdicts = self._decide_known(charges, version, receipts, now) if current else None
+            if verdicts is not None or receipts:
+                return verdicts
+            call = self.first_calls.start(charges, now)
+            if call is not None and self._tally and now >= self._counts_at:
+                call.counts = self.lease_counts()
+            return call
+
+    def _decide_known(
+        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict], now: float
+    ) -> list[Verdict] | None:
+        known: list[LocalCounter | CachedDenial] = []
+        denied = remembered = False
+        for charge in charges:
+            if not self._is_known(charge, now):
                 return None
-            verdicts = [
-                each.replay(charge, now) if type(each) is CachedDenial else _spend(each, charge, now, refused)  # type: ignore[arg-type]
-                for charge, each in zip(charges, known, strict=True)
-            ]
-            self._count(verdicts)
+        for charge in charges:
+            found = self._source_of(charge, version, now)
+            if found is None:
+                return None
+            known.append(found)
+            if type(found) is CachedDenial:
+                remembered = True
+                denied = denied or found.refuses
+            elif charge.gating and charge.cost > charge.limit.quota - found.used:  # type: ignore[union-attr]
+                denied = True
+        if (remembered and not denied) or (denied and receipts) or (len(known) > 1 and is_twice(charges)):
+            return None
+        verdicts = [
+            each.replay(charge, now) if type(each) is CachedDenial else _spend(each, charge, now, denied)  # type: ignore[arg-type]
+            for charge, each in zip(charges, known, strict=True)
+        ]
+        self.count(verdicts)
         return verdicts if known else None
+
+    def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
+        """Note the engine's reply to a call that `decide` has returned."""
+        with self.lock:
+            self.first_calls.finish(call, verdicts, self._clock())
+            if version is not None:
+                self.confirm_version(version, call.began)
+        if call.counts:
+            self.acknowledge_counts(call.counts, done=True)
+
+    def fail_first(self, call: FirstCall) -> None:
+        """Note that the engine has given no reply to that call."""
+        with self.lock:
+            self.first_calls.fail(call)
+        self.acknowledge_counts(call.counts, done=False)
 
     def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
         """The other: a single charge that was refused just now."""
-        with self._lock:
+        with self.lock:
             refusal = self.denials.find(charge, version, now)
             if refusal is None or not refusal.refuses or type(charge.cost) is not int:
                 return None
@@ -114,7 +151,7 @@ class LocalCounters:
         key, limit, cost, gating, label, _, _, _, interval, carried = charge
         if interval is None or type(cost) is not int or cost <= 0 or carried:
             return None
-        with self._lock:
+        with self.lock:
             counter = self.by_name.get(key + limit.tag)
             if counter is None or now >= counter.due_at or limit.quota > counter.at_most:
                 return None
@@ -136,6 +173,13 @@ class LocalCounters:
             verdict.counter, verdict.sent = counter, counter.sent
             return verdict
 
+    def _is_known(self, charge: Charge, now: float) -> bool:
+        """Whether there may be something here that decides this charge."""
+        if charge.sync_interval is None:
+            return bool(self.denials)
+        name = charge.key + charge.limit.tag
+        return name in self.by_name or self.first_calls.stands_for(name, charge, now)
+
     def _source_of(
         self, charge: Charge, version: int | Version | None, now: float
     ) -> LocalCounter | CachedDenial | None:
@@ -145,7 +189,8 @@ class LocalCounters:
             return None
         if charge.sync_interval is None:
             return self.denials.find(charge, version, now)
-        counter = self.by_name.get(charge.key + limit.tag)
+        name = charge.key + limit.tag
+        counter = self.by_name.get(name) or self.first_calls.counter_of(name, charge, now)
         if counter is None or limit.quota > counter.at_most:
             return None
         fits = cost <= limit.quota - counter.used
@@ -156,67 +201,13 @@ class LocalCounters:
             return counter
         return None
 
-    def decide_with_engine(
-        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
-    ) -> Generator[SyncRequest, list[Verdict], list[Verdict]]:
-        """The verdicts, asking the engine at most once. Raises what that raises; nothing is spent here then."""
-        for charge in charges:
-            check_units(charge)
-        if is_twice(charges):
-            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        yield from self._sync_wider(charges)
-        call = SyncCall(self, charges, version, receipts, self._clock())
-        with self._lock:
-            call.place_charges()
-            request = call.build_request()
-        replies = [] if request is None else (yield from self._ask(call, request))
-        with self._lock:
-            verdicts = call.apply_replies(replies, self._clock())
-            self._count(call.counted_locally(verdicts))
-        return verdicts
-
-    def _sync_wider(self, charges: Sequence[Charge]) -> Generator[SyncRequest, list[Verdict], None]:
-        """Tell the engine first of what it has to hear with another limit than these charges'."""
-        with self._lock:
-            call = SyncCall(self, (), None, (), self._clock())
-            request = call.build_request(always=False) if call.add_wider(charges) else None
-        if request is not None:
-            yield from self._sync(call, request)
-
-    def _sync(self, call: SyncCall, request: SyncRequest) -> Generator[SyncRequest, list[Verdict], None]:
-        replies = yield from self._ask(call, request)
-        with self._lock:
-            call.apply_replies(replies, self._clock())
-
-    def _ask(self, call: SyncCall, request: SyncRequest) -> Generator[SyncRequest, list[Verdict], list[Verdict]]:
-        try:
-            replies = yield request
-        except BaseException:
-            with self._lock:
-                call.fail()
-            self.acknowledge_counts(request.counts, done=False)
-            raise
-        self.acknowledge_counts(request.counts, done=True)
-        return replies
-
-    def flush(self) -> Generator[SyncRequest, list[Verdict], None]:
-        """All that the engine is still to be told of, in as many calls as it takes."""
-        while True:
-            with self._lock:
-                call = SyncCall(self, (), None, (), self._clock())
-                call.add_piggybacked(due=False)
-                request = call.build_request(always=False)
-            if request is None:
-                return
-            yield from self._sync(call, request)
-
     def now(self) -> float:
         """The time."""
         return self._clock()
 
     def remember_denials(self, verdicts: Sequence[Verdict], version: int | Version | None, began: float) -> None:
         """Take the engine's answer to a call that began then: the version is in force, and a refusal is kept."""
-        with self._lock:
+        with self.lock:
             if version is not None:
                 self.confirm_version(version, began)
             if any(map(refuses, verdicts)):
@@ -233,12 +224,15 @@ class LocalCounters:
 
     def confirm_version(self, version: int | Version, now: float) -> None:
         """The engine was asked with this version then, and found it to be in force."""
-        self._version, self._ask_at = version, max(now + self._ask_interval, self._ask_at)
+        ask_at = now + self._ask_interval
+        self._version = version
+        if ask_at > self._ask_at:
+            self._ask_at = ask_at
 
     def refund_local(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
         """Give back what these spent of budgets and the engine was not told of; the others."""
-        others = []
-        with self._lock:
+        others, now = [], self._clock()
+        with self.lock:
             for verdict in verdicts:
                 if isinstance(verdict, LocalVerdict) and is_unsynced(verdict):
                     verdict.counter.refund(verdict.spent)
@@ -248,7 +242,8 @@ class LocalCounters:
                     verdict.counter.due_at = float("-inf")
                 else:
                     others.append(verdict)
-                    counter = self.by_name.get(verdict.charge.key + verdict.charge.limit.tag)
+                    name = verdict.charge.key + verdict.charge.limit.tag
+                    counter = self.by_name.get(name) or self.first_calls.counter_of(name, verdict.charge, now)
                     if counter is not None:
                         counter.engine_refunded()
         return others
@@ -256,15 +251,17 @@ class LocalCounters:
     def forget(self, charges: Iterable[Charge]) -> None:
         """Know nothing of these keys any more."""
         charges = list(charges)
-        with self._lock:
+        with self.lock:
             for charge in charges:
-                self.by_name.pop(charge.key + charge.limit.tag, None)
+                name = charge.key + charge.limit.tag
+                self.by_name.pop(name, None)
+                self.first_calls.expire(name)
                 self.denials.forget(charge)
         self.memory.reset(charges)
 
     def peek(self, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
         """What the charges would be told. replies: the engine's verdicts on those that it was asked about."""
-        with self._lock:
+        with self.lock:
             return peek(self, charges, replies, self._clock())
 
     def refresh(self, counter: LocalCounter, charge: Charge, now: float) -> None:
@@ -279,7 +276,8 @@ class LocalCounters:
         if verdict.remaining < charge.cost <= charge.limit.quota:
             counter.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
 
-    def _count(self, verdicts: Sequence[Verdict]) -> None:
+    def count(self, verdicts: Sequence[Verdict]) -> None:
+        """Count the usage of a call."""
         field = field_of(verdicts)
         if field:
             key = verdicts[0].at_us // 60_000_000, field
@@ -295,6 +293,7 @@ class LocalCounters:
         for (minute, field), calls in self._tally.items():
             self._usage_buffer.add(minute, field, calls)
         self._tally.clear()
+        self._counts_at = self._clock() + COUNTS_INTERVAL
         return self._usage_buffer.lease()
 
     def acknowledge_counts(self, counts: UsageCarry | None, *, done: bool) -> None:

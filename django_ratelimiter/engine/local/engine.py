@@ -1,28 +1,34 @@
 """The engine as a process asks it: seldom, where its rules say so or a refusal still holds.
 
-`LocalFirstEngine` for threads and `AsyncLocalFirstEngine` for event loops share one `LocalCounters`.
+`LocalFirstEngine` for threads and `AsyncLocalFirstEngine` for event loops share one `LocalCounters`. How the engine is
+asked is written once, in coroutines; for threads they never suspend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ...exceptions import EngineUnavailable
-from ..adapters import as_async
-from ..base import Charge, Verdict, Version
+from ..adapters import ImmediateAdapter, as_async
+from ..base import Charge, Verdict, Version, check_units
+from ..coroutines import run_sync
 from ..templates import FilledCharges
 from .counter import LocalVerdict
 from .counters import LocalCounters
-from .sync import SyncRequest, is_local
+from .first_calls import FirstCall
+from .sync import SyncCall, SyncRequest, is_local, is_twice
 
 
 class _LocalFirst:
-    """What both have in common. All that is not said here is the engine's own."""
+    """What both kinds have in common. All that is not said here is the engine's own.
 
-    def __init__(self, engine: Any, counters: LocalCounters) -> None:
-        self.engine, self.counters = engine, counters
+    awaitable: the engine with methods that are to be awaited.
+    """
+
+    def __init__(self, engine: Any, counters: LocalCounters, awaitable: Any) -> None:
+        self.engine, self.counters, self._awaitable = engine, counters, awaitable
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -44,6 +50,68 @@ class _LocalFirst:
                 return False
         return not self.counters.has_pending
 
+    async def _ask(
+        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
+    ) -> Sequence[Verdict]:
+        """Ask the engine what cannot be decided here, at most once. Where that raises, nothing is spent here."""
+        counters = self.counters
+        if self._is_exact(charges, receipts):
+            began = counters.now()
+            found: Sequence[Verdict] = await self._awaitable.check(charges, version=version, refund_if_denied=receipts)
+            counters.remember_denials(found, version, began)
+            return found
+        for charge in charges:
+            check_units(charge)
+        if is_twice(charges):
+            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+        await self._sync_wider(charges)
+        call = SyncCall(counters, charges, version, receipts, counters.now())
+        with counters.lock:
+            call.place_charges()
+            request = call.build_request()
+        replies = [] if request is None else await self._send(call, request)
+        with counters.lock:
+            verdicts = call.apply_replies(replies, counters.now())
+            counters.count(call.counted_locally(verdicts))
+        return verdicts
+
+    async def _sync_wider(self, charges: Sequence[Charge]) -> None:
+        """Tell the engine first of what it has to hear with another limit than these charges'."""
+        counters = self.counters
+        with counters.lock:
+            call = SyncCall(counters, (), None, (), counters.now())
+            request = call.build_request(always=False) if call.add_wider(charges) else None
+        if request is not None:
+            await self._sync(call, request)
+
+    async def _sync(self, call: SyncCall, request: SyncRequest) -> None:
+        replies = await self._send(call, request)
+        with self.counters.lock:
+            call.apply_replies(replies, self.counters.now())
+
+    async def _send(self, call: SyncCall, request: SyncRequest) -> list[Verdict]:
+        try:
+            replies: list[Verdict] = await request.send(self._awaitable)
+        except BaseException:
+            with self.counters.lock:
+                call.fail()
+            self.counters.acknowledge_counts(request.counts, done=False)
+            raise
+        self.counters.acknowledge_counts(request.counts, done=True)
+        return replies
+
+    async def _flush(self) -> None:
+        """Tell the engine all that it is still to hear, in as many calls as it takes."""
+        counters = self.counters
+        while True:
+            with counters.lock:
+                call = SyncCall(counters, (), None, (), counters.now())
+                call.add_piggybacked(due=False)
+                request = call.build_request(always=False)
+            if request is None:
+                return
+            await self._sync(call, request)
+
 
 class LocalFirstEngine(_LocalFirst):
     """An engine for threads.
@@ -61,7 +129,7 @@ class LocalFirstEngine(_LocalFirst):
         denial_memory: float = 0.0,
         ask_interval: float = 1.0,
     ) -> None:
-        super().__init__(engine, counters or LocalCounters(denial_memory, ask_interval))
+        super().__init__(engine, counters or LocalCounters(denial_memory, ask_interval), ImmediateAdapter(engine))
 
     def check(
         self,
@@ -80,17 +148,20 @@ class LocalFirstEngine(_LocalFirst):
         receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        exact = self._is_exact(charges, receipts)
-        if exact and not counters.denials.seconds:
+        if not counters.denials.seconds and self._is_exact(charges, receipts):
             return self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        verdicts: Sequence[Verdict] | None = counters.decide_locally(charges, version, receipts)
-        if verdicts is not None:
-            return verdicts
-        if not exact:
-            return self._go(counters.decide_with_engine(charges, version, receipts))  # type: ignore[no-any-return]
-        began = counters.now()
-        verdicts = self.engine.check(charges, version=version, refund_if_denied=receipts)
-        counters.remember_denials(verdicts, version, began)
+        found = counters.decide(charges, version, receipts)
+        if found is None:
+            return run_sync(self._ask(charges, version, receipts))
+        if type(found) is not FirstCall:
+            return found  # type: ignore[return-value]
+        options = {"counts": found.counts} if found.counts else {}
+        try:
+            verdicts: Sequence[Verdict] = self.engine.check(charges, version=version, **options)
+        except BaseException:
+            counters.fail_first(found)
+            raise
+        counters.finish_first(found, verdicts, version)
         return verdicts
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -116,28 +187,18 @@ class LocalFirstEngine(_LocalFirst):
     def flush(self) -> None:
         """Tell the engine all that it is owed; for the end of a process. Nothing is raised if it cannot be told."""
         with suppress(EngineUnavailable):
-            self._go(self.counters.flush())
+            run_sync(self._flush())
 
     def to_async(self) -> AsyncLocalFirstEngine:
         """The twin."""
         return AsyncLocalFirstEngine(as_async(self.engine), self.counters)
 
-    def _go(self, path: Generator[SyncRequest, list[Verdict], Any]) -> Any:
-        turn: Any = path.send
-        given: Any = None
-        while True:
-            try:
-                request = turn(given)
-            except StopIteration as end:
-                return end.value
-            try:
-                turn, given = path.send, request.send(self.engine)
-            except BaseException as error:
-                turn, given = path.throw, error
-
 
 class AsyncLocalFirstEngine(_LocalFirst):
     """The same for event loops. engine: one whose methods are awaited."""
+
+    def __init__(self, engine: Any, counters: LocalCounters) -> None:
+        super().__init__(engine, counters, engine)
 
     async def check(
         self,
@@ -156,17 +217,20 @@ class AsyncLocalFirstEngine(_LocalFirst):
         receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        exact = self._is_exact(charges, receipts)
-        if exact and not counters.denials.seconds:
+        if not counters.denials.seconds and self._is_exact(charges, receipts):
             return await self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        verdicts: Sequence[Verdict] | None = counters.decide_locally(charges, version, receipts)
-        if verdicts is not None:
-            return verdicts
-        if not exact:
-            return await self._go(counters.decide_with_engine(charges, version, receipts))  # type: ignore[no-any-return]
-        began = counters.now()
-        verdicts = await self.engine.check(charges, version=version, refund_if_denied=receipts)
-        counters.remember_denials(verdicts, version, began)
+        found = counters.decide(charges, version, receipts)
+        if found is None:
+            return await self._ask(charges, version, receipts)
+        if type(found) is not FirstCall:
+            return found  # type: ignore[return-value]
+        options = {"counts": found.counts} if found.counts else {}
+        try:
+            verdicts: Sequence[Verdict] = await self.engine.check(charges, version=version, **options)
+        except BaseException:
+            counters.fail_first(found)
+            raise
+        counters.finish_first(found, verdicts, version)
         return verdicts
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -188,16 +252,3 @@ class AsyncLocalFirstEngine(_LocalFirst):
         charges = list(charges)
         self.counters.forget(charges)
         await self.engine.reset(charges)
-
-    async def _go(self, path: Generator[SyncRequest, list[Verdict], Any]) -> Any:
-        turn: Any = path.send
-        given: Any = None
-        while True:
-            try:
-                request = turn(given)
-            except StopIteration as end:
-                return end.value
-            try:
-                turn, given = path.send, await request.send(self.engine)
-            except BaseException as error:
-                turn, given = path.throw, error

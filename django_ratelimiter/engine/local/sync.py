@@ -90,7 +90,8 @@ class SyncCall:
         return self._charges[index].cost <= counter.left(self._charges[index])
 
     def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
-        counter = self._counters.by_name.get(name)
+        counters = self._counters
+        counter = counters.by_name.get(name) or counters.first_calls.counter_of(name, charge, self._began)
         if counter is None:
             counter = LocalCounter(charge)
             if self._has_room():
@@ -122,10 +123,11 @@ class SyncCall:
 
     def _has_room(self) -> bool:
         counters, now = self._counters, self._began
-        if len(counters.by_name) < counters.max_counters:
+        if len(counters.by_name) + len(counters.first_calls) < counters.max_counters:
             return True
         if now >= counters.sweep_at:
             counters.sweep_at = now + SWEEP_SECONDS
+            counters.first_calls.sweep(now)
             for name, counter in list(counters.by_name.items()):
                 if now >= counter.due_at and counter.asked_by is None:
                     if (counter.charge.sync_interval or 0) < 0:
@@ -134,7 +136,7 @@ class SyncCall:
                         del counters.by_name[name]
             if len(counters.by_name) >= counters.max_counters:
                 self.add_piggybacked(due=True)
-        return len(counters.by_name) < counters.max_counters
+        return len(counters.by_name) + len(counters.first_calls) < counters.max_counters
 
     def add_piggybacked(self, *, due: bool) -> None:
         """Take along what counters owe that are due, or any: these are forgotten once they have told.
@@ -283,27 +285,3 @@ def is_twice(charges: Sequence[Charge]) -> bool:
 def is_local(charge: Charge) -> bool:
     """Whether it is purely local: the engine is never asked."""
     return charge.sync_interval is not None and charge.sync_interval < 0
-
-
-def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict], now: float) -> list[Verdict]:
-    """What the charges would be told. replies: the engine's verdicts on those that are not purely local."""
-    answers = iter(replies)
-    return [
-        _peek_local(counters, charge, now) if is_local(charge) else _less_unsynced(counters, charge, next(answers), now)
-        for charge in charges
-    ]
-
-
-def _peek_local(counters: LocalCounters, charge: Charge, now: float) -> Verdict:
-    counter = counters.by_name.get(charge.key + charge.limit.tag) or LocalCounter(charge)
-    counters.refresh(counter, charge, now)
-    return counter.verdict(charge, now, allowed=charge.cost <= counter.left(charge), spent=0, denied=False)
-
-
-def _less_unsynced(counters: LocalCounters, charge: Charge, verdict: Verdict, now: float) -> Verdict:
-    counter = None if charge.sync_interval is None else counters.by_name.get(charge.key + charge.limit.tag)
-    if counter is not None:
-        verdict.remaining = max(verdict.remaining - counter.unsynced(now), 0)
-        if verdict.allowed and charge.cost > verdict.remaining:
-            verdict.allowed, verdict.soft_exceeded, verdict.retry_after = False, False, counter.wait(charge, now)
-    return verdict

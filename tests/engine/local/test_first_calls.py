@@ -1,0 +1,169 @@
+"""Callers who come once in an interval: one call each, as by an exact rule, and nothing to tell afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_ratelimiter.engine import Charge, EngineUnavailable, Verdict
+
+from .world import INTERVAL, Clock, Counted, Process, admitted, charge, counts, held
+
+
+class Interrupted(Counted):
+    """An engine during whose next call something else happens, before or after it has decided."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.before: Callable[[], object] | None = None
+        self.after: Callable[[], object] | None = None
+
+    def check(self, charges: list[Charge], **options: Any) -> list[Verdict]:
+        before, self.before = self.before, None
+        after, self.after = self.after, None
+        if before:
+            before()
+        verdicts = super().check(charges, **options)
+        if after:
+            after()
+        return verdicts
+
+
+@pytest.fixture
+def engine(clock: Clock) -> Interrupted:
+    return Interrupted(clock)
+
+
+def rules(caller: str, quota: int = 100) -> list[Charge]:
+    """What a caller is charged: by two rules of its own, and by one that all callers share."""
+    return [charge(quota, f"user:{caller}"), charge(quota, f"ip:{caller}"), charge(quota, "all", usage="all|")]
+
+
+def test_a_first_request_is_one_call_of_the_charges_as_they_are(process: Process, engine: Counted) -> None:
+    one, asked = process(), [rules(f"{number}") for number in range(5)]
+    for each in asked:
+        assert one.check(each, version=None)[2].allowed
+    assert engine.calls == asked
+    assert not one.counters.by_name
+    one.flush()
+    assert len(engine.calls) == 5
+    assert counts(engine) == {"all|": (5, 0, 0, 0)}
+
+
+def test_the_second_one_is_counted_here(process: Process, engine: Counted, clock: Clock) -> None:
+    one = process()
+    found = [[each.remaining for each in one.check(rules("ann", 4))] for _ in range(5)]
+    assert found == [[3] * 3, [2] * 3, [1] * 3, [0] * 3, [0] * 3]
+    assert len(engine.calls) == 1
+    clock.now += INTERVAL
+    one.check(rules("ann", 4))
+    assert [each.carried for each in engine.calls[-1]] == [3] * 3
+
+
+def test_who_comes_again_after_the_interval_is_asked_for_as_at_first(
+    process: Process, engine: Counted, clock: Clock
+) -> None:
+    one = process()
+    for _ in range(3):
+        one.check(rules("ann"))
+        clock.now += INTERVAL
+    assert engine.calls == [rules("ann")] * 3
+    one.check(rules("ann"))
+    one.check(rules("ann"))
+    clock.now += INTERVAL
+    one.check(rules("ann"))  # tells of that one
+    clock.now += INTERVAL
+    one.check(rules("ann"))
+    assert engine.calls[-1] == rules("ann")
+
+
+def test_a_shared_counter_that_is_counted_here_admits_the_quota(process: Process, engine: Counted) -> None:
+    one = process()
+    shared = [charge(9, "all"), charge(4, "all")][1]
+    asked = [[charge(9, name), shared] for name in ("ann", "ann", "ben", "cleo", "dan", "eve")]
+    found = [one.check(each) for each in asked]
+    assert [each[1].allowed for each in found] == [True] * 4 + [False] * 2
+    assert [each[1].remaining for each in found] == [3, 2, 1, 0, 0, 0]
+    one.flush()
+    assert held(engine, shared) == 4
+
+
+def test_what_others_do_while_the_engine_is_asked_is_counted(process: Process, engine: Interrupted) -> None:
+    """Another thread asks meanwhile, and a third one goes on by the answer that has come first."""
+    one, asked = process(), charge(4)
+    found: list[bool] = []
+
+    def hit(times: int) -> None:
+        found.extend(one.check([asked])[0].allowed for _ in range(times))
+
+    engine.before = lambda: hit(3)
+    hit(1)
+    assert sum(found) == 4
+    hit(3)
+    assert (sum(found), held(engine, asked) <= 4) == (4, True)
+
+
+def test_an_answer_that_comes_late_is_counted_once(process: Process, engine: Interrupted, clock: Clock) -> None:
+    one, asked = process(), charge(10)
+
+    def hit() -> None:
+        clock.now += 0.001
+        assert admitted(one, asked, 2) == 2
+
+    engine.after = hit
+    hit()
+    assert admitted(one, asked, 10) == 6
+    one.flush()
+    assert held(engine, asked) == 10
+
+
+def test_where_the_engine_is_away_nothing_is_noted_or_spent(process: Process, engine: Counted) -> None:
+    one = process()
+    admitted(one, charge(5, "all"), 2)
+    engine.down = True
+    for _ in range(3):
+        with pytest.raises(EngineUnavailable):
+            one.check([charge(5, "ann"), charge(5, "all")])
+    engine.down = False
+    assert [each.remaining for each in one.check([charge(5, "ann"), charge(5, "all")])] == [4, 2]
+
+
+def test_a_refusal_is_repeated_until_the_interval_is_over(process: Process, engine: Counted, clock: Clock) -> None:
+    one, other, asked = process(), process(), charge(1, algorithm="sliding_window_log", window=1)
+    other.check([asked])
+    clock.now += 0.9
+    [refused] = one.check([asked])
+    assert (refused.allowed, refused.retry_after) == (False, pytest.approx(INTERVAL))
+    assert admitted(one, asked, 9) == 0
+    assert len(engine.calls) == 2
+
+
+def test_a_reset_is_asked_for(process: Process, engine: Counted) -> None:
+    one, asked = process(), charge(1)
+    one.check([asked])
+    one.reset([asked])
+    assert one.check([asked])[0].allowed
+
+
+def test_no_more_than_so_many_are_noted(process: Process, engine: Counted, clock: Clock) -> None:
+    one = process(max_counters=10)
+    for number in range(30):
+        one.check([charge(5, f"{number}")])
+    assert len(one.counters.first_calls) + len(one.counters.by_name) <= 10
+    clock.now += 2 * INTERVAL
+    one.check([charge(5, "later")])
+    assert admitted(one, charge(5, "later"), 9) == 4
+    assert len(engine.calls) == 31
+
+
+def test_usage_that_was_counted_here_travels_within_a_second(process: Process, engine: Counted, clock: Clock) -> None:
+    one = process()
+    for number in range(40):
+        one.check(rules(f"{number}"))
+        one.check(rules(f"{number}"))
+        clock.now += INTERVAL / 10
+    assert counts(engine)["all|"][0] >= 80 - 2 * 10
+    one.flush()
+    assert counts(engine)["all|"][0] <= 2 * 10
