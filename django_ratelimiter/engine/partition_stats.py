@@ -25,7 +25,7 @@ WEIGHED_EXACTLY: Final = 1_000
 WEIGHT: Final = 16
 
 #: Partitions of which a process remembers that it has told of them in this hour; beyond that it tells again.
-MAX_NOTIFIED: Final = 20_000
+MAX_NOTIFIED: Final = 50_000
 
 #: How many partitions are weighed at once for each rule, hour and outcome, and how many of them stay beyond that.
 MAX_RANKED: Final = 400
@@ -86,7 +86,8 @@ class PartitionTracker:
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
         self._notified: dict[str, str] = {}  # the label by the key of the charge
-        self._known: set[tuple[CallTemplate, tuple[str, ...]]] = set()  # of whom there is nothing new to tell
+        self._known: set[tuple[CallTemplate, tuple[str, ...]]] = set()  # who is told of already, or in `_new`
+        self._is_unconfirmed = False
         self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
 
@@ -106,18 +107,11 @@ class PartitionTracker:
         if hour != self._hour:
             self._begin(hour)
         self._left -= 1
-        notified = self._notified
-        for charge in charges:
-            if notified.get(charge[0]) != charge[4]:
-                break
-        else:
-            if type(charges) is FilledCharges:
-                self._remember(charges)
-            if self._left > 0:
-                return []
-        if self._left > 0:
-            return self._notes_for(charges, 0)
-        return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
+        is_weighed = self._left <= 0
+        notes = self._notes_for(charges, self._weight() if is_weighed else 0)
+        if type(charges) is FilledCharges and not any([note.what[0] for note in notes]):
+            self._remember(charges)
+        return [*notes, *self._new_partitions()] if is_weighed else notes
 
     def weight_of(self, charges: FilledCharges, now_us: int) -> int | None:
         """Return the weight of a call, 0 = it is not weighed; `None` where there is more to tell, see `of`."""
@@ -166,7 +160,9 @@ class PartitionTracker:
     def _new_partitions(self) -> Iterator[PartitionNote]:
         """What has been met for the first time by calls that were not weighed."""
         if self._new:
-            new, self._new = self._new, {}
+            if self._is_unconfirmed:  # what was told last may have been lost, so that all shall be told again
+                self._known.clear()
+            new, self._new, self._is_unconfirmed = self._new, {}, True
             by_label: dict[str, list[tuple[str, str]]] = {}
             for key, (label, partition) in new.items():
                 by_label.setdefault(label, []).append((key, partition.replace("\n", "\0")))
@@ -177,6 +173,7 @@ class PartitionTracker:
 
     def acknowledge(self, notes: Iterable[PartitionNote], at_us: int) -> None:
         """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours."""
+        self._is_unconfirmed = False
         if at_us // HOUR_US == self._hour:
             notified = self._notified
             if len(notified) >= MAX_NOTIFIED:

@@ -219,7 +219,7 @@ def missing() -> str:
     return digest("missing")
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=16_384)
 def source_digest(_hash_key: bytes, name: str, value: str) -> str:
     """Return the digest of a partition by one name; empty: by none. The key is the setting's."""
     return digest(encode_partition([(name, value)]) if name else value)
