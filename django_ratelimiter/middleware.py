@@ -18,7 +18,7 @@ from django.utils.translation import get_language
 from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
-from .headers import drop_fields, refusal, write_fields
+from .headers import drop_fields, may_wait, refusal, write_fields
 from .limiter import io, leases, refunds
 from .rules.routes import is_translated
 
@@ -104,8 +104,10 @@ class RateLimitMiddleware:
         decision = await limiter.acheck(request, before_authentication=_decides_later(view))
         if decision.delay:
             await io.asleep(decision.delay)
+        if decision.allowed:
+            return None
         # A template of the project's may ask for the user.
-        return None if decision.allowed else await sync_to_async(refusal)(request, decision)
+        return await sync_to_async(refusal)(request, decision) if may_wait(request) else refusal(request, decision)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Answer for a view that raised what says that this request was refused, such as `Ratelimited`.
@@ -126,15 +128,16 @@ def _is_exempt(request: HttpRequest) -> bool:
     if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
         return request.resolver_match is not None
     urlconf = getattr(request, "urlconf", None)
-    return path.startswith(_always_exempt(urlconf) or exempt_paths(urlconf))
+    prefixes = _always_exempt(urlconf)
+    return path.startswith(exempt_paths(urlconf) if prefixes is None else prefixes)
 
 
 @lru_cache(maxsize=100)
 def _always_exempt(urlconf: Any) -> tuple[str, ...] | None:
-    """Return what `exempt_paths` does, in every language; `None` where it depends on that, or there are none."""
+    """Return what `exempt_paths` does, in every language; `None` where it depends on that."""
     if settings.EXEMPT_PATHS is None and is_translated(urlconf or django_setting("ROOT_URLCONF")):
         return None
-    return exempt_paths(urlconf) or None
+    return exempt_paths(urlconf)
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:

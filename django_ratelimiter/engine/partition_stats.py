@@ -109,7 +109,7 @@ class PartitionTracker:
         self._left -= 1
         is_weighed = self._left <= 0
         notes = self._notes_for(charges, self._weight() if is_weighed else 0)
-        if type(charges) is FilledCharges and not any([note.what[0] for note in notes]):
+        if type(charges) is FilledCharges and not any(note.what[0] for note in notes):
             self._remember(charges)
         return [*notes, *self._new_partitions()] if is_weighed else notes
 

@@ -88,6 +88,11 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     return response
 
 
+def may_wait(request: HttpRequest) -> bool:
+    """Return whether the response to a refusal is made by the project's own code, or of a template."""
+    return settings.RESPONSE is not None or _preferred_body(request) == "html"
+
+
 def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpResponseBase | None:
     """What the project's own callable makes of it; `None` if that is no response."""
     try:

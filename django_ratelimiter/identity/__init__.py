@@ -60,7 +60,8 @@ class Identity:
         """Return the request's value under this name, one of a rule's `partition_by`. No value is empty."""
         found = self._values.get(name, "")
         if found == "":  # not asked for yet
-            found = self._values[name] = self._find(name) or None
+            find = _FINDERS.get(name)
+            found = self._values[name] = (self._find(name) if find is None else find(self._request)) or None
         return found
 
     @property
@@ -111,9 +112,6 @@ class Identity:
         return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
 
     def _find(self, name: str) -> str | None:
-        find = _FINDERS.get(name)
-        if find is not None:
-            return find(self._request)
         kind, colon, own = name.partition(":")
         if not colon:
             return _custom(self._request, name)

@@ -56,8 +56,6 @@ def has_events(latest: Decision) -> bool:
     """Return whether what one call decided is to be logged, or signals are to be sent of it."""
     if not latest.allowed:
         return True
-    if latest.answer is not None and latest.answer.is_plain and not quota_reached.receivers:
-        return False
     if soft_exceeded(latest):
         return True
     return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))

@@ -23,6 +23,7 @@ from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, Stal
 from ..identity import UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
+from ..signals import quota_reached
 from . import events, fallback, leases, observer, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO
@@ -49,10 +50,12 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return decision
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
-    if (latest.answer is None or not latest.answer.is_plain) and latest.leases:
-        leases.on_request_closed(http, partial(refunds.release, decision=latest))
-    if events.has_events(latest):
-        await events.send_events(io, http, latest, decision)
+    answer = latest.answer
+    if answer is None or not (answer.is_plain and latest.allowed) or quota_reached.receivers:
+        if (answer is None or not answer.is_plain) and latest.leases:
+            leases.on_request_closed(http, partial(refunds.release, decision=latest))
+        if events.has_events(latest):
+            await events.send_events(io, http, latest, decision)
     return decision
 
 

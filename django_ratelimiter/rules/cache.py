@@ -81,7 +81,7 @@ def current_rules() -> RuleSet:
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
         return uncommitted
-    if _is_outdated():
+    if _state.outdated and _is_outdated():
         _load_if_outdated()
     return _state.rules
 

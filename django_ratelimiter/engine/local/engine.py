@@ -33,10 +33,10 @@ class _LocalFirst:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def _passes_on(self, charges: FilledCharges) -> bool:
-        """Whether only the engine can decide these charges, and there is nothing to tell it."""
-        counters = self.counters
-        return charges.template.is_exact and not counters.denials.seconds and not counters.has_pending
+    @property
+    def _has_a_say(self) -> bool:
+        """Whether refusals are remembered here, or there are counts to tell the engine."""
+        return bool(self.counters.denials.seconds) or self.counters.has_pending
 
     def _is_exact(self, charges: Sequence[Charge], receipts: Sequence[Verdict]) -> bool:
         """Whether the local counters have nothing to say or to learn."""
@@ -141,7 +141,7 @@ class LocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if self._passes_on(charges) and now_us is None and not refund_if_denied:
+            if charges.template.is_exact and now_us is None and not (refund_if_denied or self._has_a_say):
                 return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
@@ -210,7 +210,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if self._passes_on(charges) and now_us is None and not refund_if_denied:
+            if charges.template.is_exact and now_us is None and not (refund_if_denied or self._has_a_say):
                 return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)

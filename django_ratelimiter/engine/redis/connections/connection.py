@@ -161,7 +161,9 @@ class Connection:
                 size = self._receive(self._buffer)
             except TimeoutError as error:
                 size = self._receive_late(error)
-            self._feed(size)
+            if not size:
+                raise RedisConnectionError("Connection closed by server.")
+            self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
             reply = self._reader.gets()
             if reply is not _MORE:
                 return reply
