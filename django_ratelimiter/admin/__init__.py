@@ -1,7 +1,7 @@
 """The operators' pages."""
 
 from .callers import access, tiers
-from .rules import admin as rules
-from .usage import admin as usage
+from .rules import admin as rule_pages
+from .usage import admin as usage_pages
 
-__all__ = ["access", "rules", "tiers", "usage"]
+__all__ = ["access", "rule_pages", "tiers", "usage_pages"]
