@@ -8,7 +8,8 @@
 A request goes through Django's whole handler, with no middleware but ours, to a view that does nothing, on a real
 Redis; see `counting` for what counts. Making the request is not counted. Nor is waiting on an event loop: calls in
 `asyncio`, `selectors`, `threading` and `concurrent.futures`, since their number depends on when a reply arrives. Django
-looks through a project's URLs one by one, with two calls for each: a view is counted as if it were the first.
+looks through a project's URLs one by one, with two calls for each: a view is counted as if it were the first. What the
+limiter adds is the difference to the same request without it; to that of a view that refuses, where it refuses.
 
 again: a caller of whom this process has counted requests before. first: one who comes for the first time. The figure
 is the median of several callers. The log line of a refusal is not written, except where the case says so.
@@ -110,7 +111,8 @@ class Meter:
                 self._request(case, caller, self._limited, case.status)
         time.sleep(case.pause)
         again = [self._request(case, caller, self._limited, case.status) for caller in callers]
-        bare = [self._request(case, caller, self._bare, 200) for caller in callers]
+        without = case._replace(view="refusing") if case.status == 429 else case
+        bare = [self._request(without, caller, self._bare, case.status) for caller in callers]
         return Counted(typical(again), typical(new) if case.status == 200 else None, typical(bare))
 
     def _request(self, case: Case, caller: int, respond: Callable[[HttpRequest], Any], status: int) -> Calls:

@@ -42,6 +42,18 @@ async def async_view(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"ok")
 
 
+def refusing(request: HttpRequest) -> HttpResponse:
+    """A view that refuses everybody, and leaves Django nothing to log."""
+    response = HttpResponse(b"no", status=429)
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
+
+
+async def async_refusing(request: HttpRequest) -> HttpResponse:
+    """The same on an event loop."""
+    return refusing(request)
+
+
 def limited(quota: int) -> Callable[..., Any]:
     """The view behind the limiter. On an event loop it is asynchronous unless the limiter knows no such views."""
     if not (wrapper := LIMITERS[LIMITER]):
@@ -57,4 +69,6 @@ urlpatterns = [
     *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
     path("in-a-thread/", view),  # what views are compared with that are not asynchronous, on an event loop
     *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
+    path("refusing/", refusing),  # what refusals are compared with
+    path("async/refusing/", async_refusing),
 ]
