@@ -107,6 +107,9 @@ class FilledVerdicts(Sequence[Verdict]):
 
     __slots__ = ("_verdicts", "charges", "is_denied", "is_made", "states")
 
+    #: Whether this process has answered by itself.
+    is_local = False
+
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
         waits = reply[2::4]
         states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
@@ -169,3 +172,10 @@ def verdicts_from(
             )
         )
     return verdicts
+
+
+def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
+    """Return whether the engine has given these verdicts, and not this process by itself."""
+    if isinstance(verdicts, FilledVerdicts):
+        return not verdicts.is_local
+    return not verdicts or type(verdicts[0]) is Verdict

@@ -17,8 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..decision import decide as decision_from
-from ..engine.base import Verdict
-from ..engine.templates import FilledVerdicts
+from ..engine.templates import is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import UserNotLoaded
 from ..rules import cache
@@ -82,7 +81,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
             except StaleRules as stale:
                 await io.look_up(cache.reload, stale, rules, together=True)
             else:
-                if type(verdicts) is FilledVerdicts or not verdicts or type(verdicts[0]) is Verdict:
+                if is_from_engine(verdicts):
                     cache.mark_confirmed(rules)  # else this process has answered by itself
                 latest: Decision | None = charges.decision(verdicts, rules.version)
                 break

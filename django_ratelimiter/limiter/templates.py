@@ -119,7 +119,7 @@ class RuleCharges(Sequence[RuleCharge]):
 
     def decision(self, verdicts: Sequence[Verdict], version: Version) -> Decision:
         """Return the decision on these charges."""
-        if self.template is not None and type(verdicts) is FilledVerdicts:
+        if self.template is not None and isinstance(verdicts, FilledVerdicts):
             return Decision.of(_new(RuleVerdicts, (self, self.template.is_plain, verdicts)), version)
         return decide([*map(RuleCharge.result, self, verdicts)], version)
 

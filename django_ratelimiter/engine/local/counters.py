@@ -14,9 +14,12 @@ from weakref import WeakSet
 
 from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
+from ..partition_stats import MINUTE_US
+from ..templates import FilledCharges
 from ..usage import SHADOW, UsageBuffer, UsageCarry, field_of
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
+from .filled import SyncedCharges, admit_filled, synced_charges, synced_template
 from .first_calls import FirstCall, FirstCalls
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
@@ -68,14 +71,14 @@ class LocalCounters:
 
     def decide(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
-    ) -> list[Verdict] | FirstCall | None:
+    ) -> Sequence[Verdict] | FirstCall | None:
         """Return the verdicts if all of them are known here, or a call to make of the engine, see `finish_first`.
 
         `None` = the engine must be asked in another way.
         """
         now = self._clock()
         current = version is None or (now < self._ask_at and (version is self._version or version == self._version))
-        if current and len(charges) == 1:
+        if current and len(charges) == 1 and type(charges) is not FilledCharges:
             charge = charges[0]
             if charge.sync_interval is not None:
                 verdict = self._admit_one(charge, now)
@@ -83,14 +86,36 @@ class LocalCounters:
                 verdict = None if receipts else self._deny_one(charge, version, now)
             if verdict is not None:
                 return [verdict]
+        synced = synced_charges(charges)
         with self.lock:
-            verdicts = self._decide_known(charges, version, receipts, now) if current else None
-            if verdicts is not None or receipts:
-                return verdicts
-            call = self.first_calls.start(charges, now)
+            if current and (synced is None or self._knows(synced, now)):
+                verdicts = self._admit_filled(charges, synced, now) if synced else None
+                verdicts = verdicts or self._decide_known(charges, version, receipts, now)
+                if verdicts is not None:
+                    return verdicts
+            if receipts or synced is None:
+                return None
+            call = self.first_calls.start(charges, synced, now)
             if call is not None and self._tally and now >= self._counts_at:
                 call.counts = self.lease_counts()
             return call
+
+    def _knows(self, synced: SyncedCharges, now: float) -> bool:
+        """Whether there is something here that may decide each of these charges."""
+        for name, (_, _, interval) in zip(*synced, strict=True):
+            if name not in self.by_name and not self.first_calls.stands_for(name, interval, now):
+                return False
+        return True
+
+    def _admit_filled(self, charges: Sequence[Charge], synced: SyncedCharges, now: float) -> Sequence[Verdict] | None:
+        """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""
+        template = synced_template(charges.template) if type(charges) is FilledCharges else None
+        if template is None or not template.is_simple:
+            return None
+        verdicts = admit_filled(charges, synced, self.by_name, now)  # type: ignore[arg-type]
+        if verdicts is not None and template.admitted:
+            self._add_to_tally(verdicts.states.at_us, template.admitted)
+        return verdicts
 
     def _decide_known(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict], now: float
@@ -122,7 +147,7 @@ class LocalCounters:
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
         with self.lock:
-            self.first_calls.finish(call, verdicts, self._clock())
+            call.finish(verdicts, self._clock())
             if version is not None:
                 self.confirm_version(version, call.began)
         if call.counts:
@@ -142,8 +167,7 @@ class LocalCounters:
                 return None
             verdict = refusal.replay(charge, now)
             if charge.usage is not None:
-                key = verdict.at_us // 60_000_000, charge.usage + "\nd"
-                self._tally[key] = self._tally.get(key, 0) + 1
+                self._add_to_tally(verdict.at_us, charge.usage + "\nd")
             return verdict
 
     def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
@@ -167,8 +191,7 @@ class LocalCounters:
             soft = limit.soft_quota is not None and left < limit.terms.soft_floor
             if label is not None:
                 field = (label if gating else SHADOW + label) + ("\ns" if soft else "\na")
-                tally, minute = self._tally, at_us // 60_000_000
-                tally[minute, field] = tally.get((minute, field), 0) + 1
+                self._add_to_tally(at_us, field)
             verdict = LocalVerdict(True, left, 0.0, counter.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
             verdict.counter, verdict.sent = counter, counter.sent
             return verdict
@@ -178,7 +201,7 @@ class LocalCounters:
         if charge.sync_interval is None:
             return bool(self.denials)
         name = charge.key + charge.limit.tag
-        return name in self.by_name or self.first_calls.stands_for(name, charge, now)
+        return name in self.by_name or self.first_calls.stands_for(name, charge.sync_interval, now)
 
     def _source_of(
         self, charge: Charge, version: int | Version | None, now: float
@@ -190,7 +213,7 @@ class LocalCounters:
         if charge.sync_interval is None:
             return self.denials.find(charge, version, now)
         name = charge.key + limit.tag
-        counter = self.by_name.get(name) or self.first_calls.counter_of(name, charge, now)
+        counter = self.by_name.get(name) or self.first_calls.counter_of(name, charge.sync_interval, now)
         if counter is None or limit.quota > counter.at_most:
             return None
         fits = cost <= limit.quota - counter.used
@@ -243,7 +266,9 @@ class LocalCounters:
                 else:
                     others.append(verdict)
                     name = verdict.charge.key + verdict.charge.limit.tag
-                    counter = self.by_name.get(name) or self.first_calls.counter_of(name, verdict.charge, now)
+                    counter = self.by_name.get(name) or self.first_calls.counter_of(
+                        name, verdict.charge.sync_interval or 0.0, now
+                    )
                     if counter is not None:
                         counter.engine_refunded()
         return others
@@ -280,8 +305,11 @@ class LocalCounters:
         """Count the usage of a call."""
         field = field_of(verdicts)
         if field:
-            key = verdicts[0].at_us // 60_000_000, field
-            self._tally[key] = self._tally.get(key, 0) + 1
+            self._add_to_tally(verdicts[0].at_us, field)
+
+    def _add_to_tally(self, at_us: int, field: str) -> None:
+        key = at_us // MINUTE_US, field
+        self._tally[key] = self._tally.get(key, 0) + 1
 
     @property
     def has_pending(self) -> bool:

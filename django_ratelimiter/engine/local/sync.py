@@ -91,7 +91,7 @@ class SyncCall:
 
     def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
         counters = self._counters
-        counter = counters.by_name.get(name) or counters.first_calls.counter_of(name, charge, self._began)
+        counter = counters.by_name.get(name) or counters.first_calls.counter_of(name, interval, self._began)
         if counter is None:
             counter = LocalCounter(charge)
             if self._has_room():

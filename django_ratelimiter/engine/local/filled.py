@@ -1,0 +1,115 @@
+"""Synced charges that were filled into a template: counted here without being made, as long as they pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..base import Charge, Verdict
+from ..templates import CallTemplate, FilledCharges, FilledVerdicts
+from ..usage import labels_of, lines_of
+from .counter import LocalCounter, LocalVerdict
+
+
+class SyncedCharges(NamedTuple):
+    """What local counters have to know of the charges of a call, all of which are synced.
+
+    names: of the counters. terms: the quota, the cost and the interval of each charge.
+    """
+
+    names: list[str]
+    terms: Sequence[tuple[int, int, float]]
+
+
+def synced_charges(charges: Sequence[Charge]) -> SyncedCharges | None:
+    """Return what is to be known of these charges; `None` if one is exact or purely local, or unusual otherwise."""
+    if type(charges) is FilledCharges:
+        template = synced_template(charges.template)
+        return None if template is None else SyncedCharges(template.names(charges.partitions), template.terms)
+    for charge in charges:
+        if not is_synced(charge):
+            return None
+    names = [charge.key + charge.limit.tag for charge in charges]
+    return SyncedCharges(names, [(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
+
+
+def is_synced(charge: Charge) -> bool:
+    """Return whether a charge may be counted here between two calls of the engine."""
+    interval, cost = charge.sync_interval, charge.cost
+    return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
+
+
+class SyncedTemplate:
+    """What calls of one template have in common.
+
+    terms: see `SyncedCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
+    the field that it is counted under; empty = it is not.
+    """
+
+    __slots__ = ("_parts", "admitted", "is_simple", "terms")
+
+    def __init__(self, template: CallTemplate) -> None:
+        charges = [each.charge for each in template.templates]
+        self._parts = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
+        self.terms = tuple([(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
+        self.is_simple = all(each.cost > 0 and each.limit.soft_quota is None for each in charges)
+        labels = labels_of(lines_of(charges))
+        self.admitted = f"{labels}\n{'a' * len(charges)}" if labels else ""
+
+    def names(self, partitions: Sequence[str]) -> list[str]:
+        """Return the names of the counters of one caller."""
+        return [before + partition + after for (before, after), partition in zip(self._parts, partitions, strict=True)]
+
+
+@lru_cache(maxsize=2_000)
+def synced_template(template: CallTemplate) -> SyncedTemplate | None:
+    """Return what its calls have in common; `None` if a charge is not synced."""
+    synced = template.templates and all(is_synced(each.charge) for each in template.templates)
+    return SyncedTemplate(template) if synced else None
+
+
+class LocalVerdicts(FilledVerdicts):
+    """The answer of this process to filled charges that pass. counters: they were spent from."""
+
+    __slots__ = ("_sent", "counters")
+
+    is_local = True
+
+    def __init__(self, charges: FilledCharges, reply: Sequence[int], counters: Sequence[LocalCounter]) -> None:
+        super().__init__(charges, reply)
+        self.counters = counters
+        self._sent = [counter.sent for counter in counters]
+
+    def _make(self) -> list[Verdict]:
+        made: list[Verdict] = []
+        at_us, remaining, _, resets, _ = self.states
+        for charge, left, reset, counter, sent in zip(
+            self.charges, remaining, resets, self.counters, self._sent, strict=True
+        ):
+            verdict = LocalVerdict(True, left, 0.0, reset / 1_000_000, 0.0, False, at_us, charge, charge.cost, at_us)
+            verdict.counter, verdict.sent = counter, sent
+            made.append(verdict)
+        self._verdicts, self.is_made = made, True
+        return made
+
+
+def admit_filled(
+    charges: FilledCharges, synced: SyncedCharges, by_name: dict[str, LocalCounter], now: float
+) -> LocalVerdicts | None:
+    """Spend filled charges here; `None` if a counter is not known or has not enough left: then nothing is spent."""
+    counters = []
+    for name, (quota, cost, _) in zip(synced.names, synced.terms, strict=True):
+        counter = by_name.get(name)
+        if counter is None or now >= counter.due_at or counter.reset_at <= now:
+            return None
+        if quota > counter.at_most or cost > quota - counter.used or quota > counter.widest:
+            return None
+        counters.append(counter)
+    reply = [counters[0].time_at(now)]
+    for counter, (quota, cost, _) in zip(counters, synced.terms, strict=True):
+        counter.used += cost
+        counter.unsent += cost
+        counter.spent_at = now
+        reply += quota - counter.used, 0, int((counter.reset_at - now) * 1_000_000), 0
+    return LocalVerdicts(charges, reply, counters)
