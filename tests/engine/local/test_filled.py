@@ -1,0 +1,140 @@
+"""Synced charges from templates are decided as the same charges one by one, whatever comes in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine.local.filled import LocalVerdicts
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
+
+from .world import START_US, Clock, Counted, counts, over
+
+PARTS = {"user": "user:", "ip": "ip:", "all": "all:"}
+
+
+def template(*charges: Charge) -> CallTemplate:
+    """A template of these charges, each of which is split but for "all"."""
+    return CallTemplate([ChargeTemplate(PARTS[each.key], ":x", each, each.key != "all") for each in charges])
+
+
+def limit(quota: int, **options: Any) -> Limit:
+    return Limit(quota, 3_600, options.pop("algorithm", "fixed_window"), **options)
+
+
+SIMPLE = template(
+    Charge("user", limit(5), usage="user|", sync_interval=1.0),
+    Charge("ip", limit(7, algorithm="sliding_window_counter"), usage="ip|", sync_interval=1.0),
+    Charge("all", limit(40), usage="all|", sync_interval=2.0),
+)
+SOFT = template(
+    Charge("user", limit(5, soft_quota=2), usage="user|", sync_interval=1.0, count_refusals=True),
+    Charge("all", limit(40), 2, False, usage="all|", sync_interval=1.0),
+)
+MIXED = template(
+    Charge("user", limit(5), usage="user|"),
+    Charge("ip", limit(7), usage="ip|", sync_interval=1.0),
+    Charge("all", limit(40), usage="all|", sync_interval=-1.0),
+)
+TEMPLATES = [SIMPLE, SOFT, MIXED]
+
+
+class Replying(Counted):
+    """An engine that answers filled charges as the one on Redis does."""
+
+    def check(self, charges: Any, **options: Any) -> Any:
+        verdicts = super().check(list(charges), **options)
+        if type(charges) is not FilledCharges or options.get("counts") or options.get("refund_if_denied"):
+            return verdicts
+        reply = [verdicts[0].at_us]
+        for each in verdicts:
+            wait = -1 if each.retry_after is None else round(each.retry_after * 1_000_000)
+            reply += each.remaining, wait, round(each.reset_after * 1_000_000), each.spent_at_us - each.at_us
+        return FilledVerdicts(charges, reply)
+
+
+def told(verdicts: Sequence[Verdict]) -> list[tuple[Any, ...]]:
+    """What verdicts say, times to the millisecond."""
+    return [
+        (
+            *(each.allowed, each.remaining, each.soft_exceeded, each.spent, round(each.at_us / 1_000)),
+            each.retry_after and round(each.retry_after, 3),
+            round(each.reset_after, 3),
+        )
+        for each in verdicts
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_they_are_decided_as_if_they_stood_one_by_one(seed: int) -> None:
+    clock, random = Clock(), Random(seed)
+    engines = Replying(clock), Replying(clock)
+    filled, plain = (over(engine, clock, ask_interval=0.7) for engine in engines)
+    for engine in engines:
+        engine.publish(1)
+    spent: list[tuple[Sequence[Verdict], Sequence[Verdict]]] = []
+    for _ in range(300):
+        clock.now += random.choice([0.0, 0.01, 0.2, 0.9])
+        charges = FilledCharges(
+            random.choice(TEMPLATES if seed % 2 else [SIMPLE]), tuple(random.choices(["a", "b", "c"], k=3))
+        )
+        charges.partitions = charges.partitions[: len(charges.template.templates)]
+        found = filled.check(charges, version=1), plain.check(list(charges), version=1)
+        assert told(found[0]) == told(found[1])
+        spent.append(found)
+        if random.random() < 0.2:
+            for process, verdicts in zip((filled, plain), random.choice(spent), strict=True):
+                process.refund(verdicts)
+    assert [len(call) for call in engines[0].calls] == [len(call) for call in engines[1].calls]
+    for process in (filled, plain):
+        process.flush()
+    assert counts(engines[0]) == counts(engines[1])
+
+
+def test_who_passes_is_counted_without_making_a_charge() -> None:
+    clock = Clock()
+    engine = Replying(clock)
+    one = over(engine, clock)
+    for _ in range(2):
+        one.check(FilledCharges(SIMPLE, ("a", "a", "")))
+    charges = FilledCharges(SIMPLE, ("a", "a", ""))
+    verdicts = one.check(charges)
+    assert isinstance(verdicts, LocalVerdicts)
+    assert (verdicts.is_denied, list(verdicts.states.remaining)) == (False, [2, 4, 37])
+    assert charges._charges is None
+    assert len(engine.calls) == 1
+
+
+def test_a_first_request_makes_none_either(redis_client: redis.Redis) -> None:
+    engine = RedisEngine(redis_client, "filled")
+    partitions = ("a" * 22, "b" * 22, "c" * 22)  # as long as digests are
+    engine.check(FilledCharges(SIMPLE, partitions))  # the partitions are new in this hour
+    engine.check(FilledCharges(SIMPLE, partitions))
+    charges = FilledCharges(SIMPLE, partitions)
+    verdicts = over(engine, Clock()).check(charges)
+    assert type(verdicts) is FilledVerdicts
+    assert list(verdicts.states.remaining) == [2, 4, 37]
+    assert charges._charges is None
+
+
+def test_on_an_event_loop_too() -> None:
+    clock = Clock()
+    one = over(Replying(clock), clock)
+
+    async def hit() -> list[int]:
+        twin = one.to_async()
+        return [(await twin.check(FilledCharges(SIMPLE, ("a", "a", ""))))[0].remaining for _ in range(3)]
+
+    assert asyncio.run(hit()) == [4, 3, 2]
+
+
+def test_memory_answers_them_as_well() -> None:
+    one = over(MemoryEngine(lambda: START_US), Clock())
+    assert [one.check(FilledCharges(SIMPLE, ("a", "a", "")))[0].allowed for _ in range(6)] == [True] * 5 + [False]
