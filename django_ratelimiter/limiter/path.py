@@ -61,32 +61,8 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
 async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     """Return the decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
     began = perf_counter()
-    receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
-    now_us = request.now_us if request.inline else None
     try:
-        for _ in range(ATTEMPTS):
-            try:
-                rules = cache.current_rules()
-                charges = build_charges(rules, cache.access_list(), request)
-            except SynchronousOnlyOperation:
-                rules = await io.look_up(cache.current_rules, together=True)
-                charges = await charges_for(io, rules, request)
-            except AccessDenied:
-                await _confirm(io, rules)
-                raise
-            if charges is NO_CHARGES and not cache.is_version_check_due(rules):
-                return None
-            try:
-                verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
-            except StaleRules as stale:
-                await io.look_up(cache.reload, stale, rules, together=True)
-            else:
-                if is_from_engine(verdicts):
-                    cache.mark_confirmed(rules)  # else this process has answered by itself
-                latest: Decision | None = charges.decision(verdicts, rules.version)
-                break
-        else:
-            raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
+        latest = await _decide_by_rules(io, request)
     except (EngineUnavailable, RulesUnavailable) as error:
         latest = await fallback.decide_by_policy(io, request, charges_for, error)
     if observer.current is not None and latest is not None:
@@ -94,31 +70,60 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     return latest
 
 
-async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleCharges:
-    """Return what is charged, as `build_charges` does, however long it takes to know who asks."""
-    try:
-        entries = await io.look_up(cache.access_list, together=True)
+async def _decide_by_rules(io: IO, request: LimitRequest) -> Decision | None:
+    """Return the engine's decision, by the rules that are in force."""
+    receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
+    now_us = request.now_us if request.inline else None
+    for _ in range(ATTEMPTS):
         try:
-            return build_charges(rules, entries, request)
-        except UserNotLoaded:
-            assert request.identity is not None
-            await io.read_user(request.identity)
+            rules = cache.current_rules()
         except SynchronousOnlyOperation:
-            pass
-        return await io.look_up(build_charges, rules, entries, request)
-    except AccessDenied:
-        await _confirm(io, rules)
-        raise
+            rules = await io.look_up(cache.current_rules, together=True)
+        try:
+            try:
+                charges = build_charges(rules, cache.access_list(), request)
+            except SynchronousOnlyOperation:
+                charges = await charges_for(io, rules, request)
+            if charges is NO_CHARGES and not cache.is_version_check_due(rules):
+                return None
+            verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
+            if is_from_engine(verdicts):
+                cache.mark_confirmed(rules)  # else this process has answered by itself
+            return charges.decision(verdicts, rules.version)
+        except StaleRules as stale:
+            await io.look_up(cache.reload, stale, rules, together=True)
+        except AccessDenied:
+            if await _are_in_force(io, rules):
+                raise
+    raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
 
 
-async def _confirm(io: IO, rules: RuleSet) -> None:
-    """Ask whether the rules are in force. Who is denied might be so by rules that are no longer.
+async def _are_in_force(io: IO, rules: RuleSet) -> bool:
+    """Return whether somebody is denied by rules that are in force; asks for that once in a while.
 
-    For a process whose every caller is denied would never ask, and not hear that enforcement was stopped.
+    A process whose every caller is denied would never ask otherwise, and not hear that enforcement was stopped.
     """
     if cache.is_version_check_due(rules):
-        await io.check((), rules.compared_as)
+        try:
+            await io.check((), rules.compared_as)
+        except StaleRules as stale:
+            await io.look_up(cache.reload, stale, rules, together=True)
+            return False
         cache.mark_confirmed(rules)
+    return True
+
+
+async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleCharges:
+    """Return what is charged, as `build_charges` does, however long it takes to know who asks."""
+    entries = await io.look_up(cache.access_list, together=True)
+    try:
+        return build_charges(rules, entries, request)
+    except UserNotLoaded:
+        assert request.identity is not None
+        await io.read_user(request.identity)
+    except SynchronousOnlyOperation:
+        pass
+    return await io.look_up(build_charges, rules, entries, request)
 
 
 async def peek_decision(io: IO, request: LimitRequest) -> Decision:
