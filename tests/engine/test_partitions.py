@@ -13,6 +13,7 @@ from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, V
 from django_ratelimiter.engine import partition_stats as module
 from django_ratelimiter.engine.partition_stats import WEIGHT, PartitionTracker, is_sampled, merge_top
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 from tests.clusters import Cluster
 
 HOUR = 490_000
@@ -298,3 +299,49 @@ def test_memory_forgets_what_nobody_collects() -> None:
     meet(engine, ["b"], at=NOW_US + 9 * 24 * HOUR_US)
     assert engine.partitions.hours() == {(HOUR + 9 * 24, "rule|free")}
     assert top_partitions(engine) == {}
+
+
+def template(*, is_split: bool = True) -> CallTemplate:
+    return CallTemplate([ChargeTemplate("rule:", "", Charge("", MANY, usage="rule|free"), is_split)])
+
+
+SAMPLED = next(name for name in numbered(999) if is_sampled(name))
+COMMON = [name for name in numbered(99) if not is_sampled(name)]
+
+
+def test_who_has_been_told_of_takes_one_look_from_then_on() -> None:
+    tracker, call = PartitionTracker(lambda: NOW_US), template()
+    common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
+    for charges in (common, sampled, common, sampled):
+        assert tracker.weight_of(charges, NOW_US) is None
+        tracker.acknowledge(tracker.of(charges, NOW_US), NOW_US)
+    assert (tracker.weight_of(common, NOW_US), tracker.weight_of(sampled, NOW_US)) == (1, None)
+    assert tracker.weight_of(FilledCharges(template(), (COMMON[0],)), NOW_US) is None  # of another kind of request
+    assert tracker.weight_of(common, NOW_US + HOUR_US) is None
+    tracker._one_by_one = 0
+    random.seed(7)
+    weights = [tracker.weight_of(common, NOW_US) for _ in range(WEIGHT * 200)]
+    assert set(weights) == {0, WEIGHT}
+    assert WEIGHT * 140 < sum(filter(None, weights)) < WEIGHT * 260
+    tracker.forget()
+    assert tracker.weight_of(common, NOW_US) is None
+
+
+def test_counters_that_all_share_are_not_sampled() -> None:
+    for is_split, flags in ((True, [3]), (False, [1])):
+        tracker = PartitionTracker(lambda: NOW_US)
+        notes = tracker.of(FilledCharges(template(is_split=is_split), (SAMPLED,)), NOW_US)
+        assert [note.what[0] for note in notes] == flags
+
+
+def test_what_may_have_been_lost_on_its_way_is_told_again() -> None:
+    tracker, call = PartitionTracker(lambda: NOW_US), template()
+    first, second, third = (FilledCharges(call, (name,)) for name in COMMON[:3])
+    tracker.of(first, NOW_US)
+    for charges in (second, third):  # whoever is met first by a call that is not weighed is left to the next that is
+        tracker._left = 9
+        assert tracker.of(charges, NOW_US) == []
+        assert tracker.weight_of(charges, NOW_US) == 0
+        tracker._left = 1
+        assert COMMON[1 if charges is second else 2] in [note.partition for note in tracker.of(first, NOW_US)]
+    assert tracker.weight_of(second, NOW_US) is None  # nobody has confirmed that this was counted
