@@ -61,7 +61,7 @@ CASES: Final = {
     "three rules": Case("three"),
     "three rules, refused": Case("refused", 429),
     "three rules, refused, logged": Case("refused", 429, logged=True),
-    "three rules, synced": Case("synced"),
+    "three rules, synced": Case("synced-seldom"),
     "three rules, synced, a second later": Case("synced", pause=1.05),
     "three rules, tiers": Case("three", tiers=True),
     "user, key and address, tiers": Case("known", tiers=True),

@@ -13,7 +13,7 @@ from ..contest import QUOTA
 from .settings import LIMITER, ON_LOOP
 
 #: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request.
-NAMES: Final = ("free", "one", "three", "one-refused", "refused", "synced", "known", "minute")
+NAMES: Final = ("free", "one", "three", "one-refused", "refused", "synced", "synced-seldom", "known", "minute")
 
 #: Limiter: what wraps the view, in `benchmarks`; ours is a middleware.
 LIMITERS: Final = {
