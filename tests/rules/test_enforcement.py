@@ -118,9 +118,14 @@ def test_while_stopped_the_engine_is_asked_for_the_version_alone(redis_client: r
     assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 2
 
 
+def act_as_another_process() -> None:
+    """Know nothing of what was committed here."""
+    cache._state.outdated = False
+
+
 def told_elsewhere(now: list[float]) -> list[bool]:
     """Whether a process that committed nothing itself decides, each tenth of a second, until it decides no longer."""
-    cache._state.outdated = False
+    act_as_another_process()
     found = []
     for _ in range(11):
         decision = ask()
@@ -144,6 +149,24 @@ def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: lis
     cache.switch_enforcement(False)
     found = told_elsewhere(now)
     assert [found[0], found[-1]] == [True, False]
+
+
+def test_looking_at_the_limits_of_a_denied_caller_asks_for_no_version(now: list[float]) -> None:
+    AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
+    access_cache.forget()
+    assert ask().access
+    cache.switch_enforcement(False)
+    act_as_another_process()
+    now[0] += 1.0
+    assert limiter.peek(RequestFactory().get("/")).access
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_without_redis_a_denied_caller_stays_denied(away: None, monkeypatch: pytest.MonkeyPatch, interval: int) -> None:
+    monkeypatch.setitem(cache.settings.__dict__, "VERSION_CHECK_INTERVAL", interval)
+    AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
+    access_cache.forget()
+    assert [ask().access is not None for _ in range(2)] == [True, True]
 
 
 def test_without_redis_a_process_reads_it_from_the_database_within_a_second(away: None, now: list[float]) -> None:

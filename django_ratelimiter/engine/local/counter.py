@@ -111,6 +111,17 @@ class LocalCounter:
             self.used += spent
             self.beside.append((at_us, spent))
 
+    def decide(self, charge: Charge, now: float, *, denied: bool) -> LocalVerdict:
+        """Return the verdict on a charge. It is spent here if it passes, unless its call is denied."""
+        if charge.cost <= charge.limit.quota - self.used:
+            if denied or not charge.cost:
+                return self.verdict(charge, now, allowed=True, spent=0, denied=denied)
+            self.spend(charge, now)
+            return self.verdict(charge, now, allowed=True, spent=charge.cost, denied=False)
+        if charge.count_refusals:
+            self.spend_refusal(charge, now)
+        return self.verdict(charge, now, allowed=False, spent=0, denied=denied)
+
     def refund(self, units: int) -> None:
         """Take back what was spent here."""
         self.used = max(self.used - units, 0)

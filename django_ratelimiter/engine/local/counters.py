@@ -14,21 +14,19 @@ from weakref import WeakSet
 
 from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
-from ..partition_stats import MINUTE_US
 from ..templates import FilledCharges
-from ..usage import SHADOW, UsageBuffer, UsageCarry, field_of
+from ..usage import SHADOW, UsageBuffer
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
-from .filled import SyncedCharges, admit_filled, synced_charges, synced_template
+from .filled import SyncCharges, admit_filled, synced_charges, synced_template
 from .first_calls import FirstCall, FirstCalls
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
+from .usage import LocalUsage
+from .version_state import VersionState
 
 #: Seconds for which a purely local budget is spent before its window is looked at again, and parts of that window.
 LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
-
-#: Seconds after which usage that was counted here travels with a call even if that has nothing to sync.
-COUNTS_INTERVAL: Final = 1.0
 
 #: Those of this process.
 _ALL: Final[WeakSet[LocalCounters]] = WeakSet()
@@ -65,9 +63,9 @@ class LocalCounters:
         self.by_name: dict[str, LocalCounter] = {}
         self.first_calls = FirstCalls(self.by_name, self.max_counters)
         self.denials = DenialCache(self._denial_memory, self.max_counters)
-        self._tally: dict[tuple[int, str], int] = {}
-        self._version: int | Version | None = None
-        self._ask_at = self._counts_at = self.sweep_at = float("-inf")
+        self.usage = LocalUsage(self._usage_buffer, self._clock)
+        self.version_state = VersionState(self._ask_interval)
+        self.sweep_at = float("-inf")
 
     def decide(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
@@ -77,7 +75,7 @@ class LocalCounters:
         `None` = the engine must be asked in another way.
         """
         now = self._clock()
-        current = version is None or (now < self._ask_at and (version is self._version or version == self._version))
+        current = self.version_state.is_current(version, now)
         if current and len(charges) == 1 and type(charges) is not FilledCharges:
             charge = charges[0]
             if charge.sync_interval is not None:
@@ -96,25 +94,25 @@ class LocalCounters:
             if receipts or synced is None:
                 return None
             call = self.first_calls.start(charges, synced, now)
-            if call is not None and self._tally and now >= self._counts_at:
-                call.counts = self.lease_counts()
+            if call is not None and self.usage.is_due(now):
+                call.counts = self.usage.lease()
             return call
 
-    def _knows(self, synced: SyncedCharges, now: float) -> bool:
+    def _knows(self, synced: SyncCharges, now: float) -> bool:
         """Whether there is something here that may decide each of these charges."""
         for name, (_, _, interval) in zip(*synced, strict=True):
             if name not in self.by_name and not self.first_calls.stands_for(name, interval, now):
                 return False
         return True
 
-    def _admit_filled(self, charges: Sequence[Charge], synced: SyncedCharges, now: float) -> Sequence[Verdict] | None:
+    def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
         """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""
         template = synced_template(charges.template) if type(charges) is FilledCharges else None
         if template is None or not template.is_simple:
             return None
         verdicts = admit_filled(charges, synced, self.by_name, now)  # type: ignore[arg-type]
         if verdicts is not None and template.admitted:
-            self._add_to_tally(verdicts.states.at_us, template.admitted)
+            self.usage.add(verdicts.states.at_us, template.admitted)
         return verdicts
 
     def _decide_known(
@@ -138,26 +136,25 @@ class LocalCounters:
         if (remembered and not denied) or (denied and receipts) or (len(known) > 1 and is_twice(charges)):
             return None
         verdicts = [
-            each.replay(charge, now) if type(each) is CachedDenial else _spend(each, charge, now, denied)  # type: ignore[arg-type]
+            each.replay(charge, now) if type(each) is CachedDenial else each.decide(charge, now, denied=denied)  # type: ignore[union-attr]
             for charge, each in zip(charges, known, strict=True)
         ]
-        self.count(verdicts)
+        self.usage.count(verdicts)
         return verdicts if known else None
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
         with self.lock:
             call.finish(verdicts, self._clock())
-            if version is not None:
-                self.confirm_version(version, call.began)
+            self.version_state.confirm(version, call.began)
         if call.counts:
-            self.acknowledge_counts(call.counts, done=True)
+            self.usage.acknowledge(call.counts, done=True)
 
     def fail_first(self, call: FirstCall) -> None:
         """Note that the engine has given no reply to that call."""
         with self.lock:
             self.first_calls.fail(call)
-        self.acknowledge_counts(call.counts, done=False)
+        self.usage.acknowledge(call.counts, done=False)
 
     def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
         """The other: a single charge that was refused just now."""
@@ -167,7 +164,7 @@ class LocalCounters:
                 return None
             verdict = refusal.replay(charge, now)
             if charge.usage is not None:
-                self._add_to_tally(verdict.at_us, charge.usage + "\nd")
+                self.usage.add(verdict.at_us, charge.usage + "\nd")
             return verdict
 
     def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
@@ -191,7 +188,7 @@ class LocalCounters:
             soft = limit.soft_quota is not None and left < limit.terms.soft_floor
             if label is not None:
                 field = (label if gating else SHADOW + label) + ("\ns" if soft else "\na")
-                self._add_to_tally(at_us, field)
+                self.usage.add(at_us, field)
             verdict = LocalVerdict(True, left, 0.0, counter.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
             verdict.counter, verdict.sent = counter, counter.sent
             return verdict
@@ -231,26 +228,9 @@ class LocalCounters:
     def remember_denials(self, verdicts: Sequence[Verdict], version: int | Version | None, began: float) -> None:
         """Take the engine's answer to a call that began then: the version is in force, and a refusal is kept."""
         with self.lock:
-            if version is not None:
-                self.confirm_version(version, began)
+            self.version_state.confirm(version, began)
             if any(map(refuses, verdicts)):
                 self.denials.store(verdicts, version, self._clock())
-
-    def is_current(self, version: int | Version, now: float) -> bool:
-        """Whether the engine has confirmed this version not long ago."""
-        return now < self._ask_at and version == self._version
-
-    def claim_version_check(self, version: int | Version, now: float) -> None:
-        """The version is being asked for, so that nobody else need."""
-        if version == self._version:
-            self._ask_at = max(self._ask_at, now + self._ask_interval)
-
-    def confirm_version(self, version: int | Version, now: float) -> None:
-        """The engine was asked with this version then, and found it to be in force."""
-        ask_at = now + self._ask_interval
-        self._version = version
-        if ask_at > self._ask_at:
-            self._ask_at = ask_at
 
     def refund_local(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
         """Give back what these spent of budgets and the engine was not told of; the others."""
@@ -301,45 +281,10 @@ class LocalCounters:
         if verdict.remaining < charge.cost <= charge.limit.quota:
             counter.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
 
-    def count(self, verdicts: Sequence[Verdict]) -> None:
-        """Count the usage of a call."""
-        field = field_of(verdicts)
-        if field:
-            self._add_to_tally(verdicts[0].at_us, field)
-
-    def _add_to_tally(self, at_us: int, field: str) -> None:
-        key = at_us // MINUTE_US, field
-        self._tally[key] = self._tally.get(key, 0) + 1
-
     @property
     def has_pending(self) -> bool:
         """Whether there are counts that the engine has not been told of."""
-        return bool(self._tally or self._usage_buffer)
-
-    def lease_counts(self) -> UsageCarry | None:
-        """Counts to travel with a call, under the lock; then tell `acknowledge_counts` what became of them."""
-        for (minute, field), calls in self._tally.items():
-            self._usage_buffer.add(minute, field, calls)
-        self._tally.clear()
-        self._counts_at = self._clock() + COUNTS_INTERVAL
-        return self._usage_buffer.lease()
-
-    def acknowledge_counts(self, counts: UsageCarry | None, *, done: bool) -> None:
-        """Whether counts that were taken have arrived; where nobody knows they are sent again."""
-        if counts:
-            (self._usage_buffer.acknowledge if done else self._usage_buffer.return_lease)(counts)
-
-
-def _spend(counter: LocalCounter, charge: Charge, now: float, denied: bool) -> Verdict:
-    """Spend it here, unless its call is denied."""
-    if charge.cost <= charge.limit.quota - counter.used:
-        if denied or not charge.cost:
-            return counter.verdict(charge, now, allowed=True, spent=0, denied=denied)
-        counter.spend(charge, now)
-        return counter.verdict(charge, now, allowed=True, spent=charge.cost, denied=False)
-    if charge.count_refusals:
-        counter.spend_refusal(charge, now)
-    return counter.verdict(charge, now, allowed=False, spent=0, denied=denied)
+        return bool(self.usage)
 
 
 def _forget_in_child() -> None:

@@ -72,7 +72,7 @@ class _LocalFirst:
         replies = [] if request is None else await self._send(call, request)
         with counters.lock:
             verdicts = call.apply_replies(replies, counters.now())
-            counters.count(call.counted_locally(verdicts))
+            counters.usage.count(call.counted_locally(verdicts))
         return verdicts
 
     async def _sync_wider(self, charges: Sequence[Charge]) -> None:
@@ -95,9 +95,9 @@ class _LocalFirst:
         except BaseException:
             with self.counters.lock:
                 call.fail()
-            self.counters.acknowledge_counts(request.counts, done=False)
+            self.counters.usage.acknowledge(request.counts, done=False)
             raise
-        self.counters.acknowledge_counts(request.counts, done=True)
+        self.counters.usage.acknowledge(request.counts, done=True)
         return replies
 
     async def _flush(self) -> None:

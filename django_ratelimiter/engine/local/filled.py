@@ -12,7 +12,7 @@ from ..usage import labels_of, lines_of
 from .counter import LocalCounter, LocalVerdict
 
 
-class SyncedCharges(NamedTuple):
+class SyncCharges(NamedTuple):
     """What local counters have to know of the charges of a call, all of which are synced.
 
     names: of the counters. terms: the quota, the cost and the interval of each charge.
@@ -22,16 +22,16 @@ class SyncedCharges(NamedTuple):
     terms: Sequence[tuple[int, int, float]]
 
 
-def synced_charges(charges: Sequence[Charge]) -> SyncedCharges | None:
+def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
     """Return what is to be known of these charges; `None` if one is exact or purely local, or unusual otherwise."""
     if type(charges) is FilledCharges:
         template = synced_template(charges.template)
-        return None if template is None else SyncedCharges(template.names(charges.partitions), template.terms)
+        return None if template is None else SyncCharges(template.names(charges.partitions), template.terms)
     for charge in charges:
         if not is_synced(charge):
             return None
     names = [charge.key + charge.limit.tag for charge in charges]
-    return SyncedCharges(names, [(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
+    return SyncCharges(names, [(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
 
 
 def is_synced(charge: Charge) -> bool:
@@ -40,10 +40,10 @@ def is_synced(charge: Charge) -> bool:
     return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
 
 
-class SyncedTemplate:
+class SyncTemplate:
     """What calls of one template have in common.
 
-    terms: see `SyncedCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
+    terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
     the field that it is counted under; empty = it is not.
     """
 
@@ -63,10 +63,10 @@ class SyncedTemplate:
 
 
 @lru_cache(maxsize=2_000)
-def synced_template(template: CallTemplate) -> SyncedTemplate | None:
+def synced_template(template: CallTemplate) -> SyncTemplate | None:
     """Return what its calls have in common; `None` if a charge is not synced."""
     synced = template.templates and all(is_synced(each.charge) for each in template.templates)
-    return SyncedTemplate(template) if synced else None
+    return SyncTemplate(template) if synced else None
 
 
 class LocalVerdicts(FilledVerdicts):
@@ -95,7 +95,7 @@ class LocalVerdicts(FilledVerdicts):
 
 
 def admit_filled(
-    charges: FilledCharges, synced: SyncedCharges, by_name: dict[str, LocalCounter], now: float
+    charges: FilledCharges, synced: SyncCharges, by_name: dict[str, LocalCounter], now: float
 ) -> LocalVerdicts | None:
     """Spend filled charges here; `None` if a counter is not known or has not enough left: then nothing is spent."""
     counters = []

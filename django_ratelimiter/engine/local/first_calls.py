@@ -15,7 +15,7 @@ from ..templates import FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter
 from .denials import SWEEP_SECONDS
-from .filled import SyncedCharges
+from .filled import SyncCharges
 
 
 class FirstCall:
@@ -31,7 +31,7 @@ class FirstCall:
     def __init__(
         self,
         charges: Sequence[Charge],
-        synced: SyncedCharges,
+        synced: SyncCharges,
         reserved: list[tuple[LocalCounter, int]],
         began: float,
     ) -> None:
@@ -93,7 +93,7 @@ class FirstCalls:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def start(self, charges: Sequence[Charge], synced: SyncedCharges, now: float) -> FirstCall | None:
+    def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
         """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
 
         Counters that are counted here must have room for it as well. They hear at the end what was spent there.

@@ -182,15 +182,17 @@ class SyncCall:
         A call without charges is made for nothing but the version.
         """
         counters, theirs = self._counters, self._engine_receipts()
-        known = self._version is None or (self._charges and counters.is_current(self._version, self._began))
+        known = self._version is None or (
+            self._charges and counters.version_state.is_current(self._version, self._began)
+        )
         anew = always and not known
-        counts = counters.lease_counts()
+        counts = counters.usage.lease()
         asks = self._sent or self._piggybacked or (self._refused and theirs) or anew or (counts and not always)
         if not asks:
-            counters.acknowledge_counts(counts, done=False)
+            counters.usage.acknowledge(counts, done=False)
             return None
         if self._version is not None:
-            counters.claim_version_check(self._version, self._began)
+            counters.version_state.claim(self._version, self._began)
         self._asked = True
         charges = [sent.charge for sent in (*self._sent.values(), *(sent for _, sent in self._piggybacked))]
         return SyncRequest(charges, self._version, theirs, self._refused, counts)
@@ -215,7 +217,7 @@ class SyncCall:
         """Take the engine's answers to the request: all verdicts, in the order of the charges."""
         answers = dict(zip(self._sent, replies, strict=False))
         if self._asked and self._version is not None:
-            self._counters.confirm_version(self._version, self._began)
+            self._counters.version_state.confirm(self._version, self._began)
         denied = self._refused or any(answer.charge.gating and not answer.allowed for answer in answers.values())
         for index, answer in answers.items():
             answer.charge = self._charges[index]

@@ -98,30 +98,32 @@ def test_they_are_decided_as_if_they_stood_one_by_one(seed: int) -> None:
     assert counts(engines[0]) == counts(engines[1])
 
 
-def test_who_passes_is_counted_without_making_a_charge() -> None:
+def no_charge(_charges: FilledCharges) -> list[Charge]:
+    raise AssertionError("No charge need be made.")
+
+
+def test_who_passes_is_counted_without_making_a_charge(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     engine = Replying(clock)
     one = over(engine, clock)
     for _ in range(2):
         one.check(FilledCharges(SIMPLE, ("a", "a", "")))
-    charges = FilledCharges(SIMPLE, ("a", "a", ""))
-    verdicts = one.check(charges)
+    monkeypatch.setattr(FilledCharges, "_fill", no_charge)
+    verdicts = one.check(FilledCharges(SIMPLE, ("a", "a", "")))
     assert isinstance(verdicts, LocalVerdicts)
     assert (verdicts.is_denied, list(verdicts.states.remaining)) == (False, [2, 4, 37])
-    assert charges._charges is None
     assert len(engine.calls) == 1
 
 
-def test_a_first_request_makes_none_either(redis_client: redis.Redis) -> None:
+def test_a_first_request_makes_none_either(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RedisEngine(redis_client, "filled")
     partitions = ("a" * 22, "b" * 22, "c" * 22)  # as long as digests are
     engine.check(FilledCharges(SIMPLE, partitions))  # the partitions are new in this hour
     engine.check(FilledCharges(SIMPLE, partitions))
-    charges = FilledCharges(SIMPLE, partitions)
-    verdicts = over(engine, Clock()).check(charges)
+    monkeypatch.setattr(FilledCharges, "_fill", no_charge)
+    verdicts = over(engine, Clock()).check(FilledCharges(SIMPLE, partitions))
     assert type(verdicts) is FilledVerdicts
     assert list(verdicts.states.remaining) == [2, 4, 37]
-    assert charges._charges is None
 
 
 def test_on_an_event_loop_too() -> None:

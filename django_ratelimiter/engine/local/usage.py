@@ -1,0 +1,57 @@
+"""Usage that was counted here, on its way to the buffer of the process and to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from ..base import Verdict
+from ..partition_stats import MINUTE_US
+from ..usage import UsageBuffer, UsageCarry, field_of
+
+#: Seconds after which usage that was counted here travels with a call even if that has nothing to sync.
+COUNTS_INTERVAL: Final = 1.0
+
+
+class LocalUsage:
+    """Counts of the decisions of `LocalCounters`, under whose lock they are added and leased.
+
+    buffer: usage of this process that the engine has not counted. clock: monotonic seconds.
+    """
+
+    def __init__(self, buffer: UsageBuffer, clock: Callable[[], float]) -> None:
+        self._buffer, self._clock = buffer, clock
+        self._counts: dict[tuple[int, str], int] = {}
+        self._due_at = -inf
+
+    def __bool__(self) -> bool:
+        return bool(self._counts or self._buffer)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether there are counts that have waited for long enough."""
+        return bool(self._counts) and now >= self._due_at
+
+    def add(self, at_us: int, field: str) -> None:
+        """Count a call under a field, see `usage.field_of`."""
+        key = at_us // MINUTE_US, field
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def count(self, verdicts: Sequence[Verdict]) -> None:
+        """Count the call of these verdicts."""
+        field = field_of(verdicts)
+        if field:
+            self.add(verdicts[0].at_us, field)
+
+    def lease(self) -> UsageCarry | None:
+        """Return counts to travel with a call; then tell `acknowledge` what became of them."""
+        for (minute, field), calls in self._counts.items():
+            self._buffer.add(minute, field, calls)
+        self._counts.clear()
+        self._due_at = self._clock() + COUNTS_INTERVAL
+        return self._buffer.lease()
+
+    def acknowledge(self, counts: UsageCarry | None, *, done: bool) -> None:
+        """Note whether leased counts have arrived; where nobody knows they are sent again."""
+        if counts:
+            (self._buffer.acknowledge if done else self._buffer.return_lease)(counts)
