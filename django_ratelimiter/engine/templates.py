@@ -37,15 +37,16 @@ class CallTemplate:
 
     gates: which of the charges may refuse the call. is_fixed: their limits' terms are the same in each call. is_exact:
     none of them may be decided by what a process has counted itself. unsplit: the labels of those whose counters all
-    callers share.
+    callers share. takes_leases: an admitted call may hold leases.
     """
 
-    __slots__ = ("gates", "is_exact", "is_fixed", "templates", "unsplit")
+    __slots__ = ("gates", "is_exact", "is_fixed", "takes_leases", "templates", "unsplit")
 
     def __init__(self, templates: Sequence[ChargeTemplate]) -> None:
         self.templates = tuple(templates)
         self.gates = tuple([each.charge.gating for each in self.templates])
         self.is_fixed = all(each.charge.limit.is_fixed for each in self.templates)
+        self.takes_leases = any(each.charge.limit.holds_leases for each in self.templates)
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
         self.is_exact = all(each.charge.sync_interval is None for each in self.templates)
 

@@ -18,6 +18,7 @@ from django.dispatch import Signal
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases
 from ..engine.coroutines import shielded
+from ..engine.templates import FilledCharges
 from ..identity import Identity
 
 T = TypeVar("T")
@@ -130,9 +131,16 @@ class LoopIO:
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        engine = await _engine()
+        try:
+            engine = get_async_engine()
+        except SynchronousOnlyOperation:
+            engine = await _engine()
         deciding = engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
-        if not any(charge.limit.holds_leases for charge in charges):
+        if isinstance(charges, FilledCharges):
+            takes_leases = charges.template.takes_leases
+        else:
+            takes_leases = any(charge.limit.holds_leases for charge in charges)
+        if not takes_leases:
             return await deciding  # type: ignore[no-any-return]
         taking = asyncio.ensure_future(deciding)
         try:

@@ -144,19 +144,18 @@ class RuleCallTemplate:
     """The charges of one kind of request.
 
     owners: the rule and tier of each charge. pick: gives the partitions of the charges from those of the sources.
-    takes_leases: some of them may hold a lease. is_plain: what an admitted request was charged has no consequences: no
+    is_plain: what an admitted request was charged has no consequences: no
     lease, no delay, no soft quota, nothing to be given back.
     """
 
-    __slots__ = ("call", "is_plain", "owners", "pick", "takes_leases")
+    __slots__ = ("call", "is_plain", "owners", "pick")
 
     def __init__(self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]]) -> None:
         self.owners = tuple([(template.rule, template.tier) for template, _, _ in charges])
         self.call = CallTemplate([charge for _, _, charge in charges])
         self.pick = _picking([place for _, place, _ in charges])
         limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
-        self.takes_leases = any(limit.holds_leases for limit in limits)
-        self.is_plain = not self.takes_leases and all(
+        self.is_plain = not self.call.takes_leases and all(
             rule.charge_when == "any" and not limit.holds and limit.soft_quota is None
             for (rule, _), limit in zip(self.owners, limits, strict=True)
         )
