@@ -101,7 +101,8 @@ def test_what_may_block_is_done_elsewhere(
     for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (storage, "load")):
         monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
     monkeypatch.setattr(middleware, "refusal", off_the_loop(headers.refusal))
-    answers = [async_to_sync(async_client.get)("/native/") for _ in range(3)]
+    page = {"Accept": "text/html"}
+    answers = [async_to_sync(async_client.get)("/native/", headers=page) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].asgi_request.ratelimit.results[1].tier.slug == "free"
 

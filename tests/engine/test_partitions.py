@@ -309,7 +309,9 @@ SAMPLED = next(name for name in numbered(999) if is_sampled(name))
 COMMON = [name for name in numbered(99) if not is_sampled(name)]
 
 
-def test_who_has_been_told_of_takes_one_look_from_then_on() -> None:
+def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 5)
+    random.seed(7)
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
     for charges in (common, sampled, common, sampled):
@@ -318,8 +320,6 @@ def test_who_has_been_told_of_takes_one_look_from_then_on() -> None:
     assert (tracker.weight_of(common, NOW_US), tracker.weight_of(sampled, NOW_US)) == (1, None)
     assert tracker.weight_of(FilledCharges(template(), (COMMON[0],)), NOW_US) is None  # of another kind of request
     assert tracker.weight_of(common, NOW_US + HOUR_US) is None
-    tracker._one_by_one = 0
-    random.seed(7)
     weights = [tracker.weight_of(common, NOW_US) for _ in range(WEIGHT * 200)]
     assert set(weights) == {0, WEIGHT}
     assert WEIGHT * 140 < sum(filter(None, weights)) < WEIGHT * 260
@@ -334,14 +334,14 @@ def test_counters_that_all_share_are_not_sampled() -> None:
         assert [note.what[0] for note in notes] == flags
 
 
-def test_what_may_have_been_lost_on_its_way_is_told_again() -> None:
+def test_what_may_have_been_lost_on_its_way_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(module, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     first, second, third = (FilledCharges(call, (name,)) for name in COMMON[:3])
     tracker.of(first, NOW_US)
-    for charges in (second, third):  # whoever is met first by a call that is not weighed is left to the next that is
-        tracker._left = 9
-        assert tracker.of(charges, NOW_US) == []
+    for charges, name in ((second, COMMON[1]), (third, COMMON[2])):
+        assert tracker.of(charges, NOW_US) == []  # it is left to the next call that is weighed
         assert tracker.weight_of(charges, NOW_US) == 0
-        tracker._left = 1
-        assert COMMON[1 if charges is second else 2] in [note.partition for note in tracker.of(first, NOW_US)]
+        assert name in [note.partition for note in tracker.of(first, NOW_US)]
     assert tracker.weight_of(second, NOW_US) is None  # nobody has confirmed that this was counted

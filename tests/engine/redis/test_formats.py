@@ -1,0 +1,180 @@
+"""Filled charges: the call of a template, with a caller's partitions in its holes, is the call of its charges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
+
+ALICE, BOB = "a" * 22, "b" * 22
+LIMITS = [
+    Limit(5, 3_600),
+    Limit(3, 86_400, "token_bucket", burst=4),
+    Limit(2, 86_400, "fixed_window", anchor="first_request"),
+    Limit(9, 3_600, "sliding_window_log", soft_quota=1),
+    Limit(4, 3_600, "sliding_window_slots"),
+    Limit(2, 3_600, "concurrency"),
+]
+
+
+def template(*limits: Limit, name: str = "rule", **options: Any) -> CallTemplate:
+    return CallTemplate(
+        [
+            ChargeTemplate(f"{name}-{number}:", ":1", Charge("", limit, usage=f"{name}-{number}|", **options))
+            for number, limit in enumerate(limits)
+        ]
+    )
+
+
+def fill(call: CallTemplate, partition: str = ALICE) -> FilledCharges:
+    return FilledCharges(call, (partition,) * len(call.templates))
+
+
+@pytest.fixture
+def engine(redis_client: redis.Redis) -> RedisEngine:
+    engine = RedisEngine(redis_client, namespace="formats")
+    engine.publish(1)
+    return engine
+
+
+def names(client: redis.Redis) -> set[str]:
+    found: Any = client.keys("*")
+    return {name.decode(errors="replace") if isinstance(name, bytes) else name for name in found}
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_they_are_decided_counted_and_noted_as_their_charges(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, weighed: bool
+) -> None:
+    if not weighed:
+        monkeypatch.setattr(partition_stats, "WEIGHED_EXACTLY", 0)
+        monkeypatch.setattr(partition_stats, "randrange", lambda _least, _end: 100)
+    engine, call = RedisEngine(redis_client, namespace="formats"), template(*LIMITS)
+    engine.publish(1)
+    for round_ in range(6):
+        filled, one_by_one = engine.check(fill(call), version=1), engine.check(list(fill(call, BOB)), version=1)
+        assert (type(filled) is FilledVerdicts) is (round_ > 1)  # the first tells of new partitions
+        for mine, other in zip(filled, one_by_one, strict=True):
+            assert (mine.allowed, mine.remaining, mine.soft_exceeded, mine.spent) == (
+                other.allowed,
+                other.remaining,
+                other.soft_exceeded,
+                other.spent,
+            )
+            assert mine.charge == other.charge._replace(key=other.charge.key.replace(BOB, ALICE), partition=ALICE)
+            assert abs(mine.reset_after - other.reset_after) < 5
+    counters = {name for name in names(redis_client) if ALICE in name or BOB in name}
+    assert len(counters) == 2 * len(LIMITS)
+    assert {name.replace(BOB, ALICE) for name in counters} == {name for name in counters if ALICE in name}
+    assert not [name for name in names(redis_client) if "hole" in name]
+    [batch] = engine.take_usage(now_us=filled[0].at_us + 120_000_000)[:1]
+    assert sum(count.allowed + count.denied for count in engine.read_usage(batch)) <= 12 * len(LIMITS)
+    if weighed:
+        hour = filled[0].at_us // 3_600_000_000
+        assert set(engine.partitions.top_partitions([(hour, "rule-0")], 9)[0]) == {ALICE, BOB}
+
+
+def test_event_loops_send_the_same_calls(redis_url: str) -> None:
+    async def main() -> None:
+        async with redis.asyncio.Redis.from_url(redis_url) as client:
+            engine = AsyncRedisEngine(client, namespace="formats")
+            await engine.publish(1)
+            call = template(Limit(5, 3_600), Limit(9, 3_600, "gcra"))
+            found = [await engine.check(fill(call), version=1) for _ in range(3)]
+            assert type(found[2]) is FilledVerdicts
+            assert [[each.remaining for each in verdicts] for verdicts in found] == [[4, 8], [3, 7], [2, 6]]
+            await engine.refund(found[2])
+            assert [each.remaining for each in await engine.peek(fill(call))] == [3, 7]
+            with pytest.raises(StaleRules):
+                await engine.check(fill(call), version=0)
+            await engine.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_refusal_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
+    call = template(Limit(3, 3_600), Limit(9, 3_600))
+    for _ in range(3):
+        admitted = engine.check(fill(call), version=1)
+    assert type(admitted) is FilledVerdicts
+    refused = engine.check(fill(call), version=1)
+    assert type(refused) is FilledVerdicts
+    assert (refused.is_denied, refused.is_made) == (True, False)
+    assert refused.retry_after == refused[0].retry_after
+    assert [(each.allowed, each.remaining, each.spent) for each in refused] == [(False, 0, 0), (True, 6, 0)]
+    engine.refund(admitted)
+    assert [each.remaining for each in engine.peek(fill(call))] == [1, 7]
+
+
+def test_stale_rules_are_heard_of_and_a_lost_memory_is_told_anew(
+    engine: RedisEngine, redis_client: redis.Redis
+) -> None:
+    call = template(Limit(4, 3_600))
+    for _ in range(3):
+        engine.check(fill(call), version=1)
+    engine.publish(2)
+    with pytest.raises(StaleRules):
+        engine.check(fill(call), version=1)
+    redis_client.flushall()
+    with pytest.raises(StaleRules):
+        engine.check(fill(call), version=2)
+    engine.publish(2)
+    assert type(engine.check(fill(call), version=2)) is list  # its partition is new again
+
+
+def test_names_may_hold_what_formats_mean_something_by(engine: RedisEngine) -> None:
+    call = template(Limit(5, 3_600), name="100%b %s %%")
+    assert [engine.check(fill(call), version=1)[0].remaining for _ in range(4)] == [4, 3, 2, 1]
+    assert engine.peek(list(fill(call)))[0].remaining == 1
+
+
+@pytest.mark.parametrize("partition", ["short", "ä" * 22, "much longer than any digest is"])
+def test_partitions_of_another_length_are_packed_one_by_one(engine: RedisEngine, partition: str) -> None:
+    call = template(Limit(5, 3_600))
+    assert [engine.check(fill(call, partition), version=1)[0].remaining for _ in range(4)] == [4, 3, 2, 1]
+
+
+def test_limits_whose_terms_change_are_packed_one_by_one(engine: RedisEngine) -> None:
+    call = template(Limit(5, calendar="month", algorithm="fixed_window"), Limit(60, 60, "leaky_bucket", burst=5))
+    found = [[each.remaining for each in engine.check(fill(call), version=1)] for _ in range(3)]
+    assert [first for first, _ in found] == [4, 3, 2]
+
+
+def test_other_engines_take_them_for_a_sequence() -> None:
+    call = template(*LIMITS)
+    charges = fill(call)
+    assert (len(charges), charges[0], charges[-1:]) == (len(LIMITS), next(iter(charges)), [list(charges)[-1]])
+    assert charges[0].key == f"rule-0:{ALICE}:1"
+    memory = MemoryEngine()
+    assert [each.remaining for each in memory.check(charges)] == [
+        each.remaining for each in MemoryEngine().check(list(charges))
+    ]
+
+
+def test_two_charges_for_one_counter_are_a_mistake(engine: RedisEngine) -> None:
+    twice = CallTemplate([ChargeTemplate("rule:", "", Charge("", Limit(5, 60), usage="rule|"))] * 2)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="stand twice"):
+            engine.check(fill(twice), version=1)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MAX_FORMATS", 2)
+    packed: list[str] = []
+
+    def encode(charges: Sequence[Charge], _notes: object) -> bytes:
+        packed.append(charges[0].key[:6])
+        return charges[0].key.encode()
+
+    kept, calls = formats.CallFormats(), {name: template(LIMITS[0], name=name) for name in "abc"}
+    for name in "aabbcca":
+        assert kept.fill(fill(calls[name]), None, 1, 0, encode) == f"{name}-0:{ALICE}:1".encode()
+    assert [key[0] for key in packed] == ["a", "b", "c", "a"]

@@ -1,0 +1,151 @@
+"""The fields and texts of decisions that nobody has taken apart: the same as of those that somebody has."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.test import RequestFactory, override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.decision import Decision
+from django_ratelimiter.engine.base import Version
+from django_ratelimiter.engine.templates import FilledVerdicts
+from django_ratelimiter.headers import refusal, response_fields, templates, words_of
+from django_ratelimiter.headers.syntax import shown_limit
+from django_ratelimiter.limiter.templates import RuleTemplates
+from django_ratelimiter.rules.ruleset import rule_from
+from django_ratelimiter.rules.tiers import Entitlement
+
+from ..rules.build import limit_data, rule_data
+
+AT_US = 1_700_000_000_123_456
+LIMITS: list[dict[str, Any]] = [
+    {"algorithm": "sliding_window_counter", "quota": 100},
+    {"algorithm": "fixed_window", "quota": 7, "window_seconds": "3600.000000"},
+    {"algorithm": "token_bucket", "quota": 5, "burst": 20},
+    {"algorithm": "token_bucket", "quota": 9, "refill": "interval"},
+    {"algorithm": "gcra", "quota": 3_600, "window_seconds": "0.500000"},
+    {"algorithm": "sliding_window_log", "quota": 10, "soft_quota": 5},
+    {"algorithm": "concurrency", "quota": 4},
+]
+
+
+def call_of(rules: list[tuple[int, str]]) -> RuleTemplates:
+    """The templates of rules of one limit each. rules: which limit, and the mode."""
+    return RuleTemplates(
+        [
+            rule_from(
+                rule_data(
+                    slug=f"rule-{place}",
+                    mode=mode,
+                    message=f"Message {place}." if place % 2 else "",
+                    limits=[limit_data(**({"window_seconds": "60.000000"} | LIMITS[number]))],
+                )
+            )
+            for place, (number, mode) in enumerate(rules)
+        ],
+        Entitlement(None),
+    )
+
+
+def decided(call: RuleTemplates, numbers: list[tuple[int, int, int]]) -> Decision:
+    """A decision of the engine's numbers: for each limit what remains, the wait and the time until its reset."""
+    charges = call.fill(["x" * 22] * len(call.sources))
+    reply = [AT_US, *[number for each in numbers for number in (*each, 0)]]
+    return charges.decision(FilledVerdicts(charges.charges, reply), Version(3))  # type: ignore[arg-type]
+
+
+STATES = st.tuples(
+    st.integers(0, 10**16), st.sampled_from([0, 0, -1, 1, 999_999, 1_000_000, 90_000_001]), st.integers(0, 10**10)
+)
+CALLS = st.lists(
+    st.tuples(st.integers(0, len(LIMITS) - 1), st.sampled_from(["enforce", "enforce", "shadow"]), STATES),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(CALLS)
+def test_they_tell_the_same_whether_somebody_has_looked_or_not(given_call: list[tuple[int, str, Any]]) -> None:
+    numbers = [state for _, _, state in given_call]
+    call = call_of([(number, mode) for number, mode, _ in given_call])
+    looked_at, untouched = decided(call, numbers), decided(call, numbers)
+    assert looked_at.results
+    assert (looked_at.answer, untouched.answer is None) == (None, False)
+    assert (
+        untouched.allowed
+        is looked_at.allowed
+        is all(result.verdict.allowed for result in looked_at.results if result.mode == "enforce" and result.verdict)
+    )
+    assert response_fields(untouched) == response_fields(looked_at)
+    assert untouched.retry_after == looked_at.retry_after
+    assert words_of(untouched) == words_of(looked_at)
+    request = RequestFactory().get("/", headers={"Accept": "application/json"})
+    if not untouched.allowed:
+        told, again = refusal(request, untouched), refusal(request, looked_at)
+        assert (told.status_code, told.headers, told.content) == (again.status_code, again.headers, again.content)  # type: ignore[attr-defined]
+    assert untouched == looked_at
+    assert (untouched.binding, untouched.delay, untouched.answer) == (looked_at.binding, 0.0, None)
+
+
+PLAIN = [(40, 0, 30_000_000), (3, 0, 5_000_000)]
+
+
+@pytest.fixture
+def decision() -> Decision:
+    return decided(call_of([(0, "enforce"), (1, "shadow")]), PLAIN)
+
+
+def test_parts_are_made_when_somebody_looks(decision: Decision) -> None:
+    assert decision.answer is not None
+    assert not decision.answer.verdicts.is_made
+    assert decision.binding is decision.results[0]
+    assert decision.answer is None
+    assert [result.mode for result in decision.results] == ["enforce", "shadow"]
+    with pytest.raises(AttributeError, match="has no 'colour'"):
+        decision.colour  # noqa: B018
+
+
+def test_it_is_copied_and_replaced_like_any_other(decision: Decision) -> None:
+    delayed = replace(decision, delay=1.5)
+    assert (delayed.delay, delayed.results, delayed.answer) == (1.5, decision.results, None)
+    other = decided(call_of([(0, "enforce"), (1, "shadow")]), PLAIN)
+    assert copy.copy(other) == decision
+    assert repr(other).startswith("Decision(allowed=True, degraded=False, delay=0.0, binding=Result(")
+    assert pickle.loads(pickle.dumps(other)).results[0].verdict.remaining == 40
+
+
+def test_what_was_given_back_since_is_shown(decision: Decision) -> None:
+    before = response_fields(decision)["RateLimit"]
+    for result in decision.results:
+        assert result.verdict
+        result.verdict.mark_refunded()
+    assert (before, response_fields(decision)["RateLimit"]) == ('"rule-0";r=40;t=30', '"rule-0";r=41;t=30')
+
+
+@pytest.mark.parametrize("family", ["ratelimit", "x-ratelimit"])
+def test_only_the_families_that_are_wished_for(decision: Decision, family: str) -> None:
+    with override_settings(RATELIMITER={"HEADERS": [family]}):
+        fields = response_fields(decision)
+    assert decision.answer is not None
+    assert {name.startswith("X-") for name in fields} == {family == "x-ratelimit"}
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_TEMPLATES", 2)
+    made: list[str] = []
+
+    def shown(rule: Any, *limit: Any) -> Any:
+        made.append(rule.slug)
+        return shown_limit(rule, *limit)
+
+    monkeypatch.setattr(templates, "shown_limit", shown)
+    calls = [call_of([(0, "enforce")]) for _ in range(3)]
+    for number in (0, 0, 1, 1, 2, 2, 0):
+        response_fields(decided(calls[number], PLAIN[:1]))
+    assert len(made) == 4
