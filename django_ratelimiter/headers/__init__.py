@@ -1,4 +1,4 @@
-"""What a client is told: the response fields of a decision, and the response to a refusal."""
+"""The response fields of a decision, and the response to a rejected request."""
 
 from __future__ import annotations
 

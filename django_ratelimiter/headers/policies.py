@@ -1,4 +1,4 @@
-"""What a limit is called towards clients, and the quota, the window and the time that they are shown."""
+"""The name of a limit in responses, and the quota, the window and the time that clients see."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _until_all(remaining: int, reset: float) -> int | None:
 
 
 def _until_next(limit: Limit, reset: float) -> int:
-    """Of what is missing, all but the next unit: more than that where a queue may not be as long as the bucket."""
+    """Return the seconds until the next unit is back; more where a queue may not be as long as the bucket."""
     others = (limit.capacity - 1) * limit.window_us / (limit.quota * 1_000_000)
     return _rounded_up(reset - others if others < reset else reset)
 
@@ -138,7 +138,7 @@ def _period(limit: Limit) -> str:
 
 
 def _variant(limit: Limit) -> str:
-    """What tells apart limits of one window and algorithm. Empty for the one that has every option's default."""
+    """Return the options that differ from the defaults; empty for a limit that has all defaults."""
     words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
     words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
     return "-".join([*words, *filter(None, [limit.timezone])])

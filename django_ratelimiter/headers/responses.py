@@ -49,7 +49,7 @@ Wait = tuple[str, int]
 
 
 class RefusalText(NamedTuple):
-    """What people are told.
+    """The text of a refusal, for people.
 
     reason: the refusing rule's own message, if it has one. when: to come back. detail: both in one text, or the
     message, which may have said when.
@@ -94,7 +94,7 @@ def may_wait(request: HttpRequest) -> bool:
 
 
 def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpResponseBase | None:
-    """What the project's own callable makes of it; `None` if that is no response."""
+    """Return the response of the project's own callable; `None` if it fails or returns none."""
     try:
         make = import_string(path)
         response = (async_to_sync(make) if iscoroutinefunction(make) else make)(request, decision)
@@ -216,7 +216,7 @@ def _preferred_body(request: HttpRequest) -> str:
 
 @lru_cache(maxsize=500)
 def _body_for(accept: str) -> str:
-    """The same by an Accept field. Most callers send one of a few, and to read one takes as long as all the rest."""
+    """Return the body that an Accept field prefers. Cached: most callers send one of a few, and parsing one is slow."""
     request = HttpRequest()
     request.META["HTTP_ACCEPT"] = accept
     try:

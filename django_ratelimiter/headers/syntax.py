@@ -19,7 +19,7 @@ LARGEST_INTEGER: Final = 10**15 - 1
 
 
 class _ParameterNames(NamedTuple):
-    """What a draft calls the parameters of a limit and of its state."""
+    """The names that a draft gives to the parameters of a limit and of its state."""
 
     quota: str
     unit: str
@@ -49,7 +49,7 @@ class Policy(NamedTuple):
 
 
 class ShownLimit(NamedTuple):
-    """How a limit is shown, whatever its state: its name in quotes, its item of RateLimit-Policy, its quota.
+    """The parts of a limit that do not depend on its state: name in quotes, item of RateLimit-Policy, quota.
 
     until_more: what finds the seconds on an allowed response. of: its rule, tier and limit. Held, they are the only
     objects with their `id`, by which this is found again.

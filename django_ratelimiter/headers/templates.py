@@ -19,7 +19,7 @@ MAX_TEMPLATES: Final = 1_000
 
 
 class LimitTemplate(NamedTuple):
-    """How a limit is shown.
+    """The parts of a limit in the fields.
 
     place: of its charge in the call. state: its item of RateLimit up to what remains. capacity: of its counter. flow:
     how long as much as remains takes to come back, see `flow_of`; `None` = ask `until_more`. is_closed: nothing passes.
@@ -102,7 +102,7 @@ def _binding(limits: Iterable[LimitTemplate], states: CounterStates) -> tuple[in
 
 
 class RefusalFacts(NamedTuple):
-    """What the text of a refusal depends on. message: of the binding rule. seconds: to wait; `None` = for ever."""
+    """The input of the text of a refusal. message: of the binding rule. seconds: to wait; `None` = for ever."""
 
     status: int
     message: str
