@@ -48,6 +48,10 @@ class Answer(Protocol):
         """What was charged, and for which rule and tier."""
 
     @property
+    def owners(self) -> Sequence[tuple[RuleRecord, TierRecord | None]]:
+        """The rule and tier of each charge."""
+
+    @property
     def verdicts(self) -> FilledVerdicts:
         """What the engine said."""
 

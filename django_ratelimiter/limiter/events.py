@@ -7,14 +7,15 @@ Nor does it bear the path, for a rule may be split by a part of it.
 from __future__ import annotations
 
 import logging
+from math import inf
 from threading import Lock
 from typing import Any, Final
 
 from django.http import HttpRequest
 
 from ..backend import server_in_words
-from ..decision import Decision, Result
-from ..engine.base import Verdict
+from ..decision import Answer, Decision, Result
+from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
 from ..exceptions import EngineUnavailable
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
@@ -113,10 +114,28 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 
 
 def _log_refusal(decision: Decision) -> None:
-    names = list(dict.fromkeys(str(result.rule) for result in decision.refused_by))
+    if decision.answer is not None:
+        names, extra = _refusal_of(decision.answer, decision.version)
+        logger.warning("A request was refused by %s.%s", ", ".join(names), "", extra=extra)
+        return
+    names = dict.fromkeys(result.rule.slug for result in decision.refused_by)
     logger.warning(
         "A request was refused by %s.%s", ", ".join(names), _why(decision), extra=_extra(decision, decision.binding)
     )
+
+
+def _refusal_of(answer: Answer, version: Version) -> tuple[dict[str, None], dict[str, Any]]:
+    """Return the names of the rules that refuse a request, and the attributes of a record, without taking it apart."""
+    owners, verdicts = answer.owners, answer.verdicts
+    gates, names, longest, binding = verdicts.charges.template.gates, dict[str, None](), 0.0, 0
+    for place, wait in enumerate(verdicts.states.waits):
+        if gates[place] and (wait > 0 or wait == -1):
+            names[owners[place][0].slug] = None
+            if (weight := inf if wait < 0 else wait) > longest:
+                longest, binding = weight, place
+    rule, tier = owners[binding]
+    partition = verdicts.charges.partitions[binding]
+    return names, {"rule": rule.slug, "tier": tier and tier.slug, "partition": partition, "version": version.number}
 
 
 def _why(decision: Decision) -> str:

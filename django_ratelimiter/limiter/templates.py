@@ -131,6 +131,11 @@ class RuleVerdicts(NamedTuple):
     is_plain: bool
     verdicts: FilledVerdicts
 
+    @property
+    def owners(self) -> Sequence[tuple[RuleRecord, TierRecord | None]]:
+        """The rule and tier of each charge."""
+        return self.charges.owners
+
     def results(self) -> tuple[Result, ...]:
         """Return the results of the charges."""
         return tuple(map(RuleCharge.result, self.charges, self.verdicts))

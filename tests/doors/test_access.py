@@ -13,6 +13,9 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter import limiter
+from django_ratelimiter.engine.redis.connections.async_transport import AsyncTransport
+from django_ratelimiter.engine.redis.connections.transport import Transport
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import ttl_cache
@@ -39,6 +42,24 @@ def account_of(raw: str) -> str | None:
 
 
 class TestDenied:
+    def test_is_refused_by_rules_that_nobody_can_confirm(
+        self, client: Client, async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, make_rule: MakeRule
+    ) -> None:
+        def away(*_arguments: Any, **_options: Any) -> Any:
+            raise EngineUnavailable("away")
+
+        for address in (ADDRESS, "127.0.0.1"):
+            enter(value=address)
+        make_rule("all", failure_policy="open")
+        always = {"CACHE_ALIAS": "ratelimit", "VERSION_CHECK_INTERVAL": 0}
+        with override_settings(RATELIMITER=always):
+            assert ask(client).status_code == 403
+            monkeypatch.setattr(Transport, "call", away)
+            monkeypatch.setattr(AsyncTransport, "call", away)
+            assert [ask(client).status_code for _ in range(2)] == [403, 403]
+            assert async_to_sync(async_client.get)("/plain/").status_code == 403
+            assert ask(client, "192.0.2.8").status_code == 200
+
     def test_is_refused_without_a_rule_and_without_redis(self, client: Client) -> None:
         with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
             enter()

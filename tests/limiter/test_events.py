@@ -28,6 +28,8 @@ from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 
+from ..doors.conftest import MakeRule
+
 pytestmark = pytest.mark.urls("tests.doors.urls")
 
 ONCE = {"slug": "once", "limits": ["1/minute"]}
@@ -113,6 +115,25 @@ class TestRefusals:
         ):
             assert [async_to_sync(async_client.get)("/native/").status_code for _ in range(2)] == [200, 429]
         assert sorted(called) == ["asynchronous", "synchronous"]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_are_logged_alike_whether_somebody_has_looked_at_the_decision_or_not(
+        self, client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for slug, quota, mode in (("everybody", 9, "enforce"), ("few", 2, "enforce"), ("trial", 1, "shadow")):
+            make_rule(slug, quota=quota, mode=mode, partition_by=["ip"])
+        make_rule("less", quota=2, limit={"window_seconds": 7_200})  # it is over sooner
+        answers = [client.get("/plain/").wsgi_request.ratelimit for _ in range(5)]
+        assert [answer.answer is None for answer in answers[2:]] == [False] * 3  # nor has the log
+        told = [
+            (record.getMessage(), record.rule, record.tier, record.partition)  # type: ignore[attr-defined]
+            for record in caplog.records
+            if record.name == "django_ratelimiter" and record.levelno == logging.WARNING
+        ]
+        assert told == [("A request was refused by few, less.", "few", None, digest("ip:127.0.0.1"))] * 3
+        for answer in answers[2:]:
+            assert [result.rule.slug for result in answer.refused_by] == ["few", "less"]
+            assert answer.binding.rule.slug == "few"
 
     def test_are_logged_without_naming_the_caller(
         self, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture
