@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -69,7 +69,8 @@ class RuleSet:
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
-        self._index = RuleIndex(self.rules)
+        #: Gives the rules that match a request, in ascending priority, then slug.
+        self.match: Callable[[Facts], tuple[RuleRecord, ...]] = RuleIndex(self.rules).match
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, version: Version = NO_VERSION) -> RuleSet:
@@ -86,10 +87,6 @@ class RuleSet:
                 left_out.append(RejectedRule(str(data.get("slug")), str(error)))
         enforced = snapshot.get("enforcement", True) is not False  # versions before it was known lack it
         return cls(version, tiers, rules, left_out, enforced=enforced)
-
-    def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
-        """Return the rules that match a request, in ascending priority, then slug."""
-        return self._index.match(facts)
 
     def default_tier(self, kind: str) -> TierRecord | None:
         """Return the tier that `anonymous` or `authenticated` requests have without an assignment."""

@@ -281,11 +281,6 @@ class LocalCounters:
         if verdict.remaining < charge.cost <= charge.limit.quota:
             counter.refuse(charge, now + (self.memory.peek([charge])[0].retry_after or 0.0))
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are counts that the engine has not been told of."""
-        return bool(self.usage)
-
 
 def _forget_in_child() -> None:
     for counters in _ALL:

@@ -33,11 +33,6 @@ class _LocalFirst:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    @property
-    def _has_a_say(self) -> bool:
-        """Whether refusals are remembered here, or there are counts to tell the engine."""
-        return bool(self.counters.denials.seconds) or self.counters.has_pending
-
     def _is_exact(self, charges: Sequence[Charge], receipts: Sequence[Verdict]) -> bool:
         """Whether the local counters have nothing to say or to learn."""
         if type(charges) is FilledCharges:
@@ -48,7 +43,7 @@ class _LocalFirst:
         for receipt in receipts:
             if type(receipt) is LocalVerdict:
                 return False
-        return not self.counters.has_pending
+        return not self.counters.usage
 
     async def _ask(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
@@ -141,7 +136,11 @@ class LocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if charges.template.is_exact and now_us is None and not (refund_if_denied or self._has_a_say):
+            if (
+                charges.template.is_exact
+                and now_us is None
+                and not (refund_if_denied or self.counters.denials.seconds or self.counters.usage)
+            ):
                 return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
@@ -210,7 +209,11 @@ class AsyncLocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if charges.template.is_exact and now_us is None and not (refund_if_denied or self._has_a_say):
+            if (
+                charges.template.is_exact
+                and now_us is None
+                and not (refund_if_denied or self.counters.denials.seconds or self.counters.usage)
+            ):
                 return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)

@@ -20,11 +20,6 @@ logger = logging.getLogger("django_ratelimiter")
 MAX_ENTRIES: Final = 50_000
 
 
-def access_list() -> AccessList:
-    """Return the list of callers who are allowed past all rules or denied. No query when warm."""
-    return _entries.get()
-
-
 def forget() -> None:
     """Drop what is remembered: the next request reads the entries again."""
     global _latest
@@ -58,3 +53,6 @@ def _list_of(rows: tuple[Any, ...]) -> AccessList:
 
 _latest: tuple[tuple[Any, ...], AccessList] = (), NOBODY
 _entries = TableCache(_find, NOBODY, "Access entries")
+
+#: Returns the list of callers who are allowed past all rules or denied. No query when warm.
+access_list: Final = _entries.get
