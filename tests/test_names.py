@@ -118,7 +118,7 @@ def test_benchmarks_in_the_docs_exist(name: str) -> None:
 #: What every programmer knows, and what Redis and its clients call things.
 ORDINARY = {
     *("adapter", "async", "broadcast", "buffer", "cache", "cached", "call", "carry", "client", "cluster"),
-    *("connection", "context", "coordinator", "count", "drop", "encoder", "error", "factory", "first"),
+    *("connection", "context", "coordinator", "core", "count", "drop", "encoder", "error", "factory", "first"),
     *("handshake", "immediate", "inline", "io", "item", "lazy", "loop", "memory", "microsecond", "node"),
     *("note", "notification", "number", "part", "per", "pipeline", "pool", "protocol", "redirection", "redis"),
     *("reply", "request", "script", "sentinel", "server", "state", "thread", "timeout", "tls", "topology"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("A coroutine for threads has suspended.")
 
 
-async def shielded(work: Coroutine[Any, Any, object]) -> None:
+async def shielded(work: Awaitable[object]) -> None:
     """Await it, and let it go on to its end even if our task is cancelled."""
     task = asyncio.ensure_future(work)
     _unfinished.add(task)  # the event loop itself would not keep it alive

@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from ..base import Charge, WrongServer
+from ..coroutines import run_sync
 from ..limits import Algorithm, Limit
 from ..partition_stats import MINUTE_US, is_sampled
 from ..usage import UsageCarry
@@ -53,22 +54,22 @@ class _DryEngine(RedisEngine):
 
     def run(self, shard: int) -> None:
         try:
-            self._decide(shard)
+            self._spend(shard)
             self._collect(shard)
         finally:
             self._run(shard, lambda client: self._delete(client, shard))
 
-    def _decide(self, shard: int) -> None:
+    def _spend(self, shard: int) -> None:
         self._minutes = {self.estimate_time(None) // MINUTE_US}
-        first = self._call(ScriptMode.CHECK, _CHARGES, (), None, None, None, shard)
+        first = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, None, shard))
         minute = first[0].at_us // MINUTE_US  # by the clock that is decided by, which may not be ours
         self._minutes |= {minute, minute + 1}
         held = UsageCarry(self._held, ((minute, f"{_LABEL}\na", 1),))
-        second = self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard)
+        second = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard))
         repeated = [verdict for verdict in second if not verdict.charge.limit.traits.resets_at_end]  # in one window
         if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in repeated):
             raise WrongServer("The server runs the script, and decides wrongly.")
-        self._call(ScriptMode.REFUND, (), first, None, None, None, shard)
+        run_sync(self._call(ScriptMode.REFUND, (), first, None, None, None, shard))
 
     def _collect(self, shard: int) -> None:
         later = (max(self._minutes) + 1) * MINUTE_US

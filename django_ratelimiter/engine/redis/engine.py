@@ -7,8 +7,7 @@ costs more than the script (benchmarks/), and it repeats a command whose reply w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
 from time import monotonic
@@ -18,30 +17,22 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from ...exceptions import EngineUnavailable, StaleRules
+from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
+from ..coroutines import run_sync
 from ..templates import FilledCharges, FilledVerdicts
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
-from .cluster.sharding import SHARDS, Calls, ShardCall, ShardCoordinator, names_by_shard
+from .cluster.sharding import SHARDS, names_by_shard
 from .connections.clients import async_client_of
 from .connections.faults import NOT_A_REPLY, explain
 from .connections.handshake import Handshake
 from .connections.transport import Transport
+from .core import RedisCore
 from .partition_stats import RedisPartitions
-from .protocol import (
-    ATTEMPTS,
-    COUNTING,
-    OUT_OF_TIME,
-    CallEncoder,
-    ScriptMode,
-    decode,
-    mark_refunded,
-    mark_refunded_if_denied,
-    receipts_of,
-)
+from .protocol import ScriptMode
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -51,7 +42,7 @@ T = TypeVar("T")
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
 
-class RedisEngine(CallEncoder):
+class RedisEngine(RedisCore):
     """The engine on one Redis, on what Sentinel names as its master, or on a cluster.
 
     client: a redis-py client; the engine's own connections are made as its pool makes them.
@@ -71,15 +62,14 @@ class RedisEngine(CallEncoder):
         deadline: float | None = None,
         clock: str = "server",
     ) -> None:
-        super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock)
+        super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock, deadline)
         self._client = client
-        self._deadline = deadline
         self._cluster: ClusterTransport | None = None
         #: What is known of the partitions that were met.
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
-            self._coordinator = ShardCoordinator(self, self._cluster.is_down)
+            self._coordinate(self._cluster.is_down)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
@@ -115,29 +105,15 @@ class RedisEngine(CallEncoder):
                     return self._check_filled(charges, version, call)
         elif type(charges) is not tuple:
             charges = list(charges)
-        receipts = receipts_of(refund_if_denied)
-        if self._cluster:
-            return self._go(self._coordinator.check(charges, receipts, version, now_us, refused, counts), together=True)
-        mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
-        verdicts = self._call(mode, charges, receipts, version, now_us, counts)
-        mark_refunded_if_denied(receipts, verdicts, refused=refused)
-        return verdicts
+        return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now; spends and counts nothing."""
-        charges = list(charges)
-        if self._cluster:
-            return self._go(self._coordinator.peek(charges, now_us), together=True)
-        return self._call(ScriptMode.PEEK, charges, (), None, now_us)
+        return run_sync(self._peek(list(charges), now_us))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
-        receipts = receipts_of(verdicts)
-        if self._cluster:
-            self._go(self._coordinator.refund(receipts))
-        elif receipts:
-            self._call(ScriptMode.REFUND, (), receipts, None, None)
-            mark_refunded(receipts)
+        run_sync(self._refund(verdicts))
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """End the leases of these verdicts; those of other algorithms are left alone."""
@@ -152,8 +128,7 @@ class RedisEngine(CallEncoder):
         """Put a version in force, unless a later one is."""
         if self._cluster:
             return self._cluster.publish(self, version)
-        with suppress(StaleRules):  # a later version is in force already
-            self._call(ScriptMode.PUBLISH, (), (), version, None)
+        run_sync(self._publish(version))
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed and name all batches that wait, the oldest first.
@@ -204,45 +179,6 @@ class RedisEngine(CallEncoder):
 
         self._run(shard, drop)
 
-    def _call(
-        self,
-        mode: ScriptMode,
-        charges: Sequence[Charge],
-        receipts: Sequence[Verdict],
-        version: int | Version | None,
-        now_us: int | None,
-        counts: usage.UsageCarry | None = None,
-        shard: int = 0,
-        deadline_at: float | None = None,
-    ) -> list[Verdict]:
-        """One call of check.lua for these charges and receipts, which lie in one shard."""
-        if now_us is None:
-            now_us = self.time_to_send()
-        times: Sequence[int] = (self.estimate_time(now_us),)
-        began = monotonic()
-        notes = self._partition_tracker.of(charges, times[0]) if mode in COUNTING else ()
-        for _ in range(ATTEMPTS):
-            call = self.encode(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
-            reply: list[int] = (
-                self._cluster.call(shard, call, deadline_at)
-                if self._cluster
-                else self._transport.call(call, deadline_at)
-            )
-            try:
-                if reply[0] >= 0:
-                    verdicts = decode(
-                        reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
-                    )
-                    if notes:
-                        self._partition_tracker.acknowledge(notes, reply[0])
-                    return verdicts
-                times = self.decode_retry(reply, now_us)
-            except NOT_A_REPLY as error:
-                self._drop_idle(shard)
-                raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
-            deadline_at = deadline_at or (self._deadline and began + self._deadline)
-        raise EngineUnavailable(OUT_OF_TIME)
-
     def _check_filled(self, charges: FilledCharges, version: int | Version | None, call: bytes) -> Sequence[Verdict]:
         """Check charges whose call has been packed, on one server."""
         began = monotonic()
@@ -252,37 +188,23 @@ class RedisEngine(CallEncoder):
                 return FilledVerdicts(charges, reply)
             self.decode_retry(reply, None)
         except NOT_A_REPLY as error:
-            self._transport.drop_idle()
-            raise EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}") from error
+            raise self._no_reply(reply) from error
         deadline_at = self._deadline and began + self._deadline
-        return self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
+        return run_sync(self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at))
+
+    async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
+        if self._cluster:
+            return self._cluster.call(shard, call, deadline_at)
+        return self._transport.call(call, deadline_at)
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
 
     def _drop_idle(self, shard: int) -> None:
         if self._cluster:
             self._cluster.drop_idle(shard)
         else:
             self._transport.drop_idle()
-
-    def _go(self, calls: Calls[T], *, together: bool = False) -> T:
-        """Make these calls. together: within one deadline."""
-        deadline_at = monotonic() + self._deadline if together and self._deadline is not None else None
-        turn: Any = calls.send
-        given: Any = None
-        while True:
-            try:
-                call = turn(given)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
-                turn, given = calls.send, self._make(call, deadline_at)
-            except Exception as error:
-                turn, given = calls.throw, error
-
-    def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
-        if call.packed is None:
-            return self._call(*call[1:7], call.shard, call.deadline_at(deadline_at))
-        assert self._cluster
-        return self._cluster.call(call.shard, call.packed, call.deadline_at(deadline_at))
 
     def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command off the path of decisions, through the client; it may be repeated without harm."""

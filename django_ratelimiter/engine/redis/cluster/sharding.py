@@ -1,26 +1,21 @@
-"""What becomes of a call whose keys lie in several shards: one call to each, in ascending order.
-
-Each way is a generator, written once for threads and event loops: it yields calls, and is sent their replies or has
-their errors thrown in.
-"""
+"""What becomes of a call whose keys lie in several shards: one call to each, in ascending order."""
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version
+from ...partition_stats import MINUTE_US
 from ..protocol import CallEncoder, ScriptMode, mark_refunded
-
-T = TypeVar("T")
 
 #: Among how many shards the keys in a cluster are spread, if nothing else is said.
 SHARDS: Final = 64
@@ -47,7 +42,11 @@ class ShardCall(NamedTuple):
         return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
 
 
-Calls = Generator[ShardCall, Any, T]
+#: Makes a call to one shard, by then in monotonic seconds.
+MakeCall = Callable[[ShardCall, float | None], Awaitable[Any]]
+
+#: Does work to its end, whatever becomes of the task that waits for it.
+Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
 class ShardPart:
@@ -60,71 +59,86 @@ class ShardPart:
 
 
 class ShardCoordinator:
-    """The calls over the shards of a planner. is_down: whether a shard would not be asked at present."""
+    """Spreads calls over the shards of an encoder. is_down: whether a shard would not be asked at present."""
 
-    def __init__(self, encoder: CallEncoder, is_down: Callable[[int], bool]) -> None:
+    def __init__(
+        self, encoder: CallEncoder, is_down: Callable[[int], bool], make_call: MakeCall, finish: Finish
+    ) -> None:
         self._encoder = encoder
         self._is_down = is_down
+        self._make_call, self._finish = make_call, finish
         self._next_shard = count()
 
-    def check(
-        self,
-        charges: Sequence[Charge],
-        receipts: Sequence[Verdict],
-        version: int | Version | None,
-        now_us: int | None,
-        refused: bool,
-        counts: usage.UsageCarry | None,
-    ) -> Calls[list[Verdict]]:
-        """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back."""
-        parts = self._parts(charges, receipts)
-        asked = [shard for shard in sorted(parts) if parts[shard].charges] or [
-            next(self._next_shard) % self._encoder.shards
-        ]
-        if len(asked) > 1:
-            asked.sort(key=self._is_down, reverse=True)  # to hear that one is out of reach before anything is spent
-        counts_shard = asked[0] if counts is None or counts.shard is None else counts.shard
+    async def check(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+        """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back.
+
+        call: over all shards.
+        """
+        counts, parts = call.counts, self._parts(call.charges, call.receipts)
+        asked = self._order(parts)
+        carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: list[tuple[int, list[Verdict]]] = []
         admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any
+        mode = call.mode
         for shard in asked:
-            part, mode = parts.setdefault(shard, ShardPart()), ScriptMode.REFUSED if refused else ScriptMode.CHECK
-            carried = counts if shard == counts_shard else None
-            call = ShardCall(shard, mode, part.charges, part.receipts, version, now_us, carried)
+            part = parts.setdefault(shard, ShardPart())
+            carried = counts if shard == carrier else None
+            one = ShardCall(shard, mode, part.charges, part.receipts, call.version, call.now_us, carried)
             try:
-                verdicts = yield from _send_with_counts(call)
-            except (Exception, CancelledError) as error:
-                yield from self._undo_counted(found)
-                raise error
+                verdicts = await self._send_with_counts(one, deadline_at)
+            except (Exception, CancelledError):
+                if found:
+                    await self._finish(self._undo_counted(found, deadline_at))
+                raise
             found.append((shard, verdicts))
-            refused = refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)
-            if refused:
+            if any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
+                mode = ScriptMode.REFUSED
+            if mode is ScriptMode.REFUSED:
                 mark_refunded(part.receipts)
             else:
                 admitted.append(shard)
-        if refused:
-            yield from self._roll_back_admitted(parts, dict(found), admitted)
-        if counts and counts_shard not in asked:
-            with suppress(EngineUnavailable):  # nothing else waits for that shard
-                yield from _send_with_counts(ShardCall(counts_shard, ScriptMode.CHECK, counts=counts))
-                counts.shard = None
-        elif counts:
-            counts.shard = None  # not before all have answered: who is told of a failure sends them again
-        return _in_order(parts, found, len(charges))
+        if mode is ScriptMode.REFUSED:
+            await self._finish(self._roll_back_admitted(parts, dict(found), admitted, deadline_at))
+        if counts:
+            await self._settle_counts(counts, carrier, asked, deadline_at)
+        return _in_order(parts, found, len(call.charges))
 
-    def peek(self, charges: Sequence[Charge], now_us: int | None) -> Calls[list[Verdict]]:
+    def _order(self, parts: dict[int, ShardPart]) -> list[int]:
+        """Return the shards to ask, first those that are out of reach: to hear of that before anything is spent."""
+        asked = [shard for shard in sorted(parts) if parts[shard].charges]
+        if not asked:
+            return [next(self._next_shard) % self._encoder.shards]
+        return sorted(asked, key=self._is_down, reverse=True) if len(asked) > 1 else asked
+
+    async def _settle_counts(
+        self, counts: usage.UsageCarry, carrier: int, asked: Sequence[int], deadline_at: float | None
+    ) -> None:
+        """Note that counts have arrived, and send them where no other call went to their shard."""
+        if carrier in asked:
+            counts.shard = None  # not before all have answered: who is told of a failure sends them again
+            return
+        with suppress(EngineUnavailable):  # nothing else waits for that shard
+            await self._send_with_counts(ShardCall(carrier, ScriptMode.CHECK, counts=counts), deadline_at)
+            counts.shard = None
+
+    async def peek(self, charges: Sequence[Charge], now_us: int | None, deadline_at: float | None) -> list[Verdict]:
         """What `check` would find."""
         parts, found = self._parts(charges, ()), []
         for shard in sorted(parts):
-            found.append((shard, (yield ShardCall(shard, ScriptMode.PEEK, parts[shard].charges, now_us=now_us))))
+            call = ShardCall(shard, ScriptMode.PEEK, parts[shard].charges, now_us=now_us)
+            found.append((shard, await self._make_call(call, deadline_at)))
         return _in_order(parts, found, len(charges))
 
-    def refund(self, receipts: Sequence[Verdict]) -> Calls[None]:
+    async def refund(self, receipts: Sequence[Verdict]) -> None:
         """Give back in every shard that can be reached; raises EngineUnavailable if one could not."""
+        if receipts:
+            await self._finish(self._refund_each(self._parts((), receipts)))
+
+    async def _refund_each(self, parts: dict[int, ShardPart]) -> None:
         problem: BaseException | None = None
-        parts = self._parts((), receipts)
         for shard in sorted(parts):
             try:
-                yield ShardCall(shard, ScriptMode.REFUND, receipts=parts[shard].receipts)
+                await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=parts[shard].receipts), None)
             except (EngineUnavailable, CancelledError) as error:
                 problem = error
             else:
@@ -142,18 +156,21 @@ class ShardCoordinator:
             parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
 
-    def _undo_counted(self, found: Iterable[tuple[int, Sequence[Verdict]]]) -> Calls[None]:
+    async def _undo_counted(self, found: Iterable[tuple[int, Sequence[Verdict]]], deadline_at: float | None) -> None:
         """Take back what these shards have spent and counted. Where one is out of reach, it stays spent."""
         for shard, verdicts in found:
             if verdicts:
-                try:
-                    yield ShardCall(shard, ScriptMode.UNDO, packed=self._encoder.encode_undo(verdicts, shard=shard))
-                except (EngineUnavailable, CancelledError):
-                    continue
+                packed = self._encoder.encode_undo(verdicts, shard=shard)
+                with suppress(EngineUnavailable, CancelledError):
+                    await self._make_call(ShardCall(shard, ScriptMode.UNDO, packed=packed), deadline_at)
 
-    def _roll_back_admitted(
-        self, parts: dict[int, ShardPart], found: dict[int, list[Verdict]], admitted: Sequence[int]
-    ) -> Calls[None]:
+    async def _roll_back_admitted(
+        self,
+        parts: dict[int, ShardPart],
+        found: dict[int, list[Verdict]],
+        admitted: Sequence[int],
+        deadline_at: float | None,
+    ) -> None:
         """The call was refused after some shards had admitted it: give back there, and what it brought to be given
         back. Where a shard is out of reach, it stays spent.
         """
@@ -164,25 +181,25 @@ class ShardCoordinator:
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
             counts = _as_refused(verdicts)
             if receipts or counts:
-                try:
-                    yield ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
-                except (EngineUnavailable, CancelledError):
-                    continue
-                mark_refunded(receipts)
+                with suppress(EngineUnavailable, CancelledError):
+                    call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
+                    await self._make_call(call, deadline_at)
+                    mark_refunded(receipts)
 
-
-def _send_with_counts(call: ShardCall) -> Calls[list[Verdict]]:
-    """Make a call that may have counts with it, and note in them that they are in its shard, unless they cannot be."""
-    counts = call.counts
-    if counts is None:
-        return (yield call)  # type: ignore[no-any-return]
-    was_sent, counts.shard = counts.shard is not None, call.shard
-    try:
-        return (yield call)  # type: ignore[no-any-return]
-    except Exception as error:
-        if not (was_sent or _may_have_been_run(error)):
-            counts.shard = None
-        raise
+    async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+        """Make a call that may have counts with it, and note in them that they are in its shard, unless they cannot
+        be.
+        """
+        counts = call.counts
+        if counts is None:
+            return await self._make_call(call, deadline_at)  # type: ignore[no-any-return]
+        was_sent, counts.shard = counts.shard is not None, call.shard
+        try:
+            return await self._make_call(call, deadline_at)  # type: ignore[no-any-return]
+        except Exception as error:
+            if not (was_sent or _may_have_been_run(error)):
+                counts.shard = None
+            raise
 
 
 def _may_have_been_run(error: Exception) -> bool:
@@ -199,7 +216,7 @@ def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
     field = usage.field_of(verdicts)
     if field == counted:
         return None
-    minute = verdicts[0].at_us // 60_000_000
+    minute = verdicts[0].at_us // MINUTE_US
     return usage.UsageCarry("", ((minute, counted, -1), (minute, field, 1)))
 
 

@@ -184,22 +184,22 @@ def test_a_task_that_is_cancelled_while_shards_give_back_has_all_of_them_do_so(
     assert twin._cluster is not None
     ask = twin._cluster.call
     turns: list[int] = []
+    checking: list[asyncio.Task[object]] = []
 
     async def asking(shard: int, *arguments: Any) -> Any:
         turns.append(shard)
         if shard == 40:
             raise EngineUnavailable("lost")
         if len(turns) == 4:  # the first that gives back
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
+            checking[0].cancel()
         return await ask(shard, *arguments)
 
     async def use() -> list[int]:
         await twin.peek(charges)
         monkeypatch.setattr(twin._cluster, "call", asking)
+        checking.append(asyncio.create_task(twin.check(charges)))
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(twin.check(charges))
+            await checking[0]
         monkeypatch.undo()
         left = [verdict.remaining for verdict in await twin.peek(charges)]
         await twin.aclose()

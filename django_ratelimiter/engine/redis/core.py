@@ -1,0 +1,142 @@
+"""What RedisEngine and AsyncRedisEngine have in common: how a call is decided, written once for both, in coroutines.
+
+For threads they never suspend: what they await has been done by then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from ...exceptions import EngineUnavailable, StaleRules
+from .. import usage
+from ..base import Charge, Verdict, Version
+from .cluster.sharding import ShardCall, ShardCoordinator
+from .connections.faults import NOT_A_REPLY
+from .protocol import (
+    ATTEMPTS,
+    COUNTING,
+    OUT_OF_TIME,
+    CallEncoder,
+    ScriptMode,
+    decode,
+    mark_refunded,
+    mark_refunded_if_denied,
+    receipts_of,
+)
+
+
+class RedisCore(CallEncoder, ABC):
+    """Decides by calls of check.lua, which a subclass sends.
+
+    deadline: seconds that a decision waits for Redis at most; `None` = the client's timeouts hold.
+    """
+
+    def __init__(self, namespace: str, shards: int, clock: str, deadline: float | None) -> None:
+        super().__init__(namespace, shards, clock)
+        self._deadline = deadline
+        self._coordinator: ShardCoordinator | None = None  # where there are several shards
+
+    @abstractmethod
+    async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
+        """Send one packed call to the server of a shard and return its reply, which is of this kind."""
+
+    @abstractmethod
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this work to its end, whatever becomes of the task that waits for it."""
+
+    @abstractmethod
+    def _drop_idle(self, shard: int) -> None:
+        """Close what is idle to the server of a shard: one of these connections has given a reply that is none."""
+
+    def _coordinate(self, is_down: Any) -> None:
+        """Spread calls over shards. is_down: whether the server of a shard is not asked at present."""
+        self._coordinator = ShardCoordinator(self, is_down, self._make, self._finish)
+
+    def _deadline_from_now(self) -> float | None:
+        return None if self._deadline is None else monotonic() + self._deadline
+
+    async def _decide(
+        self,
+        charges: Sequence[Charge],
+        refund_if_denied: Iterable[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        refused: bool,
+        counts: usage.UsageCarry | None,
+    ) -> list[Verdict]:
+        receipts = receipts_of(refund_if_denied)
+        mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
+        if self._coordinator:
+            call = ShardCall(0, mode, charges, receipts, version, now_us, counts)
+            return await self._coordinator.check(call, self._deadline_from_now())
+        verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
+        mark_refunded_if_denied(receipts, verdicts, refused=refused)
+        return verdicts
+
+    async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
+        if self._coordinator:
+            return await self._coordinator.peek(charges, now_us, self._deadline_from_now())
+        return await self._call(ScriptMode.PEEK, charges, (), None, now_us)
+
+    async def _refund(self, verdicts: Iterable[Verdict]) -> None:
+        receipts = receipts_of(verdicts)
+        if self._coordinator:
+            await self._coordinator.refund(receipts)
+        elif receipts:
+            await self._call(ScriptMode.REFUND, (), receipts, None, None)
+            mark_refunded(receipts)
+
+    async def _publish(self, version: int | Version) -> None:
+        """Put a version in force on the one server."""
+        with suppress(StaleRules):  # a later version is in force already
+            await self._call(ScriptMode.PUBLISH, (), (), version, None)
+
+    async def _call(
+        self,
+        mode: ScriptMode,
+        charges: Sequence[Charge],
+        receipts: Sequence[Verdict],
+        version: int | Version | None,
+        now_us: int | None,
+        counts: usage.UsageCarry | None = None,
+        shard: int = 0,
+        deadline_at: float | None = None,
+    ) -> list[Verdict]:
+        """One call of check.lua for these charges and receipts, which lie in one shard."""
+        if now_us is None:
+            now_us = self.time_to_send()
+        times: Sequence[int] = (self.estimate_time(now_us),)
+        began = monotonic()
+        notes = self._partition_tracker.of(charges, times[0]) if mode in COUNTING else ()
+        for _ in range(ATTEMPTS):
+            call = self.encode(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
+            reply: list[int] = await self._send(shard, call, deadline_at)
+            try:
+                if reply[0] >= 0:
+                    verdicts = decode(
+                        reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
+                    )
+                    if notes:
+                        self._partition_tracker.acknowledge(notes, reply[0])
+                    return verdicts
+                times = self.decode_retry(reply, now_us)
+            except NOT_A_REPLY as error:
+                raise self._no_reply(reply, shard) from error
+            deadline_at = deadline_at or (self._deadline and began + self._deadline)
+        raise EngineUnavailable(OUT_OF_TIME)
+
+    def _no_reply(self, reply: object, shard: int = 0) -> EngineUnavailable:
+        """What to raise for a reply that no script has given."""
+        self._drop_idle(shard)
+        return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
+
+    async def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
+        """Make a call to one shard."""
+        deadline_at = call.deadline_at(deadline_at)
+        if call.packed is None:
+            return await self._call(*call[1:7], call.shard, deadline_at)
+        return await self._send(call.shard, call.packed, deadline_at)
