@@ -7,15 +7,17 @@ from typing import Final
 
 from .records import Facts, RuleRecord
 
-#: Of how many kinds of requests it is remembered what they meet; beyond that all are looked up anew.
+#: Of how many kinds of requests it is remembered what they meet, and how many sets of rules that some meet; beyond that
+#: all are looked up anew.
 MAX_REMEMBERED: Final = 2_000
 
 
 class RuleIndex:
     """Rules by the one condition that fewest requests meet, so that a lookup does not grow with those it never meets.
 
-    Requests of one kind meet the same rules. rules: in the order in which they are met; those that are off are left
-    out.
+    Requests of one kind meet the same rules, and clients may ask for any number of kinds. So kinds that meet equal rules
+    share one tuple, by whose `id` caches further down know it. rules: in the order in which they are met; those that
+    are off are left out.
     """
 
     def __init__(self, rules: Sequence[RuleRecord]) -> None:
@@ -28,6 +30,7 @@ class RuleIndex:
         self._paths = frozenset(rule.path for rule in rules if rule.path_kind == "exact")
         self._longest_prefix = max((len(rule.path) for rule in rules if rule.path_kind == "prefix"), default=0)
         self._remembered: dict[tuple[str | bool, ...], tuple[RuleRecord, ...]] = {}
+        self._shared: dict[tuple[str, ...], tuple[RuleRecord, ...]] = {}  # by the slugs of the rules
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
         """Return the rules that match a request of these facts, in their order."""
@@ -50,7 +53,13 @@ class RuleIndex:
                 break
             keys.append(("prefix", path[:length]))
         found = [rule for key in keys if key in rules for rule in rules[key] if rule.matches(facts)]
-        return tuple(sorted(found, key=lambda rule: self._order[rule.slug]))
+        return self._share(tuple(sorted(found, key=lambda rule: self._order[rule.slug])))
+
+    def _share(self, met: tuple[RuleRecord, ...]) -> tuple[RuleRecord, ...]:
+        """Return the one tuple of these rules."""
+        if len(self._shared) >= MAX_REMEMBERED:
+            self._shared.clear()
+        return self._shared.setdefault(tuple([rule.slug for rule in met]), met)
 
 
 def _key_of(rule: RuleRecord) -> tuple[str, str]:

@@ -118,6 +118,25 @@ def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPat
         assert len(rules._index._remembered) <= 3
 
 
+def test_requests_that_meet_the_same_rules_share_one_tuple_however_many_paths_they_ask_for() -> None:
+    rules = RuleSet.from_snapshot(
+        snapshot(rule_data("all"), rule_data("pages", path_kind="prefix", path="/blog/archive/old/"))
+    )
+    made = [rules.match(Facts("GET", f"/blog/{number}/")) for number in range(index.MAX_REMEMBERED + 1_000)]
+    assert {tuple(rule.slug for rule in met) for met in made} == {("all",)}
+    assert len({id(met) for met in made}) == 1, "by which templates are kept"
+
+
+def test_sets_of_rules_that_are_shared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
+    rules = RuleSet.from_snapshot(
+        snapshot(*(rule_data(name, path_kind="exact", path=f"/{name}/") for name in ("a", "b", "c", "d", "e")))
+    )
+    for name in ("a", "b", "c", "d", "e", "a"):
+        assert [rule.slug for rule in rules.match(Facts("GET", f"/{name}/"))] == [name]
+        assert len(rules._index._shared) <= 3
+
+
 def test_a_tier_has_its_own_limits_else_those_of_every_other_tier() -> None:
     limits = [
         limit_data(tier="free", quota=10),
