@@ -119,8 +119,8 @@ class Settings:
     """The entries of `RATELIMITER` as typed attributes, each read once and kept until a setting changes.
 
     A wrong entry is logged as an error and its default stands in; `ImproperlyConfigured` is raised where a
-    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, CLOCK, HASH_KEY,
-    TRUSTED_PROXIES, and a `RATELIMITER` that is no dict.
+    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, SHARDS, CLOCK,
+    HASH_KEY, TRUSTED_PROXIES, and a `RATELIMITER` that is no dict.
     """
 
     #: False: nothing is decided, counted or sent.

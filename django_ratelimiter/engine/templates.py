@@ -29,6 +29,7 @@ class ChargeTemplate(NamedTuple):
     def fill(self, partition: str) -> Charge:
         """Return the charge of this partition."""
         before, after, charge, _ = self
+        # [1:7] = limit to max_delay, [8:] = sync_interval and carried; between them stands the partition.
         return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], partition, *charge[8:]))
 
 

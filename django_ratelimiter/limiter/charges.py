@@ -159,6 +159,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     entitlement = _entitlement(rules, request) if rules.tiers else NO_ENTITLEMENT
     identity = request.identity
     if request.is_usual and identity is not None:
+        # Every rule that matches is due: nothing was decided earlier, and no rule has to wait for authentication. So
+        # this branch needs neither `decided` nor `_meets`.
         templates, hash_key = templates_for(rules, matched, entitlement, request.max_delay), settings.HASH_KEY
         digests: list[str | None] = []
         for source in templates.sources:

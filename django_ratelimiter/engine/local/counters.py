@@ -1,6 +1,6 @@
 """What a process decides by itself: approximate mode and denial memory.
 
-One `LocalCounters` serves all threads and event loops of a process. `SyncedDecisions` asks the engine for the rest.
+One `LocalCounters` serves all threads and event loops of a process. `LocalFirstEngine` asks the engine for the rest.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class LocalCounters:
         self.usage.acknowledge(call.counts, done=False)
 
     def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
-        """The other: a single charge that was refused just now."""
+        """Fast path: deny a single charge that was denied a moment ago; `None` = take the general path."""
         with self.lock:
             refusal = self.denials.find(charge, version, now)
             if refusal is None or not refusal.refuses or type(charge.cost) is not int:
@@ -168,7 +168,7 @@ class LocalCounters:
             return verdict
 
     def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
-        """One of two things that have to be fast: a single charge that fits its budget. `None` = see further."""
+        """Fast path: allow a single charge that is counted here and fits; `None` = take the general path."""
         key, limit, cost, gating, label, _, _, _, interval, carried = charge
         if interval is None or type(cost) is not int or cost <= 0 or carried:
             return None

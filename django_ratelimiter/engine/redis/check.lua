@@ -18,16 +18,17 @@
 --          that tells this call from others; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
--- ARGV[4…] where it comes with more: the number of notes, see partitions.py; then what for, label and partition of each;
---          then, if a process has held counts, their id, empty if they come only once, and minute, field and calls of
---          each
+-- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
+--          partition of each; then, if a process has held counts, their id, empty if they come only once, and minute,
+--          field and calls of each
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
 --          5 undo: give back, and take back what was counted once at that time
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
---          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its longest delay; wait (0 = passes at once, -1 =
---          never, below -1 = passes and is held for what it is below); reset; lead of its clock}
+--          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its
+--          longest delay; wait (0 = passes at once, -1 = never, below -1 = passes and is held for what it is below);
+--          reset; lead of its clock}
 --
 -- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py.
 
@@ -39,7 +40,7 @@ local pack, unpack = struct.pack, struct.unpack
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
 local HELD_SECONDS = 86400
--- See partitions.py.
+-- See engine/partition_stats.py.
 local MOST_WEIGHED, WEIGHED_KEPT, MOST_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
 

@@ -65,7 +65,7 @@ COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REFUSED)
 
 
 class CallEncoder:
-    """Names keys and packs calls for one namespace; an engine is a planner that can ask.
+    """Names keys and packs calls for one namespace. The engines inherit from it and add the sending.
 
     namespace: what all keys begin with. shards: among how many hash tags the keys are spread; one call speaks to one.
     clock: "server" = Redis says what time it is; "client" = this process does, and sends it with each call.

@@ -236,7 +236,7 @@ class AsyncClusterTransport:
 
 
 def cluster_transport(client: RedisCluster, encoder: CallEncoder, deadline: float | None) -> ClusterTransport:
-    """The nodes of a cluster among which a planner's keys are spread."""
+    """Return the transport to the nodes of a cluster, over whose shards `encoder` spreads its keys."""
     client_factory = client_factory_of(client)
     return ClusterTransport(
         client_factory, Topology(client_factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline
@@ -246,7 +246,7 @@ def cluster_transport(client: RedisCluster, encoder: CallEncoder, deadline: floa
 def async_cluster_transport(
     client: AsyncRedisCluster | RedisCluster, encoder: CallEncoder, max_connections: int, deadline: float | None
 ) -> AsyncClusterTransport:
-    """The same for event loops."""
+    """Return the transport of `cluster_transport` for event loops."""
     client_factory = client_factory_of(client)
     topology = Topology(client_factory, encoder.namespace, encoder.shards)
     return AsyncClusterTransport(client_factory, topology, Handshake(encoder), max_connections, deadline)
