@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -148,10 +149,12 @@ class ClusterTransport:
 
     def _broadcast(self, broadcast: VersionBroadcast) -> None:
         while due := broadcast.due():
-            pipelines = {address: self._transports.at(address).pipeline(*pipeline) for address, pipeline in due.items()}
-            problems = {address: error for address, pipeline in pipelines.items() if (error := _started(pipeline))}
-            for address, pipeline in pipelines.items():
-                broadcast.feed(address, problems.get(address) or _finished(pipeline))
+            sent = {
+                address: _attempt(partial(self._transports.at(address).pipeline, *pipeline))
+                for address, pipeline in due.items()
+            }
+            for address, read in sent.items():
+                broadcast.feed(address, read if isinstance(read, EngineUnavailable) else _attempt(read))
 
 
 class AsyncClusterTransport:
@@ -262,25 +265,12 @@ def _is_down(transports: PerNode, address: Address | None) -> bool:
     return address is None or (created is not None and created.is_open)
 
 
-def _started(pipeline: Generator[None, None, list[Any]]) -> EngineUnavailable | None:
-    """Send it; what has kept us from that."""
+def _attempt(step: Callable[[], T]) -> T | EngineUnavailable:
+    """Return what a step returns, or the outage that it raises."""
     try:
-        next(pipeline)
+        return step()
     except EngineUnavailable as error:
         return error
-    return None
-
-
-def _finished(pipeline: Generator[None, None, list[Any]]) -> list[Any] | EngineUnavailable:
-    """The replies to what was sent."""
-    try:
-        next(pipeline)
-    except StopIteration as end:
-        replies: list[Any] = end.value
-        return replies
-    except EngineUnavailable as error:
-        return error
-    raise AssertionError("A burst has two steps.")
 
 
 def _moved_to(topology: Topology, shard: int, address: Address, error: EngineUnavailable) -> Address:

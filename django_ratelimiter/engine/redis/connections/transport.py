@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from os import getpid
 from time import monotonic
@@ -13,7 +14,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
-from .connection import connect
+from .connection import Connection, connect
 from .faults import explain, is_outage, raise_if_broken
 from .handshake import Handshake
 from .pool import ConnectionPool
@@ -79,8 +80,8 @@ class Transport:
             raise EngineUnavailable(f"Redis gave no decision: {explain(reply)}") from reply
         return reply
 
-    def pipeline(self, packed: bytes, replies: int) -> Generator[None, None, list[Any]]:
-        """Send several calls at once, and in a second step read so many replies, which may be exceptions.
+    def pipeline(self, packed: bytes, replies: int) -> Callable[[], list[Any]]:
+        """Send several calls at once. The function that is returned reads so many replies, which may be exceptions.
 
         Each step may take the deadline. An outage raises as in `call`, after the calls before and behind it were made.
         """
@@ -88,24 +89,22 @@ class Transport:
         if pool.breaker.is_open:
             pool.start_probing()
             raise EngineUnavailable(pool.breaker.reason())
-        try:
+        with _reporting_to(pool):
             connection = pool.try_acquire() or pool.acquire(self._deadline_from_now())
-            try:
+            with _closing_if_useless(connection):
                 connection.send(packed)
-                yield
+
+        def read() -> list[Any]:
+            with _reporting_to(pool), _closing_if_useless(connection):
                 received = connection.read_replies(replies, self._deadline_from_now())
                 for reply in received:
                     if isinstance(reply, Exception) and is_outage(reply):
                         raise reply
-            except BaseException:
-                connection.close()
-                raise
-        except (RedisError, OSError) as error:
-            pool.report_failure(error)
-            raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
-        pool.release(connection)
-        pool.breaker.succeed()
-        return received
+            pool.release(connection)
+            pool.breaker.succeed()
+            return received
+
+        return read
 
     @property
     def is_open(self) -> bool:
@@ -131,3 +130,23 @@ class Transport:
         self._finalizer = finalize(self, self._pool.close)
         inherited.close_idle()
         return self._pool
+
+
+@contextmanager
+def _reporting_to(pool: ConnectionPool) -> Iterator[None]:
+    """Have a failure counted, and raise it as an outage."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        pool.report_failure(error)
+        raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
+
+
+@contextmanager
+def _closing_if_useless(connection: Connection) -> Iterator[None]:
+    """Close a connection where something was raised: what is unread on it would be taken for the next call's reply."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
