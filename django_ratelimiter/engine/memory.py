@@ -14,7 +14,7 @@ from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
-from .partition_stats import MemoryPartitions
+from .partition_stats import MINUTE_US, MemoryPartitions
 from .usage import UsageCarry
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
@@ -101,7 +101,7 @@ class MemoryEngine:
             if denied:
                 self._refund(refund_if_denied)
             if field := usage.field_of(verdicts):
-                self._count(now // 60_000_000, field, 1)
+                self._count(now // MINUTE_US, field, 1)
                 self.partitions.note(verdicts, now)
             if counts:
                 self._add_once(counts, now)
@@ -141,7 +141,7 @@ class MemoryEngine:
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed and name all batches that wait, the oldest first."""
         with self._lock:
-            current = self._now(now_us) // 60_000_000
+            current = self._now(now_us) // MINUTE_US
             for minute in [minute for minute in self._minutes if minute < current]:
                 self._batches[f"{minute}:{uuid4().hex}"] = self._minutes.pop(minute)
             return usage.in_order(self._batches)

@@ -22,7 +22,8 @@ from .connections.async_transport import AsyncTransport
 from .connections.faults import NOT_A_REPLY
 from .connections.handshake import Handshake
 from .core import RedisCore
-from .protocol import ScriptMode, deletion
+from .packing import command
+from .protocol import ScriptMode
 
 T = TypeVar("T")
 
@@ -92,7 +93,9 @@ class AsyncRedisEngine(RedisCore):
     async def reset(self, charges: Iterable[Charge]) -> None:
         """Forget these keys: their next request finds the full quota."""
         for shard, names in names_by_shard(self, charges).items():
-            await self._send(shard, deletion(names), kind=int)  # the client's own connections know one event loop only
+            await self._send(
+                shard, command("DEL", *names), kind=int
+            )  # the client's own connections know one event loop only
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""

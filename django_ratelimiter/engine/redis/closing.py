@@ -9,12 +9,13 @@ close it once.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from redis import Redis
 
 from ..partition_stats import MINUTE_US
+from .packing import text_of
 from .scripts import TAKE_USAGE
 
 USAGE_SECONDS: Final = 8 * 86_400
@@ -40,7 +41,7 @@ def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) ->
 
 def waiting(client: Redis, prefix: str) -> list[str]:
     """The names of the batches of a shard that wait to be collected."""
-    return [_text(batch) for batch in client.smembers(f"{prefix}batches")]
+    return [text_of(batch) for batch in client.smembers(f"{prefix}batches")]
 
 
 def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[int], int]:
@@ -56,21 +57,17 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
     if now_us is None:
         seconds, microseconds = time[0]
         now_us = int(seconds) * 1_000_000 + int(microseconds)
-    return _text(source), [int(minute) for minute in minutes], now_us
+    return text_of(source), [int(minute) for minute in minutes], now_us
 
 
 def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[int]) -> None:
     with client.pipeline(transaction=False) as pipeline:
         for minute in minutes:
             pipeline.hget(f"{prefix}usage:{minute}", "")
-        began = [_BEGAN.match(_text(found or "")) for found in pipeline.execute()]
+        began = [_BEGAN.match(text_of(found or "")) for found in pipeline.execute()]
         for minute, found in zip(minutes, began, strict=True):
             unique = f"{source}-{found[0]}" if found else uuid4().hex
             batch = f"{minute}:{unique}:{shard}" if shard else f"{minute}:{unique}"
             keys = (f"{prefix}usage:{minute}", f"{prefix}batch:{batch}", f"{prefix}minutes", f"{prefix}batches")
             pipeline.eval(TAKE_USAGE, len(keys), *keys, str(minute), batch, found[0] if found else "")
         pipeline.execute()
-
-
-def _text(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)

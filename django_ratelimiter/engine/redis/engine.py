@@ -31,6 +31,7 @@ from .connections.faults import NOT_A_REPLY, explain
 from .connections.handshake import Handshake
 from .connections.transport import Transport
 from .core import RedisCore
+from .packing import text_of
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode
 
@@ -163,7 +164,7 @@ class RedisEngine(RedisCore):
         """The counts of one batch; empty once it was dropped or expired."""
         shard = usage.shard_of(batch)
         found = self._run(shard, lambda client: client.hgetall(f"{self._prefix(shard)}batch:{batch}"))
-        fields = {_text(field): count for field, count in found.items()}
+        fields = {text_of(field): count for field, count in found.items()}
         fields.pop(usage.FILLER, None)
         return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
 
@@ -215,7 +216,3 @@ class RedisEngine(RedisCore):
             return command(self._client)
         except (RedisError, OSError) as error:
             raise EngineUnavailable(f"Redis did not do it: {explain(error)}") from error
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name

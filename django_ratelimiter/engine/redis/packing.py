@@ -28,6 +28,17 @@ def bulk_string(text: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
+def command(*words: str | bytes) -> bytes:
+    """Return a command as it is sent."""
+    encoded = [each.encode() if isinstance(each, str) else each for each in words]
+    return b"*%d\r\n" % len(encoded) + b"".join(map(bulk_string, encoded))
+
+
+def text_of(name: str | bytes) -> str:
+    """Return a name that a client has read, which may decode replies."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
 #: A word without a letter.
 EMPTY: Final = bulk_string(b"")
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from redis import Redis
 
 from ..partition_stats import Hour, merge_top
+from .packing import text_of
 from .protocol import CallEncoder
 
 #: Commands that are sent at once.
@@ -71,7 +72,7 @@ class RedisPartitions:
             commands = [("ZRANGE", key, 0, -1, "WITHSCORES") for _, _, key in keys]
             for (place, side, _), found in zip(keys, self._all(shard, commands), strict=True):
                 for partition, weight in _pairs(found):
-                    weights[place].setdefault(_text(partition), [0, 0])[side] += int(weight)
+                    weights[place].setdefault(text_of(partition), [0, 0])[side] += int(weight)
         return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
     def drop_top(self, asked: Sequence[Hour]) -> None:
@@ -100,7 +101,7 @@ class RedisPartitions:
             commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in here]
             for minute, found in zip(here, self._all(shard, commands), strict=True):
                 for field, count in found.items():
-                    rule, _, partition = _text(field).partition("\n")
+                    rule, _, partition = text_of(field).partition("\n")
                     samples[minute][rule, partition] = int(count)
         return samples
 
@@ -124,7 +125,7 @@ class RedisPartitions:
         return [(side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "denied"))]
 
     def _members(self, shard: int, name: str) -> Callable[[Redis], list[str]]:
-        return lambda client: [_text(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]
+        return lambda client: [text_of(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]
 
     def _all(self, shard: int, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to these commands; they may be repeated without harm."""
@@ -140,10 +141,6 @@ class RedisPartitions:
 
             replies += self._run(shard, run)
         return replies
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:

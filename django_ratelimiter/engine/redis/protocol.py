@@ -279,11 +279,6 @@ class CallEncoder:
         return reply[1:]
 
 
-def deletion(names: Sequence[bytes]) -> bytes:
-    """A packed command that deletes these keys."""
-    return b"*%d\r\n" % (len(names) + 1) + b"".join(map(bulk_string, (b"DEL", *names)))
-
-
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
     states = states_of(reply)

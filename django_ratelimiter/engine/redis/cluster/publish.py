@@ -10,15 +10,16 @@ from redis.exceptions import NoScriptError
 from ....exceptions import EngineUnavailable
 from ...base import Version
 from ..connections.clients import Address
-from ..connections.connection import LOAD, Pipeline, packed
+from ..connections.connection import LOAD, Pipeline
 from ..connections.faults import explain
+from ..packing import command
 from ..protocol import CallEncoder, ScriptMode
 from .topology import Redirection, Topology
 
 #: How often a call is sent on, from node to node.
 MAX_REDIRECTIONS: Final = 5
 
-ASKING: Final = packed("ASKING")
+ASKING: Final = command("ASKING")
 
 
 class VersionBroadcast:
@@ -63,7 +64,7 @@ class VersionBroadcast:
         return Pipeline(LOAD + b"".join(map(bytes.__add__, before, calls)), 1 + 3 * len(shards))
 
     def _shard_count_commands(self, shard: int) -> bytes:
-        return b"".join(packed(*command) for command in self._topology.shard_count_commands(shard))
+        return b"".join(command(*words) for words in self._topology.shard_count_commands(shard))
 
     def feed(self, address: Address, answer: list[Any] | EngineUnavailable) -> None:
         """Note what a node has answered: its replies, errors among them, or that there are none.

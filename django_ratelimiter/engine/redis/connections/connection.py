@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
+from ..packing import command
 from ..scripts import CHECK
 from .faults import HandshakeErrors
 from .tls import share_tls_context
@@ -31,12 +32,6 @@ _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_chec
 LATE_REPLY_GRACE: Final = 0.001
 
 _MORE: Final = object()
-
-
-def packed(*words: str | bytes) -> bytes:
-    """A command as it is sent."""
-    encoded = [word.encode() if isinstance(word, str) else word for word in words]
-    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
 
 
 class Pipeline(NamedTuple):
@@ -77,8 +72,8 @@ class VersionDrop:
             self._not_before = self.clock() + VERSION_DROP_INTERVAL
 
 
-LOAD: Final = packed("SCRIPT", "LOAD", CHECK)
-PING: Final = packed("PING")
+LOAD: Final = command("SCRIPT", "LOAD", CHECK)
+PING: Final = command("PING")
 
 
 def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:

@@ -17,15 +17,16 @@ from typing import Any, Final
 from ...base import Charge
 from ...limits import Limit
 from ...registry import SIMPLEST
+from ..packing import command
 from ..protocol import CallEncoder, ScriptMode
 from ..scripts import CHECK_SHA
-from .connection import LOAD, PING, Pipeline, packed
+from .connection import LOAD, PING, Pipeline
 from .faults import is_elsewhere, is_outage, is_refused
 
 #: What a server is asked to decide to see whether it can: what a request would be, and soon forgotten.
 _PROBE: Final = Charge("probe", Limit(1_000_000, 1, SIMPLEST))
 
-_ABOUT_IT: Final = packed("INFO", "server") + packed("INFO", "replication") + packed("SCRIPT", "EXISTS", CHECK_SHA)
+_ABOUT_IT: Final = command("INFO", "server") + command("INFO", "replication") + command("SCRIPT", "EXISTS", CHECK_SHA)
 _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 
 
@@ -43,8 +44,8 @@ class Handshake:
         self._probes = [
             encoder.encode(ScriptMode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
         ]
-        self._questions = Pipeline(_ABOUT_IT + b"".join(packed("GET", run) for run in self._runs), 3 + encoder.shards)
-        self.version_drop = Pipeline(b"".join(packed("DEL", version) for version in self._versions), encoder.shards)
+        self._questions = Pipeline(_ABOUT_IT + b"".join(command("GET", run) for run in self._runs), 3 + encoder.shards)
+        self.version_drop = Pipeline(b"".join(command("DEL", version) for version in self._versions), encoder.shards)
 
     def steps(self) -> Generator[Pipeline, list[Any], None]:
         """What is to be sent, step by step, each to be answered with its replies; raises what makes it useless."""
@@ -55,9 +56,9 @@ class Handshake:
             if is_elsewhere(_checked(known)):
                 continue
             if is_lost or (run and known and known != run):
-                sent.append(packed("DEL", version))
+                sent.append(command("DEL", version))
             if run and known != run:
-                sent.append(packed("SET", name, run))
+                sent.append(command("SET", name, run))
         if is_lost:
             sent.append(LOAD)
         if sent:
