@@ -104,7 +104,7 @@ class CounterStates(NamedTuple):
 class FilledVerdicts(Sequence[Verdict]):
     """The engine's answer to filled charges. is_denied: nothing was spent. is_made: somebody has seen the verdicts.
 
-    reply: the engine's time, then for each charge what `CounterStates` has of it.
+    reply: the engine's time, then for each charge what `CounterStates` has of it. Raises ValueError if it is another.
     """
 
     __slots__ = ("_verdicts", "charges", "is_denied", "is_made", "states")
@@ -113,6 +113,8 @@ class FilledVerdicts(Sequence[Verdict]):
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
+        if len(reply) != 1 + 4 * len(charges.partitions) or set(map(type, reply)) != {int}:
+            raise ValueError("reply: must be a time, and four whole numbers for each charge.")
         waits = reply[2::4]
         states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
         self.charges, self.states = charges, states

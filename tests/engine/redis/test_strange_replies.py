@@ -16,8 +16,10 @@ from hiredis import Reader
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledVerdicts
 from tests.engine.conftest import Blocking
 from tests.engine.redis.test_deadline import wait_until
+from tests.engine.redis.test_formats import fill
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket"))
 NOW = 1_700_000_000_000_000
@@ -137,6 +139,20 @@ def test_neither_are_verdicts_that_are_none(server: Strange, engine: Any, reply:
     wait_until(lambda: before not in server.open)
     server.reply = verdict(6)
     assert engine.check([DAY])[0].remaining == 6
+
+
+@pytest.mark.parametrize("reply", STRANGE_VERDICTS)
+def test_nor_are_they_an_answer_to_filled_charges(server: Strange, engine: Any, reply: bytes) -> None:
+    charges = fill(CallTemplate([ChargeTemplate("key:", "", DAY)]))  # without usage, there is nothing to note
+    engine.check(charges)
+    assert type(engine.check(charges)) is FilledVerdicts
+    (before,) = server.open
+    server.reply = reply
+    with pytest.raises(EngineUnavailable):
+        engine.check(charges)
+    wait_until(lambda: before not in server.open)
+    server.reply = verdict(6)
+    assert engine.check(charges)[0].remaining == 6
 
 
 @pytest.mark.parametrize("surplus", [b":1\r\n", b"*5\r\n:1\r\n", verdict(999), b"hello"])
