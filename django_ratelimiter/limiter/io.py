@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -146,7 +147,8 @@ class LoopIO:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            await shielded(_end_leases(engine, taking))
+            with suppress(Exception):  # whatever comes of that, it is cancelled
+                await shielded(_end_leases(engine, taking))
             raise
 
     async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:

@@ -183,8 +183,9 @@ def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, make_rule: 
     assert engine.released == [1]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
-    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     make_rule("one-at-once", quota=10, **LEASES)
     limiter.check(rf.get("/"), cost=0)  # reads the rules in this thread
@@ -194,6 +195,9 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
         asking.set()
         assert heard.wait(10)
         return MemoryEngine.check(engine, *args, **kwargs)
+
+    def release(verdicts: Any) -> None:
+        raise EngineUnavailable("away")
 
     async def never(request: HttpRequest) -> Any:
         raise AssertionError
@@ -209,10 +213,12 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
             await task
 
     monkeypatch.setattr(engine, "check", check)
+    if fails:  # the task is cancelled nevertheless
+        monkeypatch.setattr(engine, "release", release)
     monkeypatch.setattr(backend, "_engine", Remote(engine))
     asyncio.run(cancel())
-    assert engine.released == [1]
-    assert engine.held() == 0
+    assert engine.released == ([] if fails else [1])
+    assert engine.held() == fails
 
 
 def test_refused_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
