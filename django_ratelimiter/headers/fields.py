@@ -101,7 +101,7 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
         if verdict.soft_exceeded:
             exceeded.append(shown.name)
         if result is decision.binding:
-            reset_us = verdict.at_us + ceil(reset * 1_000_000)  # a moment by the engine's clock, in whole seconds
+            reset_us = verdict.at_us + round(reset * 1_000_000)  # a moment by the engine's clock, in whole seconds
             legacy["X-RateLimit-Limit"] = shown.quota
             legacy["X-RateLimit-Remaining"] = str(remaining)
             legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))

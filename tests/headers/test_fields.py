@@ -77,6 +77,14 @@ def test_reset_is_rounded_up_from_the_engines_microseconds() -> None:
     assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000002"
 
 
+def test_reset_is_no_later_than_what_the_engine_has_counted() -> None:
+    reset_us = 4_217_987_068  # as seconds, times a million, it is more than that
+    one = results((True, 99, 0.0, reset_us / 1_000_000))
+    assert one[0].verdict is not None
+    one[0].verdict.at_us = AT_US - reset_us
+    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000000"
+
+
 def test_all_policies_are_shown_and_the_binding_one_in_the_legacy_fields() -> None:
     fields = response_fields(
         decision(
