@@ -116,15 +116,60 @@ def test_every_identity_stands_in_the_table() -> None:
     assert told == [*IDENTITIES, *NAMED, "a name of your own"]
 
 
+#: Bounded like a cache, and none.
+NO_CACHES = {("engine/local/sync.py", "MAX_PIGGYBACKED")}
+
+
+def caches() -> Iterator[tuple[str, str, str]]:
+    """File, name and bound of each `lru_cache`, and of each `len(...) >= CONSTANT`, which bounds a dictionary."""
+    package = ROOT / "django_ratelimiter"
+    for path in sorted(package.rglob("*.py")):
+        file = str(path.relative_to(package))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Compare):
+                yield from ((file, name, "") for name in re.findall(r"^len\(.*\) >= ([A-Z_]+)$", ast.unparse(node)))
+                continue
+            makers = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                makers = [node.value]
+            for maker in map(ast.unparse, makers):
+                if re.match(r"(functools\.)?(lru_cache\(|cache$)", maker):
+                    name = node.name if isinstance(node, ast.FunctionDef) else re.split(r"\W", ast.unparse(node))[0]
+                    yield file, name, "".join(re.findall(r"maxsize=([0-9]+)", maker))
+
+
+def cache_rows() -> Iterator[tuple[list[str], list[str], list[str]]]:
+    """Files or folders, names and bounds in each row of the tables of caches."""
+    for _, where, bounds, _ in rows(section(PAGES["docs/decisions/caches.md"], "## Decision")):
+        places = re.findall(r"`([\w/.]+)`", where)
+        files = [place for place in places if place.endswith((".py", "/"))]
+        yield files, [place for place in places if place not in files], re.findall(r"\d[\d,]*", bounds)
+
+
+def test_every_cache_stands_in_a_table() -> None:
+    """A new cache needs a row in docs/decisions/caches.md."""
+    found = {(file, name): bound for file, name, bound in caches()}
+    assert len(found) > 40
+    told = {(file, name): bounds for files, names, bounds in cache_rows() for file in files for name in names}
+    assert found.keys() - told.keys() == NO_CACHES
+    other = {
+        cache: (bound, told[cache])
+        for cache, bound in found.items()
+        if bound not in ("", "1") and f"{int(bound):,}" not in told.get(cache, ())
+    }
+    assert not other
+
+
 def test_the_caches_have_the_bounds_that_their_table_says() -> None:
     """Is one gone, or another number? Then change docs/decisions/caches.md, too."""
     package = ROOT / "django_ratelimiter"
-    for name, places, bounds, _ in rows(section(PAGES["docs/decisions/caches.md"], "## Decision")):
-        files = [package / place for place in re.findall(r"`([\w/.]+)`", places)]
+    for places, names, bounds in cache_rows():
+        files = [package / place for place in places]
         modules = [module for file in files for module in (file.glob("*.py") if file.is_dir() else [file])]
-        source = "".join(module.read_text("utf-8") for module in modules).replace("_", "")
-        for bound in re.findall(r"\d[\d,]*", bounds):
-            assert re.search(rf"\b{bound.replace(',', '')}\b", source), (name, bound)
+        source = "".join(module.read_text("utf-8") for module in modules)
+        assert [name for name in names if not re.search(rf"\b{name}\b", source)] == [], places
+        for bound in bounds:
+            assert re.search(rf"\b{bound.replace(',', '')}\b", source.replace("_", "")), (places, bound)
 
 
 def test_every_algorithm_is_described() -> None:
