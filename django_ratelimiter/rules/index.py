@@ -16,7 +16,9 @@ class RuleIndex:
     """Rules by the one condition that fewest requests meet, so that a lookup does not grow with those it never meets.
 
     Requests of one kind meet the same rules, and clients may ask for any number of kinds. So kinds that meet equal
-    rules share one tuple, by whose `id` caches further down know it. rules: in the order in which they are met; those that
+    rules share one tuple, by whose `id` caches further down know it.
+
+    rules: in the order in which they are met; those that
     are off are left out.
     """
 
