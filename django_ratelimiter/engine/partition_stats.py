@@ -108,6 +108,15 @@ class PartitionTracker:
             self._begin(hour)
         self._left -= 1
         is_weighed = self._left <= 0
+        if not is_weighed:
+            notified = self._notified
+            for charge in charges:
+                if notified.get(charge[0]) != charge[4]:
+                    break
+            else:  # nothing to tell: what is sampled is told each time
+                if type(charges) is FilledCharges:
+                    self._remember(charges)
+                return []
         notes = self._notes_for(charges, self._weight() if is_weighed else 0)
         if type(charges) is FilledCharges and not any(note.what[0] for note in notes):
             self._remember(charges)

@@ -281,14 +281,10 @@ class CallEncoder:
 
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
-    states = states_of(reply)
-    denied = refused or states.is_denied([charge.gating for charge in charges])
+    waits = reply[2::4]
+    states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
+    denied = refused or (any(waits) and states.is_denied([charge.gating for charge in charges]))
     return verdicts_from(charges, states, denied=denied, spending=spending)
-
-
-def states_of(reply: list[int]) -> CounterStates:
-    """Return what a reply of check.lua says of the counters."""
-    return _new(CounterStates, (reply[0], reply[1::4], reply[2::4], reply[3::4], reply[4::4]))
 
 
 def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
