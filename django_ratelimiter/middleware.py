@@ -53,18 +53,18 @@ class RateLimitMiddleware:
             response: HttpResponseBase = self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:  # no view was found
                 response = self.process_view(request) or response
+            if request.resolver_match is None:
+                drop_fields(response)  # no view has made it, but perhaps a cache further in
+            decision: Decision | None = getattr(request, "ratelimit", None)
+            if decision is not None:
+                if decision.answer is None or not decision.answer.is_plain:
+                    refunds.refund_unearned(request, response)
+                write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release what the request holds
             leases.release_leases(request)
             raise
         finally:
             refunds.current_request.set(outer)
-        if request.resolver_match is None:
-            drop_fields(response)  # no view has made it, but perhaps a cache further in
-        decision: Decision | None = getattr(request, "ratelimit", None)
-        if decision is not None:
-            if decision.answer is None or not decision.answer.is_plain:
-                refunds.refund_unearned(request, response)
-            write_fields(request, response, decision)
         return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
@@ -74,18 +74,18 @@ class RateLimitMiddleware:
             response: HttpResponseBase = await self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:
                 response = await self.aprocess_view(request) or response
+            if request.resolver_match is None:
+                drop_fields(response)
+            decision: Decision | None = getattr(request, "ratelimit", None)
+            if decision is not None:
+                if decision.answer is None or not decision.answer.is_plain:
+                    await refunds.arefund_unearned(request, response)
+                write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the client has gone
             await leases.arelease_leases(request)
             raise
         finally:
             refunds.current_request.set(outer)
-        if request.resolver_match is None:
-            drop_fields(response)
-        decision: Decision | None = getattr(request, "ratelimit", None)
-        if decision is not None:
-            if decision.answer is None or not decision.answer.is_plain:
-                await refunds.arefund_unearned(request, response)
-            write_fields(request, response, decision)
         return response
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:

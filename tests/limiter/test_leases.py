@@ -11,12 +11,13 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.limiter.io import LoopIO
 from django_ratelimiter.middleware import RateLimitMiddleware
 
 from ..doors.conftest import Clock, MakeRule, Remote
@@ -181,6 +182,34 @@ def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, make_rule: 
     async_to_sync(cancel)()
     assert held == [1]
     assert engine.released == [1]
+
+
+def test_a_lease_ends_when_the_task_is_cancelled_behind_the_view(
+    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rule("one-at-once", quota=10, **LEASES)
+    make_rule("failures", charge_when="failure")
+    refunding: list[object] = []
+
+    async def endless(_io: object, verdicts: object) -> None:
+        refunding.append(verdicts)
+        await asyncio.Event().wait()
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        await limiter.acheck(request)
+        return HttpResponse()
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(RateLimitMiddleware(answer)(rf.get("/")))  # type: ignore[arg-type]
+        while not refunding:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(LoopIO, "refund", endless)
+    async_to_sync(cancel)()
+    assert engine.released == [1], "Django closes no response that it has not got"
 
 
 @pytest.mark.parametrize("fails", [False, True])
