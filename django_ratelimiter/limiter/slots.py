@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
@@ -53,7 +54,7 @@ class Slot:
     def __init__(self, decide: Decide, max_wait: float | None) -> None:
         self._decide = decide
         self._max_wait = max_wait
-        self._active: list[Decision] = []  # which of them leaves first makes no difference
+        self._active: deque[Decision] = deque()  # whoever leaves ends the oldest, so who stays holds what ends last
 
     def ask(self, max_delay: float | None, *, only_leases: bool = False) -> Decision:
         """Decide once."""
@@ -67,13 +68,13 @@ class Slot:
         return run_sync(self._enter(THREAD))
 
     def __exit__(self, *_error: object) -> None:
-        self.release(self._active.pop())
+        self.release(self._active.popleft())
 
     async def __aenter__(self) -> Decision:
         return await self._enter(LOOP)
 
     async def __aexit__(self, *_error: object) -> None:
-        await LOOP.finish(release(LOOP, self._active.pop()))
+        await LOOP.finish(release(LOOP, self._active.popleft()))
 
     async def _enter(self, io: IO) -> Decision:
         deadline = self._deadline()
@@ -84,7 +85,7 @@ class Slot:
             if decision.delay:
                 await io.sleep(decision.delay)
         except BaseException:
-            await io.finish(release(io, self._active.pop()))
+            await io.finish(release(io, self._active.popleft()))
             raise
         return decision
 

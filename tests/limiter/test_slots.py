@@ -203,6 +203,22 @@ def test_one_slot_may_be_entered_many_times(make_rule: MakeRule, clock: Clock) -
         pass
 
 
+def test_who_stays_in_a_slot_holds_the_lease_that_ends_last(make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("leases", scope="stripe", quota=2, algorithm="concurrency", limit={"window_seconds": 60})
+    slot, other = limiter.slot("stripe"), limiter.slot("stripe", max_wait=0)
+    slot.__enter__()
+    clock.now_us += 4_000_000
+    slot.__enter__()
+    clock.now_us += 1_000_000
+    slot.__exit__(None, None, None)
+    clock.now_us += 56_000_000  # 57 after the second, 61 after the first
+    with other, pytest.raises(LimitExceeded), other:
+        pass
+    slot.__exit__(None, None, None)
+    with other, other:
+        pass
+
+
 def test_only_the_rules_of_exactly_this_scope_are_met(make_rule: MakeRule, clock: Clock) -> None:
     make_rule("everything")
     make_rule("mine", scope="stripe")
