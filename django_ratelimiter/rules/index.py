@@ -18,8 +18,7 @@ class RuleIndex:
     Requests of one kind meet the same rules, and clients may ask for any number of kinds. So kinds that meet equal
     rules share one tuple, by whose `id` caches further down know it.
 
-    rules: in the order in which they are met; those that
-    are off are left out.
+    rules: in the order in which they are met; those that are off are left out.
     """
 
     def __init__(self, rules: Sequence[RuleRecord]) -> None:
