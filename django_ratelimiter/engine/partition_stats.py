@@ -42,7 +42,7 @@ MAX_UNIQUE: Final = 100_000
 IS_NEW, IS_SAMPLED = 1, 2
 
 #: So many charges can be numbered in a note.
-_MAX_CHARGES: Final = 255
+MAX_CHARGES: Final = 255
 
 #: An hour from the Unix epoch, with a label, or with a rule.
 Hour = tuple[int, str]
@@ -147,7 +147,7 @@ class PartitionTracker:
         notes: list[PartitionNote] = []
         notified = self._notified
         unsplit = charges.template.unsplit if type(charges) is FilledCharges else ()
-        for number, charge in enumerate(charges[:_MAX_CHARGES], 1):
+        for number, charge in enumerate(charges[:MAX_CHARGES], 1):
             key, label, partition = charge[0], charge[4], charge[7]
             if label is None:
                 continue

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Charge, Version
-from ..partition_stats import PartitionNote
+from ..partition_stats import MAX_CHARGES, PartitionNote
 from ..templates import CallTemplate, FilledCharges
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
@@ -69,7 +69,7 @@ class CallFormats:
 def _notes_of(charges: Sequence[Charge], weight: int) -> tuple[list[PartitionNote], list[int]]:
     """Return the notes of partitions that are not new, and which charge each is first about."""
     notes, noted = [], []
-    for label, group in groupby(range(len(charges)), lambda place: charges[place].usage):
+    for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
         places = list(group)
         if label is not None:
             numbers = [place + 1 for place in places]

@@ -82,6 +82,20 @@ def test_they_are_decided_counted_and_noted_as_their_charges(
         assert set(engine.partitions.top_partitions([(hour, "rule-0")], 9)[0]) == {ALICE, BOB}
 
 
+def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
+    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_stats, "is_sampled", lambda _partition: False)
+    call = template(*(Limit(9, window) for window in range(3_600, 3_860)))
+    for left in (8, 7, 6):
+        verdicts = engine.check(fill(call), version=1)
+        assert [verdict.remaining for verdict in verdicts] == [left] * 260
+    assert type(verdicts) is FilledVerdicts
+    hours = [(int(verdicts[0].at_us // partition_stats.HOUR_US), f"rule-{number}") for number in (0, 254, 255)]
+    weights = engine.partitions.top_partitions(hours, 5)
+    assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
+
+
 def test_event_loops_send_the_same_calls(redis_url: str) -> None:
     async def main() -> None:
         async with redis.asyncio.Redis.from_url(redis_url) as client:
