@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AsyncRedisEngine(RedisCore):
-    """RedisEngine for event loops: the same plans and verdicts, and each method to be awaited.
+    """RedisEngine for event loops: it packs the same calls and returns the same verdicts. Each method must be awaited.
 
     client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
     them. max_connections: calls at work at once on one event loop, with one server; more wait for their turn.

@@ -138,5 +138,5 @@ class RedisCore(CallEncoder, ABC):
         """Make a call to one shard."""
         deadline_at = call.deadline_at(deadline_at)
         if call.packed is None:
-            return await self._call(*call[1:7], call.shard, deadline_at)
+            return await self._call(*call[1:7], call.shard, deadline_at)  # from mode to counts
         return await self._send(call.shard, call.packed, deadline_at)

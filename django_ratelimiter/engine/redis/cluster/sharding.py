@@ -25,7 +25,10 @@ UNDO_SECONDS: Final = 0.005
 
 
 class ShardCall(NamedTuple):
-    """One call to one shard. packed: the call itself, where it is not to be packed from the rest."""
+    """One call to one shard. packed: the call itself, if it is already packed.
+
+    [1:7], from mode to counts, are the arguments of the engines' `_call`, in its order.
+    """
 
     shard: int
     mode: ScriptMode
