@@ -31,22 +31,18 @@ MAX_NOTIFIED: Final = 50_000
 MAX_RANKED: Final = 400
 RANKED_AFTER_TRIM: Final = 200
 
-#: Partitions sampled in one minute, of all rules. Samples that nobody collects are kept for so many minutes.
+#: Partitions sampled in one minute, of all rules.
 MAX_SAMPLED: Final = 1_000
-SAMPLE_MINUTES: Final = 120
 
 #: What MemoryEngine counts of different partitions for each label and hour; beyond that it stands still.
 MAX_UNIQUE: Final = 100_000
 
-#: The first byte of a note says what for, in bits; the second is the weight; the others number its charges from 1.
-IS_NEW, IS_SAMPLED = 1, 2
-
-#: So many charges can be numbered in a note.
-MAX_CHARGES: Final = 255
+#: The first byte of a note says what for, in bits; the second is the weight; the others number its charges from 1, to
+#: the most that a byte holds.
+IS_NEW, IS_SAMPLED, MAX_CHARGES = 1, 2, 255
 
 #: An hour from the Unix epoch, with a label, or with a rule.
 Hour = tuple[int, str]
-
 
 #: So many new partitions stand in one note at most.
 _MAX_NEW: Final = 1_000
