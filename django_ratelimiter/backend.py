@@ -23,13 +23,14 @@ from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
+from .locks import freed_by_fork
 
 #: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
 usage_buffer: Final = UsageBuffer()
 
 _engine: Engine | None = None
 _async_engine: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
-_building = Lock()
+_building = freed_by_fork(Lock())
 
 
 def get_engine() -> Engine:

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis import pool
 
 from .engine.redis import LazyRedisCluster
+from .locks import freed_by_fork
 
 
 class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
@@ -22,7 +23,7 @@ class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
     """
 
     _clients: ClassVar[dict[str, LazyRedisCluster]] = {}
-    _making: ClassVar[Lock] = Lock()
+    _making: ClassVar[Lock] = freed_by_fork(Lock())
 
     def connect(self, url: str) -> LazyRedisCluster:
         """The client of a cluster. Raises ImproperlyConfigured for an address that cannot be a cluster's."""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from ..exceptions import StaleRules
+from ..locks import freed_by_fork
 from . import usage
 from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
@@ -52,7 +53,7 @@ class MemoryEngine:
 
     def __init__(self, clock: Callable[[], int] | None = None, *, max_counters: int | None = None) -> None:
         self._clock = clock or (lambda: time.time_ns() // 1_000)
-        self._lock = Lock()
+        self._lock = freed_by_fork(Lock())
         self._counters: dict[str, _Counter] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters

@@ -18,6 +18,7 @@ from ..decision import Answer, Decision, Result
 from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
 from ..exceptions import EngineUnavailable
+from ..locks import freed_by_fork
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from .io import IO
 
@@ -32,7 +33,7 @@ class NotificationDedup:
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
-        self._lock = Lock()
+        self._lock = freed_by_fork(Lock())
 
     def is_first_in_window(self, verdict: Verdict, what: str = "") -> bool:
         """Return whether this is the first time in this window; from now on it is not. what: which of several."""

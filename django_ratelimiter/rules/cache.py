@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from threading import Lock
 from typing import Any, Final
 
 from django.db import Error
@@ -16,6 +16,7 @@ from ..conf import settings
 from ..engine.base import Version
 from ..engine.breaker import on_recovered
 from ..exceptions import RulesUnavailable, StaleRules
+from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
 from .ruleset import NO_VERSION, RuleSet
 from .stored import storage, tables, versions
@@ -63,7 +64,7 @@ class _State:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # one reload in flight
+        self.lock = freed_by_fork(Lock())  # one reload in flight
         self.rules = RuleSet(NO_VERSION)
         self.outdated = True
         self.confirmed_at = float("-inf")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from django.db import Error
 from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
+from ..locks import freed_by_fork
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -113,7 +114,7 @@ class TableCache(Generic[Found]):
 
     def __init__(self, find: Callable[[], Found], otherwise: Found, what: str) -> None:
         self._find, self._otherwise, self._what = find, otherwise, what
-        self._lock = threading.Lock()
+        self._lock = freed_by_fork(Lock())
         self.forget()
 
     def get(self) -> Found:

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ...engine.base import Version
+from ...locks import freed_by_fork
 from ..ruleset import RuleSet
 
 #: So many edits of a transaction are named in the summary of its version; the others are counted.
@@ -137,7 +138,7 @@ class Edits:
 
 
 _open: Final[WeakKeyDictionary[BaseDatabaseWrapper, Edits]] = WeakKeyDictionary()
-_lock: Final = Lock()
+_lock: Final = freed_by_fork(Lock())
 
 
 def are_there_any() -> bool:

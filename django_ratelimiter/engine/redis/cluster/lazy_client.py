@@ -11,6 +11,7 @@ from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException
 
+from ....locks import freed_by_fork
 from ..connections.clients import Address, ClientFactory, client_factory
 
 
@@ -33,7 +34,7 @@ class LazyRedisCluster(RedisCluster):
         self._options |= parsed | options
         self._addresses = tuple(dict.fromkeys([first, *((str(host), int(port)) for host, port in addresses)]))
         self._is_connected = False
-        self._connecting = RLock()
+        self._connecting = freed_by_fork(RLock())
 
     def __getattr__(self, name: str) -> Any:
         """Called only for what is not there: before the first use that is nearly everything."""

@@ -1,0 +1,26 @@
+"""Locks that are free in a forked child, which has none of the threads that may have held them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+LockOfSomeKind = TypeVar("LockOfSomeKind")
+
+_locks: Final[WeakSet[Any]] = WeakSet()
+
+
+def freed_by_fork(lock: LockOfSomeKind) -> LockOfSomeKind:
+    """Return this lock, which a child will find free. For state that a child goes on with as it finds it."""
+    _locks.add(lock)
+    return lock
+
+
+def _free_in_child() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # as `logging` does with its own
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_free_in_child)
