@@ -110,13 +110,13 @@ def decide(requests: int, number: int) -> Noted:
     together.wait()
     stop.wait()
     deadline = time.monotonic() + 30
-    while engine.counters.has_pending and time.monotonic() < deadline:
+    while engine.counters.usage and time.monotonic() < deadline:
         engine.flush()
         try:
             engine.engine.peek([])
         except EngineUnavailable:
             time.sleep(0.05)
-    assert not engine.counters.has_pending
+    assert not engine.counters.usage
     return noted
 
 
