@@ -29,6 +29,7 @@ class RuleIndex:
             self._rules.setdefault(_key_of(rule), []).append(rule)
         self._prefix_lengths = sorted({len(value) for kind, value in self._rules if kind == "prefix"})
         self._paths = frozenset(rule.path for rule in rules if rule.path_kind == "exact")
+        self._methods = frozenset[str]().union(*(rule.methods for rule in rules))
         self._longest_prefix = max((len(rule.path) for rule in rules if rule.path_kind == "prefix"), default=0)
         self._remembered: dict[tuple[str | bool, ...], tuple[RuleRecord, ...]] = {}
         self._shared: dict[tuple[str, ...], tuple[RuleRecord, ...]] = {}  # by the slugs of the rules
@@ -37,7 +38,8 @@ class RuleIndex:
         """Return the rules that match a request of these facts, in their order."""
         method, path, route, view_name, scope = facts
         whole = path in self._paths
-        kind = method, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
+        named = method if method in self._methods else ""  # all others meet the same, and clients make them up
+        kind = named, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
         met = self._remembered.get(kind)
         if met is None:
             met = self._look_up(facts)

@@ -109,13 +109,13 @@ def test_a_path_is_not_taken_for_the_beginning_of_another() -> None:
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
-    rules = RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/")))
+    rules = index.RuleIndex(RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/"))).rules)
     for number in range(10):
         rules.match(Facts("GET", f"/api/items/{number}/"))
-    assert len(rules._index._remembered) == 1, "their paths begin alike"
+    assert len(rules._remembered) == 1, "their paths begin alike"
     for number in range(10):
         rules.match(Facts("GET", f"/{number}/items/"))
-        assert len(rules._index._remembered) <= 3
+        assert len(rules._remembered) <= 3
 
 
 def test_requests_that_meet_the_same_rules_share_one_tuple_however_many_paths_they_ask_for() -> None:
@@ -127,14 +127,22 @@ def test_requests_that_meet_the_same_rules_share_one_tuple_however_many_paths_th
     assert len({id(met) for met in made}) == 1, "by which templates are kept"
 
 
+def test_methods_that_a_client_makes_up_are_of_one_kind() -> None:
+    rules = index.RuleIndex(RuleSet.from_snapshot(snapshot(rule_data("read", methods=["GET"]), rule_data("any"))).rules)
+    for method, slugs in (("A" * 9_000, ["any"]), ("B" * 9_000, ["any"]), ("GET", ["any", "read"])):
+        assert [rule.slug for rule in rules.match(Facts(method, "/"))] == slugs
+    assert len(rules._remembered) == 2
+
+
 def test_sets_of_rules_that_are_shared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
-    rules = RuleSet.from_snapshot(
-        snapshot(*(rule_data(name, path_kind="exact", path=f"/{name}/") for name in ("a", "b", "c", "d", "e")))
+    names = ("a", "b", "c", "d", "e")
+    rules = index.RuleIndex(
+        RuleSet.from_snapshot(snapshot(*(rule_data(name, path_kind="exact", path=f"/{name}/") for name in names))).rules
     )
-    for name in ("a", "b", "c", "d", "e", "a"):
+    for name in (*names, "a"):
         assert [rule.slug for rule in rules.match(Facts("GET", f"/{name}/"))] == [name]
-        assert len(rules._index._shared) <= 3
+        assert len(rules._shared) <= 3
 
 
 def test_a_tier_has_its_own_limits_else_those_of_every_other_tier() -> None:
