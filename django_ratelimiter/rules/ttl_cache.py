@@ -48,7 +48,7 @@ class TTLCache(Generic[Found]):
         except _UNREADABLE:
             logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
             found = cached[1] if cached else self._otherwise
-        if len(self._cached) >= CACHE_SIZE:
+        if cached is None and len(self._cached) >= CACHE_SIZE:
             self._cached.clear()
         self._cached[key] = (now + settings.TIER_CACHE_SECONDS, found)
         return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
@@ -195,6 +196,21 @@ class TestRemembering:
             tiers.is_known_api_key(f"{number:064x}")
         assert len(tiers._callers._cached) <= 10
         assert len(tiers._keys._cached) <= 10
+
+    def test_a_full_cache_drops_nothing_when_what_it_knows_is_read_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 2)
+        monkeypatch.setattr(ttl_cache, "settings", SimpleNamespace(TIER_CACHE_SECONDS=0.0))
+        rows = {"a": "1", "b": "2"}
+
+        def find(key: str) -> str:
+            if key not in rows:
+                raise DatabaseError
+            return rows[key]
+
+        callers = ttl_cache.TTLCache(find, "none")
+        assert [callers.get(key) for key in ("a", "b", "a")] == ["1", "2", "1"]
+        rows.clear()
+        assert [callers.get(key) for key in ("b", "a", "c")] == ["2", "1", "none"]
 
     @pytest.mark.parametrize("column", ["multiplier", "ends_at"])
     def test_a_row_that_cannot_be_read_costs_its_own_caller(
