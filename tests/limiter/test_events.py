@@ -124,7 +124,6 @@ class TestRefusals:
             make_rule(slug, quota=quota, mode=mode, partition_by=["ip"])
         make_rule("less", quota=2, limit={"window_seconds": 7_200})  # it is over sooner
         answers = [client.get("/plain/").wsgi_request.ratelimit for _ in range(5)]
-        assert [answer.answer is None for answer in answers[2:]] == [False] * 3  # nor has the log
         told = [
             (record.getMessage(), record.rule, record.tier, record.partition)  # type: ignore[attr-defined]
             for record in caplog.records
