@@ -18,8 +18,8 @@ def clear_counts() -> None:
     """Drop all counters, and all usage that has not been collected. Only for tests.
 
     In the memory of this process, and on Redis: every key that begins with the NAMESPACE, in the database of
-    CACHE_ALIAS, is looked for and deleted. Raises EngineUnavailable if Redis gives no answer. Counts of an ENGINE of
-    the project's own are not touched.
+    CACHE_ALIAS, is looked for and deleted, except for the version of the rules. Raises EngineUnavailable if Redis gives
+    no answer. Counts of an ENGINE of the project's own are not touched.
     """
     engine: Any = get_engine()
     exact = getattr(engine, "engine", engine)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
-from django.test import TestCase
+from django.http import HttpResponse
+from django.test import RequestFactory, TestCase
 
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import EngineUnavailable, StaleRules, Version
 from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
@@ -182,6 +184,21 @@ def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rul
     assert held() == renewed
     assert quota_in_force() == 5
     assert storage.committed_version() == renewed  # once, not at each request
+
+
+@pytest.mark.parametrize(("epoch", "other"), [(2_000, 1_000), (2_000, 3_000), (None, 1_000)])
+def test_a_database_without_edits_decides_beside_a_redis_that_holds_a_version(epoch: int | None, other: int) -> None:
+    """As after `rm db.sqlite3` and `migrate`, or `flush`, with rates in code alone. epoch: `None` = flushed."""
+    RuleSetState.objects.all().delete()
+    if epoch is not None:
+        RuleSetState.objects.create(pk=1, number=0, epoch=epoch)
+    cache.rules_committed.send(sender=None)
+    get_engine().publish(Version(25, other))
+    request = RequestFactory().get("/")
+    ratelimit(key="ip", rate="5/d")(lambda _request: HttpResponse())(request)
+    decision = request.ratelimit  # type: ignore[attr-defined]
+    assert not decision.degraded
+    assert held() == storage.committed_version() == decision.version
 
 
 def test_a_number_seen_while_its_edit_commits_begins_no_epoch() -> None:

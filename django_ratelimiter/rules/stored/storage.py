@@ -42,7 +42,7 @@ def committed_version() -> Version:
         return state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
 
     found = _whatever_was_read_before(read)
-    return Version(*found) if found and found[0] else NO_VERSION
+    return Version(*found) if found else NO_VERSION
 
 
 def load() -> RuleSet:
@@ -79,8 +79,8 @@ def _load() -> RuleSet:
         if found is None:  # a database whose rows were flushed
             break
         version, snapshot = Version(*found[:2]), found[2]
-        if not version.number:
-            return RuleSet(NO_VERSION)
+        if not version.number:  # its epoch counts: Redis may hold a version of a database that is gone
+            return RuleSet(version)
         try:
             snapshot = snapshot or snapshot_of(version)
         except Error:

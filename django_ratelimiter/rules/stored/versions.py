@@ -127,8 +127,9 @@ def begin_epoch(behind: Version) -> None:
     using = storage.primary()
     with waiting_at_most(settings.DEADLINE_MS / 1_000, using), transaction.atomic(using=using):
         lock_at_once(storage.state())
+        numbered = storage.state().exists()  # not in a database whose rows were flushed
         version = _next_number(using)
-        if version.order > behind.order:  # so was the number before it, or it was just that
+        if numbered and version.order > behind.order:  # so was the number before it, or it was just that
             transaction.set_rollback(True, using=using)
             return
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
