@@ -1,6 +1,6 @@
 """How long each stage usually takes.
 
-On a machine that has not run it: what `.ci/durations.json` says, estimated for two processors with nothing else to do.
+On a machine that has not run it: what `.ci/durations.json` says, on two processors with little else to do.
 Then what it took there the last time, from `.cache/durations.json`.
 """
 
