@@ -23,6 +23,7 @@ class SlowProxy:
         self._server_port = port
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
         self._thread.start()
         self._door = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
@@ -35,11 +36,13 @@ class SlowProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         except OSError:
             writer.close()
             return
+        self._writers.add(far_writer)
         turns = _Turns()
         for source, target, asks in ((reader, far_writer, True), (far_reader, writer, False)):
             task = self._loop.create_task(self._pass_on(source, target, turns, asks))
@@ -75,6 +78,9 @@ class SlowProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target
+        for writer in self._writers:  # and of those that have just come, nothing is on its way
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 class _Turns:
