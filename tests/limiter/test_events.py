@@ -23,7 +23,7 @@ from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter import events
+from django_ratelimiter.limiter import events, observer
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
@@ -118,12 +118,18 @@ class TestRefusals:
 
     @pytest.mark.django_db(transaction=True)
     def test_are_logged_alike_whether_somebody_has_looked_at_the_decision_or_not(
-        self, client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture
+        self,
+        client: Client,
+        make_rule: MakeRule,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(observer, "current", None)  # metrics look at each decision once they are imported
         for slug, quota, mode in (("everybody", 9, "enforce"), ("few", 2, "enforce"), ("trial", 1, "shadow")):
             make_rule(slug, quota=quota, mode=mode, partition_by=["ip"])
         make_rule("less", quota=2, limit={"window_seconds": 7_200})  # it is over sooner
         answers = [client.get("/plain/").wsgi_request.ratelimit for _ in range(5)]
+        assert [answer.answer is None for answer in answers[2:]] == [False] * 3  # nor has the log
         told = [
             (record.getMessage(), record.rule, record.tier, record.partition)  # type: ignore[attr-defined]
             for record in caplog.records
