@@ -161,7 +161,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'rule set state',
                 'verbose_name_plural': 'rule set state',
-                'permissions': [('switch_enforcement', 'Can stop and resume all enforcement')],
+                'permissions': [('switch_enforcement', 'Can stop and resume all enforcement'), ('publish_rule', 'Can have rules enforced, and bring back a version'), ('unblock_caller', "Can reset a caller's counters, and give back what was spent"), ('grant_caller', 'Can grant a caller more, another tier or access for a while'), ('reveal_caller', 'Can see who a caller is, where digests stand for names')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='ratelimiter_state_one_row')],
             },
         ),
@@ -249,6 +249,7 @@ class Migration(migrations.Migration):
                 ('epoch', models.BigIntegerField(verbose_name='epoch')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('summary', models.CharField(blank=True, max_length=255, verbose_name='summary')),
+                ('reason', models.CharField(blank=True, db_default='', help_text='Why the rules were changed. It stands in the history.', max_length=255, verbose_name='reason')),
                 ('snapshot', models.JSONField(verbose_name='snapshot')),
                 ('author', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
             ],

@@ -34,7 +34,13 @@ class RuleSetState(models.Model):
     class Meta:
         verbose_name = _("rule set state")
         verbose_name_plural = _("rule set state")
-        permissions: ClassVar = [("switch_enforcement", _("Can stop and resume all enforcement"))]
+        permissions: ClassVar = [
+            ("switch_enforcement", _("Can stop and resume all enforcement")),
+            ("publish_rule", _("Can have rules enforced, and bring back a version")),
+            ("unblock_caller", _("Can reset a caller's counters, and give back what was spent")),
+            ("grant_caller", _("Can grant a caller more, another tier or access for a while")),
+            ("reveal_caller", _("Can see who a caller is, where digests stand for names")),
+        ]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(id=1), name="ratelimiter_state_one_row"),
         ]
@@ -47,6 +53,7 @@ class RuleSetVersion(models.Model):
     """One numbered rule set, whole: processes load its snapshot and nothing else.
 
     author: `None` = not saved by a user of the admin, or by one who is gone.
+    summary: what was saved, in words. reason: why, as its author put it; empty = nothing was said.
     snapshot: as `rules.compiler.snapshot_of_rows` makes it, and whether rules are enforced at all.
     """
 
@@ -62,6 +69,13 @@ class RuleSetVersion(models.Model):
         verbose_name=_("author"),
     )
     summary = models.CharField(_("summary"), max_length=255, blank=True)
+    reason = models.CharField(
+        _("reason"),
+        max_length=255,
+        blank=True,
+        db_default="",  # rows that SQL writes may lack it
+        help_text=_("Why the rules were changed. It stands in the history."),
+    )
     snapshot = models.JSONField(_("snapshot"))
 
     class Meta:
