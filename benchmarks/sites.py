@@ -38,7 +38,7 @@ class Site(NamedTuple):
     """
 
     limiter: str
-    path: str = "/free/"
+    path: str = "/three/"
     less: str = "no limiter"
     ways: tuple[str, ...] = (TURNS, ROW)
     user: bool = False
@@ -62,12 +62,12 @@ OURS: Final = {
     "no limiter": Site(""),
     SIGNED_IN: Site("", less=SIGNED_IN, user=True),
     EVALSHA: Site("floor"),
-    "ours, a view that no rule names": Site("ours"),
+    "ours, a view that no rule names": Site("ours", "/free/"),
     "ours, 1 rule": Site("ours", "/one/"),
-    "ours, 3 rules": Site("ours", "/three/", ways=ALL_WAYS),
+    "ours, 3 rules": Site("ours", ways=ALL_WAYS),
     "ours, 3 rules, synced each second": Site("ours", "/synced/"),
     "ours, 3 rules, synced each second, 20 callers": Site("ours", "/synced/", ways=(TURNS,), callers=FEW),
-    "ours, 3 rules and tiers": Site("ours, tiers", "/three/"),
+    "ours, 3 rules and tiers": Site("ours, tiers"),
     "ours, 3 rules, user and key, and tiers": Site("ours, tiers", "/known/", SIGNED_IN, user=True),
 }
 PEERS: Final = {

@@ -52,9 +52,9 @@ class Contestant(NamedTuple):
 
 BARE, FLOOR, IN_A_THREAD = "no limiter", "EVALSHA through redis-py", "no limiter, in a thread"
 OURS: Final = {
-    BARE: Contestant("", "/free/"),
-    "no limiter, signed in": Contestant("", "/free/", user=True),
-    FLOOR: Contestant("floor", "/free/"),
+    BARE: Contestant("", "/three/"),
+    "no limiter, signed in": Contestant("", "/three/", user=True),
+    FLOOR: Contestant("floor", "/three/"),
     "ours: no rule": Contestant("ours", "/free/"),
     "ours: one rule": Contestant("ours", "/one/"),
     "ours: three rules": Contestant("ours", "/three/"),
@@ -84,12 +84,12 @@ def contestants(*, on_loop: bool) -> dict[str, Contestant]:
         bare = IN_A_THREAD
         found[bare] = Contestant("", "/in-a-thread/", bare)
     else:
-        found["our call, packed, over a socket"] = Contestant("bare", "/free/")
-        found["view of the REST framework"] = Contestant("DRF, no limiter", "/free/")
-        for path, status, name in (("/free/", 200, ""), ("/refused/", 429, ", refused")):
+        found["our call, packed, over a socket"] = Contestant("bare", "/three/")
+        found["view of the REST framework"] = Contestant("DRF, no limiter", "/three/")
+        for path, status, name in (("/three/", 200, ""), ("/refused/", 429, ", refused")):
             found[f"DRF, AnonRateThrottle{name}"] = Contestant("DRF", path, "view of the REST framework", status)
     for name, limiter in PEERS.items():
-        found[name] = Contestant(limiter, "/free/", bare)
+        found[name] = Contestant(limiter, "/three/", bare)
         status = 403 if name == "django-ratelimit" else 429
         found[f"{name}, refused"] = Contestant(limiter, "/refused/", bare, status)
     return found
