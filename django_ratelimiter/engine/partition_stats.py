@@ -82,7 +82,8 @@ class PartitionTracker:
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
         self._notified: dict[str, str] = {}  # the label by the key of the charge
-        self._known: set[tuple[CallTemplate, tuple[str, ...]]] = set()  # who is told of already, or in `_new`
+        #: Who is told of already, or in `_new`, and which of their charges are sampled, as bits.
+        self._known: dict[tuple[CallTemplate, tuple[str, ...]], int] = {}
         self._is_unconfirmed = False
         self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
         self._begin(-1)
@@ -111,26 +112,51 @@ class PartitionTracker:
                     break
             else:  # nothing to tell: what is sampled is told each time
                 if type(charges) is FilledCharges:
-                    self._remember(charges)
+                    self._remember(charges, ())
                 return []
         notes = self._notes_for(charges, self._weight() if is_weighed else 0)
-        if type(charges) is FilledCharges and not any(note.what[0] for note in notes):
-            self._remember(charges)
+        # What is new is remembered once the engine has answered.
+        if type(charges) is FilledCharges and not [note for note in notes if note.what[0] & IS_NEW]:
+            self._remember(charges, notes)
         return [*notes, *self._new_partitions()] if is_weighed else notes
 
-    def weight_of(self, charges: FilledCharges, now_us: int) -> int | None:
-        """Return the weight of a call, 0 = it is not weighed; `None` where there is more to tell, see `of`."""
-        if now_us // HOUR_US != self._hour or (charges.template, charges.partitions) not in self._known:
-            return None
-        if self._left > 1:
-            self._left -= 1
-            return 0
-        return None if self._new else self._weight()
+    def weight_and_sampled(self, charges: FilledCharges, now_us: int) -> tuple[int, int] | None:
+        """Return the weight of a call, 0 = it is not weighed, and which of its charges are sampled, as bits.
 
-    def _remember(self, charges: FilledCharges) -> None:
+        `None` where there is more to tell, see `of`.
+        """
+        if now_us // HOUR_US != self._hour:
+            return None
+        sampled = self._known.get((charges.template, charges.partitions))
+        if self._left > 1:
+            if sampled is None:
+                sampled = self._meet(charges)
+            self._left -= 1
+            return 0, sampled
+        return None if self._new or sampled is None else (self._weight(), sampled)
+
+    def _meet(self, charges: FilledCharges) -> int:
+        """Leave a caller's new partitions to the next call that is weighed, without making charges."""
+        notified = self._notified
         if len(self._known) >= MAX_NOTIFIED:
             self._known.clear()
-        self._known.add((charges.template, charges.partitions))
+        for (before, after, charge, _), partition in zip(charges.template.templates, charges.partitions, strict=True):
+            label = charge[4]
+            if label is not None and notified.get(key := f"{before}{partition}{after}") != label:
+                self._new[key] = label, partition
+        sampled = 0
+        for place, (each, partition) in enumerate(zip(charges.template.templates, charges.partitions, strict=True)):
+            if each.is_split and is_sampled(partition):
+                sampled |= 1 << place
+        self._known[charges.template, charges.partitions] = sampled
+        return sampled
+
+    def _remember(self, charges: FilledCharges, notes: Iterable[PartitionNote]) -> None:
+        """Remember that nobody need be told of these charges. notes: what the call has told."""
+        numbers = [number for what, *_ in notes if what[0] & IS_SAMPLED for number in what[2:]]
+        if len(self._known) >= MAX_NOTIFIED:
+            self._known.clear()
+        self._known[charges.template, charges.partitions] = sum(1 << number - 1 for number in numbers) if numbers else 0
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
@@ -176,8 +202,11 @@ class PartitionTracker:
                     keys, partitions = zip(*pairs[place : place + _MAX_NEW], strict=True)
                     yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
-    def acknowledge(self, notes: Iterable[PartitionNote], at_us: int) -> None:
-        """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours."""
+    def acknowledge(self, notes: Iterable[PartitionNote], at_us: int, charges: Sequence[Charge] = ()) -> None:
+        """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours.
+
+        charges: of the call.
+        """
         self._is_unconfirmed = False
         if at_us // HOUR_US == self._hour:
             notified = self._notified
@@ -186,6 +215,8 @@ class PartitionTracker:
             for what, label, _, keys in notes:
                 if what[0] == IS_NEW:  # what is sampled is told each time
                     notified.update(dict.fromkeys(keys, label))
+            if type(charges) is FilledCharges:
+                self._remember(charges, notes)
 
 
 def is_sampled(partition: str) -> bool:

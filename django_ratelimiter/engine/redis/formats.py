@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Charge, Version
-from ..partition_stats import MAX_CHARGES, PartitionNote
+from ..partition_stats import IS_SAMPLED, MAX_CHARGES, PartitionNote
 from ..templates import CallTemplate, FilledCharges
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
@@ -31,19 +31,25 @@ class CallFormat(NamedTuple):
 
 
 class CallFormats:
-    """The formats of the calls that an engine has sent, by template and weight."""
+    """The formats of the calls that an engine has sent, by template, weight and what is sampled."""
 
     def __init__(self) -> None:
-        self._formats: dict[tuple[CallTemplate, int], CallFormat] = {}
+        self._formats: dict[tuple[CallTemplate, tuple[int, int]], CallFormat] = {}
 
     def fill(
-        self, charges: FilledCharges, version: int | Version | None, minute: int, weight: int, encode: Encode
+        self,
+        charges: FilledCharges,
+        version: int | Version | None,
+        minute: int,
+        told: tuple[int, int],
+        encode: Encode,
     ) -> bytes | None:
         """Return the call of a caller; `None` where partitions are of another length than digests.
 
-        weight: with which its partitions are weighed; 0 = they are not. encode: packs what was not packed yet.
+        told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits.
+        encode: packs what was not packed yet.
         """
-        kind = charges.template, weight
+        kind = charges.template, told
         form = self._formats.get(kind)
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(kind, version, minute, encode)
@@ -53,11 +59,11 @@ class CallFormats:
         return call if len(call) == size else None
 
     def _keep(
-        self, kind: tuple[CallTemplate, int], version: int | Version | None, minute: int, encode: Encode
+        self, kind: tuple[CallTemplate, tuple[int, int]], version: int | Version | None, minute: int, encode: Encode
     ) -> CallFormat:
-        template, weight = kind
+        template, told = kind
         charges = [each.fill(_HOLE) for each in template.templates]
-        notes, noted = _notes_of(charges, weight) if weight else ([], [])
+        notes, noted = _notes_of(charges, *told)
         call = encode(charges, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
         if len(self._formats) >= MAX_FORMATS:
@@ -66,13 +72,14 @@ class CallFormats:
         return form
 
 
-def _notes_of(charges: Sequence[Charge], weight: int) -> tuple[list[PartitionNote], list[int]]:
+def _notes_of(charges: Sequence[Charge], weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
     """Return the notes of partitions that are not new, and which charge each is first about."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
         places = list(group)
-        if label is not None:
+        flags = IS_SAMPLED * (sampled >> places[0] & 1)
+        if label is not None and (weight or flags):
             numbers = [place + 1 for place in places]
-            notes.append(PartitionNote(bytearray((0, weight, *numbers)), label, _HOLE, ()))
+            notes.append(PartitionNote(bytearray((flags, weight, *numbers)), label, _HOLE, ()))
             noted.append(places[0])
     return notes, noted

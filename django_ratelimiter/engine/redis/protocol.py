@@ -201,15 +201,15 @@ class CallEncoder:
         if self.shards != 1 or self.clock != "server" or not charges.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
-        weight = self._partition_tracker.weight_of(charges, at_us)
-        if weight is None:
+        told = self._partition_tracker.weight_and_sampled(charges, at_us)
+        if told is None:
             return None
         minute = at_us // MINUTE_US
 
         def encode(filled: Sequence[Charge], notes: Sequence[PartitionNote]) -> bytes:
             return self._encode(ScriptMode.CHECK, filled, (), version, None, (at_us,), 0, None, notes)
 
-        return self._formats.fill(charges, version, minute, weight, encode)
+        return self._formats.fill(charges, version, minute, told, encode)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
