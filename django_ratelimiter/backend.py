@@ -7,12 +7,11 @@ from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from django.core.cache import InvalidCacheBackendError
+from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
-from django_redis import get_redis_connection
 
 from .conf import django_setting, settings
 from .engine.adapters import as_async
@@ -133,14 +132,19 @@ def _custom(path: str) -> Engine:
 
 def _redis(alias: str) -> Engine:
     try:
-        client = get_redis_connection(alias)
+        # An object of our own: Django would close one of `caches` after each request of the thread that has asked.
+        cache: Any = caches.create_connection(alias)
+    except KeyError as error:
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES has no {alias!r}.") from error
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
-    except NotImplementedError as error:
+    if not hasattr(getattr(cache, "client", None), "get_client"):
         raise ImproperlyConfigured(
             f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
             "its BACKEND must be django_redis.cache.RedisCache."
-        ) from error
+        )
+    try:
+        client = cache.client.get_client(write=True)
     except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
     deadline = settings.DEADLINE_MS / 1_000
