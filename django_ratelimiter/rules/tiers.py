@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, reduce
@@ -26,7 +26,7 @@ from .records import TierRecord
 from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
-from .ttl_cache import KeyCache, TableCache, TTLCache
+from .ttl_cache import BatchCache, KeyCache, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -35,6 +35,9 @@ MAX_ASSIGNMENTS: Final = 20_000
 
 #: As many known API keys as one process holds while it is shown many unknown ones.
 MAX_KEYS: Final = 200_000
+
+#: A user's id and the hash of an API key; `None` = the caller has none.
+_Caller = tuple[str | None, str | None]
 
 #: What a caller's partition by these names is; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
@@ -54,6 +57,23 @@ class _Assigned(NamedTuple):
     dated: bool
     multiplier: Decimal
     number: int
+
+
+class _Subject(NamedTuple):
+    """Whom an assignment is about: one of these, the others are `None` or empty. user, group: primary keys."""
+
+    user: Any
+    group: Any
+    api_key: str
+    partition: str
+
+    def is_about(self, user: Any, api_key: str | None, members: frozenset[tuple[Any, Any]]) -> bool:
+        """Return whether it is about this caller. members: who is in which group."""
+        if self.user is not None:
+            return bool(self.user == user)
+        if self.group is not None:
+            return (user, self.group) in members
+        return self.api_key == api_key
 
 
 class _Partitions(NamedTuple):
@@ -124,48 +144,77 @@ def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRe
     return rules.default_tier("anonymous" if user_id is None and api_key is None else "authenticated")
 
 
-def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]:
-    user_id, api_key = caller
-    subjects = _user_subjects(user_id) if user_id is not None else []
-    if api_key is not None:
-        subjects.append(Q(api_key_hash=api_key))
-    if not subjects:
-        return ()
-    return tuple(assigned for _, assigned in _in_force(models.TierAssignment.objects.filter(reduce(or_, subjects))))
+def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
+    """Return the assignments of these callers, the latest first. Of the first alone where together they have too many.
+
+    One query; for several callers of whom some have groups with an assignment, two.
+    """
+    users = {user_id: pk for user_id, _ in callers if (pk := _user_pk(user_id)) is not None}
+    keys = {api_key for _, api_key in callers if api_key is not None}
+    conditions = [Q(api_key_hash__in=keys)] if keys else []
+    pks = [*users.values()]
+    if pks:
+        conditions.append(Q(user__in=pks))
+        if (groups := _groups_of(pks)) is not None:
+            conditions.append(Q(group__in=groups))
+    if not conditions:
+        return {}
+    rows = list(_in_force(models.TierAssignment.objects.filter(reduce(or_, conditions))))
+    if len(callers) == 1:
+        return {callers[0]: tuple([assigned for _, assigned in rows])}
+    if len(rows) > MAX_ASSIGNMENTS:
+        return _find_callers(callers[:1])
+    members = _members(pks, {row.group for row, _ in rows} - {None})
+    return {
+        caller: tuple([assigned for row, assigned in rows if row.is_about(users.get(caller[0]), caller[1], members)])
+        for caller in callers
+    }
 
 
-def _user_subjects(user_id: str) -> list[Q]:
-    """Return the conditions that find the user in assignments; none for a user who is not of AUTH_USER_MODEL."""
-    users = get_user_model()
+def _user_pk(user_id: str | None) -> Any:
+    """Return the primary key of this text; `None` for nobody, and for a user who is not of AUTH_USER_MODEL."""
+    with suppress(ValidationError):
+        return None if user_id is None else get_user_model()._meta.pk.to_python(user_id)
+    return None
+
+
+def _groups_of(users: list[Any]) -> Any:
+    """Return the groups of these users, as a query's condition wants them; `None` where there are none."""
     try:
-        users._meta.pk.to_python(user_id)
-    except ValidationError:
-        return []
-    subjects = [Q(user=user_id)]
-    with suppress(FieldDoesNotExist):  # a custom user model without groups
-        group: Any = users._meta.get_field("groups").related_model
-        groups: Any = users._default_manager.filter(pk=user_id).values_list("groups", flat=True)
-        subjects.append(Q(group__in=groups if is_joinable(models.TierAssignment, group) else list(groups)))
-    return subjects
+        group: Any = get_user_model()._meta.get_field("groups").related_model
+    except FieldDoesNotExist:
+        return None
+    groups: Any = get_user_model()._default_manager.filter(pk__in=users).values_list("groups", flat=True)
+    return groups if is_joinable(models.TierAssignment, group) else list(groups)
 
 
-def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
-    """Return the assignments whose time it is, the latest first, each with its partition."""
+def _members(users: list[Any], groups: set[Any]) -> frozenset[tuple[Any, Any]]:
+    """Return who of these users is in which of these groups."""
+    found: Any = get_user_model()._default_manager.filter(pk__in=users, groups__in=groups)
+    return frozenset(found.values_list("pk", "groups")) if groups else frozenset()
+
+
+def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_Subject, _Assigned]]:
+    """Return the assignments whose time it is, the latest first, each with whom it is about."""
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
     rows = (
         assignments.filter(begun, not_over)
         .order_by("-pk")
-        .values_list("partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")[: MAX_ASSIGNMENTS + 1]
+        .values_list(
+            *("user", "group", "api_key_hash", "partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")
+        )[: MAX_ASSIGNMENTS + 1]
     )
-    for partition, tier, starts_at, ends_at, multiplier, pk in rows:
-        yield partition, _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, pk)
+    for *subject, tier, starts_at, ends_at, multiplier, pk in rows:
+        dated = starts_at is not None or ends_at is not None
+        yield _Subject(*subject), _Assigned(tier, dated, multiplier, pk)
 
 
 def _find_partitions() -> _Partitions:
     by_value: dict[str, list[_Assigned]] = {}
     names, prefixes = set(), set()
-    for number, (value, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
+    for number, (subject, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
+        value = subject.partition
         if number == MAX_ASSIGNMENTS:
             logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MAX_ASSIGNMENTS)
             break
@@ -236,7 +285,7 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     return found or None
 
 
-_callers: TTLCache[tuple[_Assigned, ...]] = TTLCache(_find_caller, ())
+_callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, ())
 _keys = KeyCache(_find_key, TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

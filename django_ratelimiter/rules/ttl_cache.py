@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable
+from itertools import islice
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
@@ -17,6 +18,9 @@ from ..locks import freed_by_fork
 logger = logging.getLogger("django_ratelimiter")
 
 CACHE_SIZE: Final = 20_000
+
+#: As many keys are read at once.
+MAX_BATCH: Final = 200
 
 #: Unknown keys that one process looks up within a second, before it asks for all that are known at once.
 MISSES_PER_SECOND: Final = 100
@@ -56,6 +60,73 @@ class TTLCache(Generic[Found]):
     def forget(self) -> None:
         """Ask the database again from now on."""
         self._cached.clear()
+
+
+class BatchCache(Generic[Found]):
+    """Cache of many keys, which come again and again: with one that has expired, others are read anew at once.
+
+    Those are the first MAX_BATCH that have expired and were asked for since they were read. So a process with thousands
+    of callers makes one query for hundreds of them, instead of one for each. find: reads what is known of these keys,
+    by key. otherwise: stands in while the database cannot be read, and for a key that is not found.
+    """
+
+    def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found) -> None:
+        self._find, self._otherwise = _WAITS(find), otherwise
+        #: Until when, what was found, and whether it was asked for since; the first to expire stands first.
+        self._cached: dict[Hashable, list[Any]] = {}
+
+    def get(self, key: Hashable) -> Found:
+        """Return what is known of `key`. No query when warm."""
+        now = time.monotonic()
+        cached = self._cached.get(key)
+        if cached is None or now >= cached[0]:
+            return self._renew(key, now)
+        cached[2] = True
+        found: Found = cached[1]
+        return found
+
+    def forget(self) -> None:
+        """Ask the database again from now on."""
+        self._cached = {}
+
+    def _renew(self, key: Hashable, now: float) -> Found:
+        """Read what is known of `key`, and of others that have expired."""
+        known = self._cached
+        others = self._to_read_with(key, now) if key in known else []  # who is new says nothing about who comes back
+        found = self._read([key, *others])
+        if len(known) >= CACHE_SIZE:
+            known.clear()
+        until = now + settings.TIER_CACHE_SECONDS
+        for other in others:
+            if other in found and known.pop(other, []):  # so that it stands last; nobody else has read it meanwhile
+                known[other] = [until, found[other], False]
+        result: Found = found.get(key, self._otherwise)
+        known.pop(key, None)
+        known[key] = [until, result, True]
+        return result
+
+    def _to_read_with(self, key: Hashable, now: float) -> list[Hashable]:
+        """Return the first that have expired, and drop those of them that nobody has asked for since they were read."""
+        known, others = self._cached, list[Hashable]()
+        for other, (until, _, is_used) in list(islice(known.items(), MAX_BATCH)):
+            if now < until:
+                break
+            if other != key:
+                if is_used:
+                    others.append(other)
+                else:
+                    known.pop(other, None)
+        return others
+
+    def _read(self, keys: list[Hashable]) -> dict[Any, Found]:
+        """Return what is found of these; of the first alone, or what was known, where the others cannot be read."""
+        try:
+            return self._find(keys)
+        except _UNREADABLE as error:
+            if len(keys) > 1 and not isinstance(error, Error):  # a row about somebody else may be at fault
+                return self._read(keys[:1])
+            logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
+            return {each: known[1] for each in keys if (known := self._cached.get(each))}
 
 
 class KeyCache(TTLCache[str | None]):

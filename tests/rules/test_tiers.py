@@ -167,6 +167,37 @@ class TestRemembering:
         now += 0.1
         assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("pro", 1), ("pro", 1))
 
+    def test_callers_who_come_again_and_again_are_read_together(
+        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1_000.0
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+        users = [User.objects.create(username=f"user-{number}") for number in range(4)]
+        group = Group.objects.create(name="staff")
+        users[2].groups.add(group)
+        assign("pro", user=users[1])
+        assign("partner", group=group)
+
+        def slugs(*numbers: int) -> list[str]:
+            found = [entitlement_for(rules, str(users[number].pk), HASH if number == 3 else None) for number in numbers]
+            return [each.tier.slug if each.tier else "" for each in found]
+
+        assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
+        assign("pro", user=users[0])
+        assign("pro")
+        TierAssignment.objects.filter(group=group).delete()
+        assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
+        now += 5.0
+        with CaptureQueriesContext(connection) as queries:
+            assert slugs(3, 2, 1, 0) == ["pro", "free", "pro", "pro"]
+        assert len(queries) == 1
+        users[3].groups.add(group)
+        assign("partner", group=group)
+        now += 5.0
+        with CaptureQueriesContext(connection) as queries:
+            assert slugs(2, 3) == ["partner", "partner"]
+        assert len(queries) == 2  # and the members of the group
+
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
             assert entitlement(rules) == ("free", 1)
@@ -214,7 +245,12 @@ class TestRemembering:
 
     @pytest.mark.parametrize("column", ["multiplier", "ends_at"])
     def test_a_row_that_cannot_be_read_costs_its_own_caller(
-        self, rules: RuleSet, assign: Assign, column: str, caplog: pytest.LogCaptureFixture
+        self,
+        rules: RuleSet,
+        assign: Assign,
+        column: str,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         if connection.vendor != "sqlite":
             pytest.skip("other databases refuse such a row")
@@ -226,6 +262,9 @@ class TestRemembering:
             )
         assert entitlement(rules) == ("free", 1)
         assert "cannot be read" in caplog.text
+        assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
+        later = ttl_cache.time.monotonic() + 9
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: later)
         assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
 
 
