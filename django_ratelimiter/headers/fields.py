@@ -44,12 +44,12 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         fields = quota_fields(answer, settings.HEADERS)
     else:
         fields = response_fields(decision)
-    shown = tuple(fields)
+    shown = tuple(fields) if "expose" in settings.HEADERS else ()
     if not decision.allowed and response.status_code >= 400 and "cache-control" not in response.headers._store:
         fields["Cache-Control"] = "no-store"  # RFC 6585: a cache must not keep a 429
     # In one step: Django takes ten calls for each, to see that it is one line of ASCII, as all of these are.
-    response.headers._store.update([(name.lower(), (name, value)) for name, value in fields.items()])
-    if shown and "expose" in settings.HEADERS:
+    response.headers._store.update(zip(map(str.lower, fields), fields.items(), strict=True))
+    if shown:
         _expose(request, response, shown)
     if not decision.allowed and response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import inf
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter, truediv
 from typing import Final, NamedTuple
 
 from ..decision import Answer
@@ -37,10 +37,17 @@ class LimitTemplate(NamedTuple):
 
 
 class FieldTemplate(NamedTuple):
-    """The fields of a call. policy: the whole of RateLimit-Policy; empty = it has no enforced limit."""
+    """The fields of a call. policy: the whole of RateLimit-Policy; empty = it has no enforced limit.
+
+    usual: of each limit what `_usual_states` asks for, see `LimitTemplate`; empty = it cannot know them. capacities: of
+    the limits. pick: gives what is about the limits of what is about all charges.
+    """
 
     policy: str
     limits: tuple[LimitTemplate, ...]
+    usual: tuple[tuple[int, str, int, int, UntilMore], ...]
+    capacities: tuple[int, ...]
+    pick: Callable[[Sequence[int]], Sequence[int]]
 
 
 _templates: Final[dict[CallTemplate, FieldTemplate]] = {}
@@ -53,25 +60,75 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, str]:
     """
     verdicts = answer.verdicts
     template = _templates.get(verdicts.charges.template) or _template_of(answer)
+    limits, states = template.limits, verdicts.states
     fields: dict[str, str] = {}
-    if template.limits and "ratelimit" in families:
-        fields["RateLimit-Policy"] = template.policy
-        fields["RateLimit"] = _states(template.limits, verdicts.states, verdicts.is_denied)
-    if template.limits and "x-ratelimit" in families:
-        place, quota, is_closed = _binding(template.limits, verdicts.states)
-        at_us, remaining, _, resets, _ = verdicts.states
-        fields["X-RateLimit-Limit"] = quota
-        fields["X-RateLimit-Remaining"] = "0" if is_closed else str(remaining[place])
-        fields["X-RateLimit-Reset"] = str(-(-(at_us + resets[place]) // 1_000_000))  # in whole seconds
-    if verdicts.is_denied:
-        seconds = refusal_facts(answer).seconds
-        if seconds is not None:
-            fields["Retry-After"] = str(seconds)
+    seconds: int | None = None
+    if limits:
+        at_us, remaining, waits, resets, _ = states
+        if verdicts.is_denied:
+            binding, seconds = _waited_for(template, waits)
+        else:
+            tightness = [*map(truediv, template.pick(remaining), template.capacities)]
+            binding = limits[tightness.index(min(tightness))]
+        if "ratelimit" in families:
+            fields["RateLimit-Policy"] = template.policy
+            if not template.usual or max(remaining) > LARGEST_INTEGER:
+                fields["RateLimit"] = _states(limits, states, verdicts.is_denied)
+            elif verdicts.is_denied:
+                fields["RateLimit"] = _refused_states(template.usual, states)
+            else:
+                fields["RateLimit"] = _usual_states(template.usual, states)
+        if "x-ratelimit" in families:
+            place = binding[0]
+            fields["X-RateLimit-Limit"] = binding[2]
+            fields["X-RateLimit-Remaining"] = "0" if binding.is_closed else str(remaining[place])
+            fields["X-RateLimit-Reset"] = str(-(-(at_us + resets[place]) // 1_000_000))  # in whole seconds
+    if seconds is not None:
+        fields["Retry-After"] = str(seconds)
     return fields
 
 
+def _waited_for(template: FieldTemplate, waits: Sequence[int]) -> tuple[LimitTemplate, int | None]:
+    """Return the limit that a refused request has to wait longest for, and the seconds; `None` = for ever."""
+    shown = template.pick(waits)
+    if (least := min(shown)) < 0:
+        return template.limits[shown.index(least)], None
+    longest = max(shown)
+    return template.limits[shown.index(longest)], max(1, -(-longest // 1_000_000))
+
+
+def _refused_states(usual: Iterable[tuple[int, str, int, int, UntilMore]], states: CounterStates) -> str:
+    """Return the value of RateLimit of a refused request, as `_states` does.
+
+    Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
+    """
+    _, remaining, waits, _, _ = states
+    shown = []
+    for place, state, _, _, _ in usual:
+        wait = waits[place]
+        item = f"{state}{remaining[place]}"
+        shown.append(f"{item};t={-(-wait // 1_000_000)}" if wait > 0 else item)
+    return ",".join(shown)
+
+
+def _usual_states(usual: Iterable[tuple[int, str, int, int, UntilMore]], states: CounterStates) -> str:
+    """Return the value of RateLimit where all limits pass, as `_states` does, for every response waits for it."""
+    _, remaining, _, resets, _ = states
+    shown = []
+    for place, state, multiplier, divisor, until_more in usual:
+        left = remaining[place]
+        if not multiplier:
+            seconds: int | None = -(-resets[place] // 1_000_000)
+        elif left:
+            seconds = -(-left * multiplier // divisor)
+        else:
+            seconds = until_more(left, resets[place] / 1_000_000)
+        shown.append(f"{state}{left};t={seconds}" if seconds else f"{state}{left}")
+    return ",".join(shown)
+
+
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
-    """Return the value of RateLimit. In one go, for every response waits for it."""
+    """Return the value of RateLimit."""
     _, remaining, waits, resets, _ = states
     shown = []
     for place, state, _, _, flow, until_more, is_closed, _, _ in limits:
@@ -89,18 +146,6 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
     return ",".join(shown)
 
 
-def _binding(limits: Iterable[LimitTemplate], states: CounterStates) -> tuple[int, str, bool]:
-    """Return what is shown of the binding limit, as `decision.decide` finds it."""
-    _, remaining, waits, _, _ = states
-    least, binding = inf, (0, "", False)
-    for place, _, quota, capacity, _, _, is_closed, _, _ in limits:
-        wait = waits[place]
-        tightness = remaining[place] / capacity if not wait else -inf if wait < 0 else -1.0 - wait / 1_000_000
-        if tightness < least:
-            least, binding = tightness, (place, quota, is_closed)
-    return binding
-
-
 class RefusalFacts(NamedTuple):
     """The input of the text of a refusal. message: of the binding rule. seconds: to wait; `None` = for ever."""
 
@@ -114,15 +159,10 @@ def refusal_facts(answer: Answer) -> RefusalFacts:
     """Return what is told of a refusal that nobody has taken apart."""
     verdicts = answer.verdicts
     template = _templates.get(verdicts.charges.template) or _template_of(answer)
-    waits, policies, message, longest = verdicts.states.waits, [], "", 0.0
-    for limit in template.limits:
-        wait = waits[limit.place]
-        if wait:
-            policies.append(limit.policy)
-            if (weight := inf if wait < 0 else wait) > longest:
-                longest, message = weight, limit.message
-    seconds = None if longest == inf else max(1, -(-int(longest) // 1_000_000))
-    return _new(RefusalFacts, (429, message, seconds, tuple(dict.fromkeys(policies))))
+    waits = verdicts.states.waits
+    binding, seconds = _waited_for(template, waits)
+    policies = [limit.policy for limit, wait in zip(template.limits, template.pick(waits), strict=True) if wait]
+    return _new(RefusalFacts, (429, binding.message, seconds, tuple(dict.fromkeys(policies))))
 
 
 def _template_of(answer: Answer) -> FieldTemplate:
@@ -149,5 +189,20 @@ def _template_of(answer: Answer) -> FieldTemplate:
     if len(_templates) >= MAX_TEMPLATES:
         _templates.clear()
     call = answer.verdicts.charges.template
-    template = _templates[call] = FieldTemplate(",".join(items), tuple(limits))
+    places = [limit.place for limit in limits]
+    template = _templates[call] = FieldTemplate(
+        ",".join(items),
+        tuple(limits),
+        tuple(_usual_of(limits)),
+        tuple([limit.capacity for limit in limits]),
+        itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1) if places else slice(0)),
+    )
     return template
+
+
+def _usual_of(limits: Sequence[LimitTemplate]) -> Iterator[tuple[int, str, int, int, UntilMore]]:
+    """Yield what is asked for of limits that pass; nothing unless all flow."""
+    if all(limit.flow and not limit.is_closed for limit in limits):
+        for limit in limits:
+            assert limit.flow is not None
+            yield limit.place, limit.state, *limit.flow, limit.until_more
