@@ -14,8 +14,8 @@ from statistics import median
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.partition_stats import WEIGHED_EXACTLY
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.partition_notes import WEIGHED_EXACTLY
 from example_project.redis_server import redis_url
 
 from .engine import CALLS, timed

@@ -19,7 +19,7 @@ from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
-from django_ratelimiter.engine.partition_stats import PartitionTracker
+from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, versions

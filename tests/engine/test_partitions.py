@@ -11,8 +11,9 @@ import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, Verdict
 from django_ratelimiter.engine import partition_stats as module
-from django_ratelimiter.engine.partition_stats import WEIGHT, PartitionTracker, is_sampled, merge_top
-from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.partition_stats import is_sampled, merge_top
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, partition_notes
+from django_ratelimiter.engine.redis.partition_notes import WEIGHT, PartitionTracker
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 from tests.clusters import Cluster
 
@@ -150,7 +151,7 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_busy_process_misses_nobody(engine: RedisEngine) -> None:
-    for _ in range(module.WEIGHED_EXACTLY // 250):
+    for _ in range(partition_notes.WEIGHED_EXACTLY // 250):
         meet(engine, ["a"] * 250)
     meet(engine, [*numbered(300), *["a"] * 40])
     assert abs(unique(engine) - 301) <= 6
@@ -171,7 +172,7 @@ def test_a_flood_from_many_addresses_fits_into_little_memory(
     assert used < 250_000  # bytes, which is far below 20 MB, for each rule and hour
     [(hour, label)] = engine.partitions.hours()
     assert abs(unique(engine, label, hour) / addresses - 1) < 0.04
-    assert len(engine._partition_tracker._notified) <= module.MAX_NOTIFIED
+    assert len(engine._partition_tracker._notified) <= partition_notes.MAX_NOTIFIED
 
 
 def test_on_an_event_loop(blocking: Any, redis_url: str) -> None:
@@ -210,7 +211,7 @@ def test_shards_add_up(running_cluster: Cluster) -> None:
 def test_a_partition_that_busy_processes_meet_is_known_to_one_shard_alone(
     running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 1)
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 1)
     running_cluster.flush()
     with LazyRedisCluster(running_cluster.urls[0]) as client:
         for _ in range(4):
@@ -232,7 +233,7 @@ class TestNotes:
     def busy(self, clock: list[int]) -> PartitionTracker:
         """Of a process that has weighed its calls one by one for long enough."""
         notes = PartitionTracker(lambda: clock[0])
-        for _ in range(module.WEIGHED_EXACTLY):
+        for _ in range(partition_notes.WEIGHED_EXACTLY):
             assert self.tell(notes, "caller-2")[0].what[1] == 1
         return notes
 
@@ -246,7 +247,7 @@ class TestNotes:
     def is_told_as_new(self, notes: PartitionTracker, partition: str, at_us: int | None = None) -> bool:
         """Whether one of so many calls that some are weighed tells of it."""
         told = [note for _ in range(100) for note in self.tell(notes, partition, at_us)]
-        return any(note.what[0] == module.IS_NEW and partition in note.partition.split("\n") for note in told)
+        return any(note.what[0] == partition_notes.IS_NEW and partition in note.partition.split("\n") for note in told)
 
     def test_a_partition_is_new_once_an_hour(self) -> None:
         clock = [NOW_US]
@@ -256,7 +257,7 @@ class TestNotes:
             assert self.is_told_as_new(notes, "caller-3")
             assert not self.is_told_as_new(notes, "caller-3")
             clock[0] += HOUR_US
-            for _ in range(module.WEIGHED_EXACTLY):
+            for _ in range(partition_notes.WEIGHED_EXACTLY):
                 self.tell(notes, "caller-2")
 
     def test_new_ones_travel_together(self) -> None:
@@ -271,7 +272,7 @@ class TestNotes:
         notes = self.busy([NOW_US])
         for _ in range(3):
             told = [note for _ in range(100) for note in notes.of([charge("caller-3")])]
-            assert any(note.what[0] == module.IS_NEW and note.partition == "caller-3" for note in told)
+            assert any(note.what[0] == partition_notes.IS_NEW and note.partition == "caller-3" for note in told)
 
     def test_what_another_hour_has_noted_is_told_again(self) -> None:
         """The clock of Redis is behind ours: it noted the partition in the hour before."""
@@ -280,7 +281,7 @@ class TestNotes:
         assert self.is_told_as_new(notes, "caller-3")
 
     def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "MAX_NOTIFIED", 10)
+        monkeypatch.setattr(partition_notes, "MAX_NOTIFIED", 10)
         notes = PartitionTracker(lambda: NOW_US)
         for caller in numbered(100):
             self.tell(notes, caller)
@@ -310,7 +311,7 @@ COMMON = [name for name in numbered(99) if not is_sampled(name)]
 
 
 def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 4)
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 4)
     random.seed(7)
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
@@ -333,8 +334,8 @@ def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.Mo
 def test_a_new_caller_of_a_busy_process_is_left_to_the_next_call_that_is_weighed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 0)
-    monkeypatch.setattr(module, "randrange", lambda _least, _end: 3)  # each third call is weighed
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     first, new, sampled = (FilledCharges(call, (name,)) for name in (COMMON[0], COMMON[1], SAMPLED))
     tracker.of(first, NOW_US)
@@ -352,8 +353,8 @@ def test_counters_that_all_share_are_not_sampled() -> None:
 
 
 def test_what_may_have_been_lost_on_its_way_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WEIGHED_EXACTLY", 0)
-    monkeypatch.setattr(module, "randrange", lambda _least, _end: 3)  # each third call is weighed
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     first, second, third = (FilledCharges(call, (name,)) for name in COMMON[:3])
     tracker.of(first, NOW_US)

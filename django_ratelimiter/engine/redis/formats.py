@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Charge, Version
-from ..partition_stats import IS_SAMPLED, MAX_CHARGES, PartitionNote
 from ..templates import CallTemplate, FilledCharges
+from .partition_notes import IS_SAMPLED, MAX_CHARGES, PartitionNote
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
 _HOLE: Final = "\x00hole of a partition\x00\x01"

@@ -11,7 +11,7 @@ from typing import Final
 from .. import usage
 from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, MOST_UNITS
-from ..partition_stats import IS_SAMPLED, PartitionNote, keys_of
+from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
 
 _FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}

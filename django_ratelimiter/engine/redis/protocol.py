@@ -12,7 +12,7 @@ from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
-from ..partition_stats import MINUTE_US, PartitionNote, PartitionTracker
+from ..partition_stats import MINUTE_US
 from ..templates import CounterStates, FilledCharges, verdicts_from
 from .formats import CallFormats
 from .packing import (
@@ -27,6 +27,7 @@ from .packing import (
     opening_of,
     receipt_of,
 )
+from .partition_notes import PartitionNote, PartitionTracker
 from .scripts import CHECK_SHA
 
 #: How often a call is sent, each time with the calendar windows of the time that Redis has named.

@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
-from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats, partition_notes
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
 ALICE, BOB = "a" * 22, "b" * 22
@@ -55,8 +55,8 @@ def test_they_are_decided_counted_and_noted_as_their_charges(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, weighed: bool
 ) -> None:
     if not weighed:
-        monkeypatch.setattr(partition_stats, "WEIGHED_EXACTLY", 0)
-        monkeypatch.setattr(partition_stats, "randrange", lambda _least, _end: 100)
+        monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+        monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 100)
     engine, call = RedisEngine(redis_client, namespace="formats"), template(*LIMITS)
     engine.publish(1)
     for round_ in range(6):
@@ -85,7 +85,7 @@ def test_they_are_decided_counted_and_noted_as_their_charges(
 def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_stats, "is_sampled", lambda _partition: False)
+    monkeypatch.setattr(partition_notes, "is_sampled", lambda _partition: False)
     call = template(*(Limit(9, window) for window in range(3_600, 3_860)))
     for left in (8, 7, 6):
         verdicts = engine.check(fill(call), version=1)
