@@ -12,7 +12,7 @@ import django_ratelimiter
 
 PACKAGE: Final = Path(django_ratelimiter.__file__).parent
 TEMPLATES: Final = sorted(PACKAGE.glob("templates/admin/**/*.html"))
-SHEETS: Final = [PACKAGE / "static/django_ratelimiter" / name for name in ("rules.css", "usage.css")]
+SHEETS: Final = [PACKAGE / "static/django_ratelimiter" / name for name in ("control.css", "rules.css", "usage.css")]
 
 #: Classes of Django's admin that its pages have, and ours use as they are meant there.
 DJANGOS: Final = {
@@ -37,13 +37,14 @@ def test_a_class_of_ours_has_our_prefix(template: Path) -> None:
 def test_each_colour_has_a_fallback(sheet: Path) -> None:
     """A theme that does not extend Django's style sheet knows none of its variables: a chart without is black."""
     text = sheet.read_text()
-    ours = set(re.findall(r"(--ratelimiter-[a-z-]+):", text))
+    ours = set(re.findall(r"(--ratelimiter-[a-z-]+):", "".join(map(Path.read_text, SHEETS))))
     assert set(re.findall(r"var\(\s*(--[a-z-]+)\s*\)", text)) <= ours
 
 
 def test_each_colour_of_an_svg_is_set_by_a_class_or_an_attribute() -> None:
     """What has neither is black."""
-    styled = set(re.findall(r"\.(ratelimiter-[a-z-]+)\b(?=[^{}]*\{[^}]*\b(?:fill|stroke):)", SHEETS[1].read_text()))
+    styles = "".join(map(Path.read_text, SHEETS))
+    styled = set(re.findall(r"\.(ratelimiter-[a-z-]+)\b(?=[^{}]*\{[^}]*\b(?:fill|stroke):)", styles))
     for template in TEMPLATES:
         for shape in re.findall(r"<(?:rect|line) ([^>]*)/>", template.read_text()):
             filled = re.search(r'\bfill="', shape)
