@@ -14,11 +14,12 @@ from django.core.checks import CheckMessage
 
 from ..conf import django_setting, problems, settings
 from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
-from .common import TAG, are_invalid, from_database, import_or_none, is_subclass, rules_in_force
+from .common import TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
 from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
@@ -150,6 +151,16 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
 
 #: Those that ask Redis, which a check may do only where it was asked for: with `check --deploy`.
 DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts)
+
+
+def messages_about(rules: RuleSet) -> list[CheckMessage]:
+    """Return what the checks find about this project and these rules, which they do not read again.
+
+    Without silenced ones, and without W006: the rule set itself names what it leaves out.
+    """
+    with by_rules(rules):
+        found = [message for check in CHECKS if check is not check_rules for message in check()]
+    return [message for message in found if not message.is_silenced()]
 
 
 def _custom_engine(path: str) -> Iterator[CheckMessage]:

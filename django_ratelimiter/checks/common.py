@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,11 +14,14 @@ from django.utils.module_loading import import_string
 from ..conf import problems
 from ..models import RuleLimit, RuleSetVersion
 from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
 from ..rules.stored import storage, tables
 
 TAG: Final = "django_ratelimiter"
 
 T = TypeVar("T")
+
+_known_rules: ContextVar[RuleSet | None] = ContextVar("known_rules", default=None)
 
 
 def are_invalid(*entries: str) -> bool:
@@ -35,8 +40,20 @@ def is_subclass(cls: Any, path: str) -> bool:
     return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
+@contextmanager
+def by_rules(rules: RuleSet) -> Iterator[None]:
+    """Have checks look at these rules, which were just read, instead of each reading them again."""
+    token = _known_rules.set(rules)
+    try:
+        yield
+    finally:
+        _known_rules.reset(token)
+
+
 def rules_in_force() -> Iterable[RuleRecord]:
-    rules = from_database(storage.load)
+    rules = _known_rules.get()
+    if rules is None:
+        rules = from_database(storage.load)
     return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
 
 
