@@ -22,6 +22,7 @@ from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
 from ..formatting import split_in_words
+from ..overview.views import OverviewSearch
 from ..versioned import SaveAborted, VersionedAdmin, saved_as_version
 from .confirmation import question_page, show_question
 from .forms import RuleForm
@@ -60,7 +61,7 @@ class RuleChangeList(ChangeList):
 
 
 @admin.register(Rule)
-class RuleAdmin(EnforcementSwitch, VersionedAdmin):
+class RuleAdmin(EnforcementSwitch, OverviewSearch, VersionedAdmin):
     """Rules."""
 
     form = RuleForm

@@ -1,0 +1,114 @@
+"""What needs attention, as data: the page puts it in words. A fixed number of queries, nothing per rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from django.core.checks import CheckMessage
+from django.db import router
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ...checks import messages_about
+from ...exceptions import EngineUnavailable
+from ...models import UsageBucket, UsageEpisode
+from ...rules.records import RejectedRule, RuleRecord
+from ...rules.routes import UnknownName, unknown_names
+from ...rules.stored import storage
+from ...usage.collector.alerts import BEHIND, REFUSING
+from ...usage.collector.lag import lag
+from ...usage.reports.totals import Freshness
+from ...usage.times import Granularity, aware, floor, now, stored
+
+#: Rules that no request has matched for so long are named.
+IDLE: Final = timedelta(days=30)
+#: While counts have come in within this time, somebody collects, and Redis is not asked what waits there.
+FRESH: Final = timedelta(minutes=3)
+#: What waits for longer than this, in seconds, is late.
+LATE: Final = 300.0
+
+#: Checks whose subject stands on the page in words of its own: rules left out, usage not collected, unknown views.
+OWN_CHECKS: Final = {"django_ratelimiter.W006", "django_ratelimiter.W013", "django_ratelimiter.W019"}
+
+
+class DeadRule(NamedTuple):
+    """A rule that matches no request, for it names what no view has."""
+
+    slug: str
+    unknown: UnknownName
+
+
+class RuleDoubts(NamedTuple):
+    """What is wrong with rules. idle: slugs of rules that no request has matched for IDLE."""
+
+    left_out: list[RejectedRule]
+    dead: list[DeadRule]
+    idle: list[str]
+    checks: list[CheckMessage]
+
+
+class UsageDoubts(NamedTuple):
+    """What is wrong with usage.
+
+    late_seconds: for how long counts wait to be collected; `None` = they come in. rejecting: slugs of rules that
+    reject an unusual share of their requests, and since when.
+    """
+
+    late_seconds: float | None
+    rejecting: list[tuple[str, datetime]]
+
+
+def read_rule_doubts() -> RuleDoubts:
+    """Read the rules in force once, and look for what keeps them from working."""
+    rules = storage.load()
+    active = [rule for rule in rules.rules if rule.mode != "off"]
+    dead = [DeadRule(rule.slug, each) for rule in active for each in unknown_names(rule) if _is_dead(each)]
+    checks = [each for each in messages_about(rules) if each.id not in OWN_CHECKS]
+    return RuleDoubts(list(rules.left_out), dead, _idle(active), checks)
+
+
+def read_usage_doubts(fresh: Freshness, *, engine_answers: bool) -> UsageDoubts:
+    """Read the alerts that last; ask the engine what waits only where nothing has come in for a while."""
+    began = dict(_episodes().values_list("name", "began_at"))
+    rejecting = [
+        (name.removeprefix(REFUSING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REFUSING)
+    ]
+    late = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None
+    if engine_answers and (fresh.collected_at is None or fresh.collected_at < now() - FRESH):
+        late = _late()
+    return UsageDoubts(late, rejecting)
+
+
+def _late() -> float | None:
+    try:
+        seconds = lag().seconds
+    except EngineUnavailable:
+        return None
+    return seconds if seconds > LATE else None
+
+
+def _episodes() -> QuerySet[UsageEpisode]:
+    return UsageEpisode.objects.using(router.db_for_write(UsageBucket))
+
+
+def _is_dead(found: UnknownName) -> bool:
+    """Return whether such a rule matches nothing: any code may ask for a scope, by a name that no view has."""
+    return bool(found.close) or found.field != "scope"
+
+
+def _idle(rules: Collection[RuleRecord]) -> list[str]:
+    """Return the rules that were in force IDLE ago, are still, and have matched nothing since. Three queries.
+
+    None where usage was not yet counted then.
+    """
+    since = now() - IDLE
+    start = floor(since, Granularity.DAY, timezone.get_default_timezone())
+    days = UsageBucket.objects.order_by().filter(granularity=Granularity.DAY)
+    if not days.filter(start__lte=stored(start)).exists():
+        return []
+    before = storage.snapshots().filter(created_at__lte=stored(since)).values_list("snapshot", flat=True).first()
+    old = {rule["slug"] for rule in (before or {}).get("rules", ()) if rule.get("mode") != "off"}
+    met = set(days.filter(start__gte=stored(start)).values_list("rule_slug", flat=True).distinct())
+    return [rule.slug for rule in rules if rule.slug in old and rule.slug not in met]

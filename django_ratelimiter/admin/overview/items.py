@@ -1,0 +1,154 @@
+"""What needs attention, in words, each with a link to where it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from django.core.checks import ERROR
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Rule
+from ...usage.reports.chart import number
+from .attention import DeadRule, RuleDoubts, UsageDoubts
+from .health import Health
+from .last_hour import LastHour
+from .status import Status
+from .viewer import Viewer
+
+#: How many rules of one kind are named.
+MAX_NAMED: Final = 5
+
+
+class Item(NamedTuple):
+    """One line. level: "bad" or "warning". links: names and addresses; a name without a page has the address ""."""
+
+    level: str
+    text: str
+    links: Sequence[tuple[str, str]] = ()
+    hint: str = ""
+
+
+class RuleLinks:
+    """Names and pages of rules by slug; read in one query, when first needed."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self._viewer = viewer
+
+    @cached_property
+    def _rows(self) -> dict[str, tuple[str, int]]:
+        return {slug: (name, pk) for slug, name, pk in Rule.objects.order_by().values_list("slug", "name", "pk")}
+
+    def name(self, slug: str) -> str:
+        """Return the name of a rule; of a former one, or one in code, its slug."""
+        return self._rows.get(slug, (slug, 0))[0] or slug
+
+    def url(self, slug: str) -> str:
+        """Return the address of a rule's form; "" for who may not see rules, and where there is no form."""
+        if not self._viewer.sees_rules or slug not in self._rows:
+            return ""
+        return self._viewer.url("rule_change", self._rows[slug][1])
+
+    def report_url(self, slug: str, **query: str) -> str:
+        """Return the address of the report on a rule's last hour."""
+        return self._viewer.url("usagebucket_rule", period="1h", rule=slug, **query)
+
+    def link(self, slug: str) -> tuple[str, str]:
+        """Return name and address."""
+        return self.name(slug), self.url(slug)
+
+
+def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Item]:
+    """Yield what is wrong with the version in force."""
+    if status.is_everywhere or health.version is None:
+        return
+    text = _(
+        "Version %(number)d is not yet in force everywhere: Redis still has version %(older)d. "
+        "It is published again each time usage is collected."
+    )
+    history = viewer.url("history")
+    yield Item(
+        "bad",
+        text % {"number": status.number, "older": health.version.number},
+        [(_("History"), history)] if history and viewer.sees_rules else [],
+        _("At once: manage.py ratelimit collect"),
+    )
+
+
+def health_items(health: Health) -> Iterator[Item]:
+    """Yield what is wrong with Redis."""
+    if health.is_degraded:
+        yield Item("bad", _("Redis does not answer this process: requests are decided by each rule's failure policy."))
+
+
+def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
+    """Yield what is wrong with usage."""
+    if hour.degraded:
+        text = ngettext(
+            "%(count)s request was decided without Redis in the last hour.",
+            "%(count)s requests were decided without Redis in the last hour.",
+            hour.degraded,
+        )
+        yield Item("warning", text % {"count": number(hour.degraded)})
+    for slug, began_at in doubts.rejecting:
+        since = date_format(timezone.localtime(began_at), "DATETIME_FORMAT")
+        text = _("A rule rejects unusually many requests since %s:") % since
+        yield Item("warning", text, [(links.name(slug), links.report_url(slug))])
+    if doubts.late_seconds is not None:
+        minutes = max(round(doubts.late_seconds / 60), 1)
+        text = ngettext(
+            "Counts have been waiting in Redis for %(count)s minute. They are collected by the task "
+            "django_ratelimiter.collect_usage or by manage.py ratelimit collect.",
+            "Counts have been waiting in Redis for %(count)s minutes. They are collected by the task "
+            "django_ratelimiter.collect_usage or by manage.py ratelimit collect.",
+            minutes,
+        )
+        yield Item("warning", text % {"count": number(minutes)})
+
+
+def rule_items(doubts: RuleDoubts, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
+    """Yield what is wrong with rules and settings."""
+    for slug, reason in doubts.left_out[:MAX_NAMED]:
+        yield Item("bad", _("Not in force:"), [links.link(slug)], str(reason))
+    if len(doubts.left_out) > MAX_NAMED:
+        yield _more(len(doubts.left_out) - MAX_NAMED, viewer)
+    for dead in doubts.dead[:MAX_NAMED]:
+        yield Item("warning", _("Matches no request:"), [links.link(dead.slug)], _why(dead))
+    if len(doubts.dead) > MAX_NAMED:
+        yield _more(len(doubts.dead) - MAX_NAMED, viewer)
+    if doubts.idle:
+        text = ngettext(
+            "%(count)d rule has matched no request for 30 days:",
+            "%(count)d rules have matched no request for 30 days:",
+            len(doubts.idle),
+        )
+        yield Item("warning", text % {"count": len(doubts.idle)}, _named(doubts.idle, links, viewer))
+    for check in doubts.checks:
+        level = "bad" if check.level >= ERROR else "warning"
+        yield Item(level, f"{check.msg} ({check.id})", hint=str(check.hint or ""))
+
+
+def _named(slugs: Sequence[str], links: RuleLinks, viewer: Viewer) -> list[tuple[str, str]]:
+    named = [links.link(slug) for slug in slugs[:MAX_NAMED]]
+    rest = len(slugs) - MAX_NAMED
+    return [*named, (_("and %d more") % rest, viewer.url("rule_changelist"))] if rest > 0 else named
+
+
+def _more(count: int, viewer: Viewer) -> Item:
+    text = ngettext("%d more rule has the same problem:", "%d more rules have the same problem:", count) % count
+    return Item("warning", text, [(_("Rules"), viewer.url("rule_changelist"))])
+
+
+def _why(dead: DeadRule) -> str:
+    texts = {
+        "view_name": _("No view is named “%(name)s”."),
+        "route": _("No route is “%(name)s”."),
+        "scope": _("No view has the scope “%(name)s”."),
+    }
+    unknown = dead.unknown
+    text = texts[unknown.field] % {"name": unknown.name}
+    return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text

@@ -1,0 +1,130 @@
+"""What was rejected in the last hour: by rule and minute, and of which clients. The number of queries is fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+
+from ...models import TopPartition, UsageBucket
+from ...usage.reports.coverage import HOUR, Period
+from ...usage.reports.totals import last
+from ...usage.times import Granularity, aware, floor, stored
+
+MINUTES: Final = 60
+MAX_RULES: Final = 8
+MAX_CLIENTS: Final = 8
+
+
+class RejectingRule(NamedTuple):
+    """What one rule decided in the hour. by_minute: requests that it rejected, or would have, in each minute."""
+
+    slug: str
+    allowed: int
+    denied: int
+    shadow_denied: int
+    by_minute: list[int]
+
+
+class LastHour(NamedTuple):
+    """The hour up to the start of the running minute.
+
+    by_minute: requests rejected by all rules together; one that two rules reject counts twice. degraded: decided
+    without the engine. rules: those with most rejected requests.
+    """
+
+    period: Period
+    by_minute: list[int]
+    allowed: int
+    denied: int
+    shadow_denied: int
+    degraded: int
+    rules: list[RejectingRule]
+
+
+class RejectedClient(NamedTuple):
+    """One of the clients with most rejected requests under a rule. partition: its digest."""
+
+    rule_slug: str
+    partition: str
+    allowed: int
+    denied: int
+
+
+def read_last_hour() -> LastHour:
+    """Read the minutes of the last hour. Three queries."""
+    period = last(HOUR)
+    rows = UsageBucket.objects.order_by().filter(
+        granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end)
+    )
+    together = {"allowed": 0, "denied": 0, "shadow_denied": 0, "degraded": 0}
+    by_minute = [0] * MINUTES
+    for start, *sums in rows.values_list("start").annotate(*map(Sum, together)):
+        for name, amount in zip(together, sums, strict=True):
+            together[name] += int(amount)
+        by_minute[_minute(start, period)] += int(sums[1])
+    return LastHour(period, by_minute, **together, rules=_rules(rows, period))
+
+
+def read_rejected_clients() -> list[RejectedClient]:
+    """Return the clients with most rejected requests in this hour and the one before, as far as known. One query."""
+    start = floor(last(HOUR).start, Granularity.HOUR, timezone.get_default_timezone())
+    rows = TopPartition.objects.order_by().filter(granularity=Granularity.HOUR, start__gte=stored(start), denied__gt=0)
+    sums = rows.values_list("rule_slug", "partition").annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
+    found = sums.order_by("-sum_denied", "rule_slug", "partition")[:MAX_CLIENTS]
+    return [RejectedClient(slug, partition, int(allowed), int(denied)) for slug, partition, allowed, denied in found]
+
+
+def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
+    """Return the rules with most rejected requests. Two queries."""
+    rejecting = rows.filter(Q(denied__gt=0) | Q(shadow_denied__gt=0)).values_list("rule_slug")
+    ranked = rejecting.annotate(sum_denied=Sum("denied"), sum_shadow=Sum("shadow_denied"))
+    slugs = [slug for slug, *_ in ranked.order_by("-sum_denied", "-sum_shadow", "rule_slug")[:MAX_RULES]]
+    found = {slug: RejectingRule(slug, 0, 0, 0, [0] * MINUTES) for slug in slugs}
+    per_minute = rows.filter(rule_slug__in=slugs).values_list("rule_slug", "start")
+    sums = per_minute.annotate(Sum("allowed"), Sum("denied"), Sum("shadow_denied"))
+    for slug, start, allowed, denied, shadow_denied in sums:
+        rule = found[slug]
+        rule.by_minute[_minute(start, period)] += int(denied) + int(shadow_denied)
+        found[slug] = RejectingRule(
+            slug,
+            rule.allowed + int(allowed),
+            rule.denied + int(denied),
+            rule.shadow_denied + int(shadow_denied),
+            rule.by_minute,
+        )
+    return list(found.values())
+
+
+def _minute(start: datetime, period: Period) -> int:
+    """Return which minute of the period this is, from 0."""
+    return min(max((aware(start) - period.start) // timedelta(minutes=1), 0), MINUTES - 1)
+
+
+class SparkBar(NamedTuple):
+    """One minute of a small chart; places are texts in per cent, so that no locale writes a decimal comma."""
+
+    x: str
+    width: str
+    y: str
+    height: str
+    label: str
+
+
+def bars(values: Sequence[int], labels: Sequence[str]) -> list[SparkBar]:
+    """Place one bar for each minute; the highest is as high as the chart."""
+    top, slot = max([*values, 1]), 100 / max(len(values), 1)
+    return [
+        SparkBar(
+            f"{place * slot:.4f}%",
+            f"{slot * 0.8:.4f}%",
+            f"{100 - 100 * value / top:.4f}%",
+            f"{100 * value / top:.4f}%",
+            label,
+        )
+        for place, (value, label) in enumerate(zip(values, labels, strict=True))
+        if value
+    ]

@@ -1,0 +1,195 @@
+"""The overview as its template shows it: in words, with links, and only what its viewer may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import router
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+
+from ...rules.stored import tables
+from ...usage.reports.chart import number
+from ...usage.reports.totals import Freshness, freshness
+from ...usage.times import now
+from . import last_hour
+from .attention import read_rule_doubts, read_usage_doubts
+from .health import Health, engine_in_words, read_health
+from .items import Item, RuleLinks, health_items, rule_items, status_items, usage_items
+from .last_hour import LastHour, SparkBar
+from .status import Status, VersionNote, read_status
+from .viewer import Viewer
+
+
+class Link(NamedTuple):
+    """A page that can be reached from here."""
+
+    text: str
+    url: str
+
+
+class RuleRow(NamedTuple):
+    """A line of the table of the last hour. url: of the rule's form; report_url: of its report."""
+
+    name: str
+    url: str
+    report_url: str
+    allowed: str
+    denied: str
+    shadow_denied: str
+    bars: list[SparkBar]
+    in_words: str
+
+
+class ClientRow(NamedTuple):
+    """A line of the table of clients. url: of the caller's page."""
+
+    digest: str
+    url: str
+    rule: str
+    rule_url: str
+    allowed: str
+    denied: str
+
+
+def overview_context(request: HttpRequest) -> dict[str, Any]:
+    """Return the template's context; empty for staff who may see neither rules nor usage."""
+    viewer = Viewer(request)
+    if not viewer.sees_engine:
+        return {}
+    if not tables.exists("RuleSetVersion", router.db_for_write):
+        return {"tables_missing": True}
+    health = read_health()
+    status = read_status(health)
+    links = RuleLinks(viewer)
+    items: list[Item] = [*status_items(status, health, viewer), *health_items(health)]
+    context: dict[str, Any] = {
+        "state": status.state,
+        "stopped": status.stopped and _when_and_who(status.stopped),
+        "health": _health(health, viewer),
+        "actions": _actions(viewer, status),
+        "search_url": viewer.url("search"),
+    }
+    if viewer.sees_rules:
+        context["version"] = _version(status, viewer)
+    if viewer.sees_usage:
+        fresh, hour = freshness(), last_hour.read_last_hour()
+        doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
+        items += usage_items(doubts, hour, links, viewer)
+        context |= {"collected": _collected(fresh), **_hour(hour, links, viewer)}
+    if viewer.sees_rules:
+        items += rule_items(read_rule_doubts(), links, viewer)
+    return {**context, "items": items}
+
+
+def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
+    if not status.number:
+        return None
+    note = status.version
+    return {
+        "number": status.number,
+        "saved": note and _when_and_who(note),
+        "summary": note and note.summary,
+        "reason": note and note.reason,
+        "is_everywhere": status.is_everywhere,
+        "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
+    }
+
+
+def _when_and_who(note: VersionNote) -> str:
+    texts = {"when": moment_in_words(note.created_at), "who": note.author}
+    return (_("%(when)s, by %(who)s") if note.author else _("%(when)s")) % texts
+
+
+def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
+    server = engine_in_words()
+    milliseconds = health.milliseconds
+    return {
+        "is_memory": not server,
+        "server": server if viewer.sees_rules else "",
+        "round_trip": None if milliseconds is None else _("%s ms") % number_format(round(milliseconds, 1), 1),
+        "problem": health.problem if viewer.sees_rules else "",
+        "open_breakers": health.open_breakers,
+    }
+
+
+def _collected(fresh: Freshness) -> str:
+    """Return when counts last came in."""
+    if fresh.collected_at is None:
+        return _("more than a week ago") if fresh.latest else _("never")
+    if (now() - fresh.collected_at).total_seconds() < 60:
+        return _("less than a minute ago")
+    return _("%s ago") % timesince(fresh.collected_at)
+
+
+def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
+    starts = [hour.period.start + (hour.period.end - hour.period.start) * place / 60 for place in range(60)]
+    times = [date_format(timezone.localtime(start), "H:i") for start in starts]
+    return {
+        "hour_from": times[0],
+        "hour_until": date_format(timezone.localtime(hour.period.end), "H:i"),
+        "hour_bars": last_hour.bars(hour.by_minute, _labels(times, hour.by_minute)),
+        "hour_most": number(max(hour.by_minute)),
+        "allowed": number(hour.allowed),
+        "denied": number(hour.denied),
+        "shadow_denied": number(hour.shadow_denied) if hour.shadow_denied else "",
+        "rules": [
+            RuleRow(
+                links.name(rule.slug),
+                links.url(rule.slug),
+                links.report_url(rule.slug),
+                number(rule.allowed),
+                number(rule.denied),
+                number(rule.shadow_denied),
+                last_hour.bars(rule.by_minute, _labels(times, rule.by_minute)),
+                _("At most %s in a minute") % number(max(rule.by_minute)),
+            )
+            for rule in hour.rules
+        ],
+        "clients": [
+            ClientRow(
+                client.partition,
+                viewer.url("caller", digest=client.partition, rule=client.rule_slug),
+                links.name(client.rule_slug),
+                links.report_url(client.rule_slug, by="denied"),
+                number(client.allowed),
+                number(client.denied),
+            )
+            for client in last_hour.read_rejected_clients()
+        ],
+        "report_url": viewer.url("usagebucket_changelist", period="1h"),
+    }
+
+
+def _labels(times: list[str], values: list[int]) -> list[str]:
+    return [f"{time}: {number(value)}" for time, value in zip(times, values, strict=True)]
+
+
+def _actions(viewer: Viewer, status: Status) -> list[Link]:
+    """Return the pages that are reached from here; those that this site lacks are left out."""
+    links = []
+    if viewer.sees_rules:
+        links += [
+            Link(_("Rules"), viewer.url("rule_changelist")),
+            Link(_("History"), viewer.url("history")),
+            Link(_("Explain a request"), viewer.url("explain")),
+        ]
+    if viewer.sees_usage:
+        links += [
+            Link(_("Recent refusals"), viewer.url("refusals")),
+            Link(_("Reports"), viewer.url("usagebucket_changelist")),
+        ]
+    if viewer.may("switch_enforcement"):
+        text = _("Resume enforcement") if status.state == "stopped" else _("Stop all enforcement")
+        links.append(Link(text, viewer.url("enforcement")))
+    return [link for link in links if link.url]
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Return a moment by the clock of the current time zone."""
+    return str(date_format(timezone.localtime(moment), "DATETIME_FORMAT"))

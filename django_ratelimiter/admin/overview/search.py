@@ -1,0 +1,141 @@
+"""One field that leads to a page: of a user, an API key, an address, a rule, or a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from ...conf import settings
+from ...identity import identify
+from ...models import Rule
+from .viewer import Viewer
+
+#: How many of one kind are listed.
+MAX_MATCHES: Final = 10
+MAX_LENGTH: Final = 500
+
+#: What may stand before a ":" to say what follows.
+KINDS: Final = ("user", "api_key", "ip", "session", "rule", "partition")
+
+_METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
+_DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+class Match(NamedTuple):
+    """What a text may stand for. kind: in words. url: its page."""
+
+    kind: str
+    name: str
+    url: str
+
+
+def find(text: str, viewer: Viewer) -> list[Match]:
+    """Return the pages that this text may lead to, the likeliest first; empty = nothing is known by it.
+
+    A page that the site does not have is left out. "user:…", "rule:…" and the like look for that kind alone.
+    """
+    text = text.strip()
+    if not text or "\0" in text or len(text) > MAX_LENGTH:
+        return []
+    kind, colon, rest = text.partition(":")
+    if colon and kind in KINDS and rest.strip():
+        found: Iterable[Match] = _of_kind(kind, rest.strip(), viewer)
+    else:
+        found = (
+            match
+            for each in ("path", "ip", "rule", "user", "api_key", "digest")
+            for match in _of_kind(each, text, viewer)
+        )
+    return [match for match in found if match.url]
+
+
+def _of_kind(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
+    if kind in ("session", "partition"):
+        yield Match(_("Caller"), text, viewer.caller_url(kind, text))
+        return
+    yield from _FINDERS[kind](text, viewer)
+
+
+def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
+    """A path, a whole address, or either after a method."""
+    found = _METHOD.match(text)
+    method, text = (found[1].upper(), text[found.end() :]) if found else ("GET", text)
+    if text.startswith(("http://", "https://")):
+        try:
+            text = urlsplit(text).path or "/"
+        except ValueError:
+            return
+    if text.startswith("/"):
+        yield Match(_("Request"), f"{method} {text}", viewer.url("explain", method=method, path=text))
+
+
+def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
+    try:
+        address = str(ip_address(text))
+    except ValueError:
+        return
+    yield Match(_("IP address"), address, viewer.caller_url("ip", address))
+
+
+def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
+    """The rule of this slug or name; else those that have the text in them, or name this view or path."""
+    if not viewer.sees_rules:
+        return
+    exact = Rule.objects.filter(Q(slug=text) | Q(name__iexact=text))
+    alike = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
+    rows = list(exact[:MAX_MATCHES]) or list(Rule.objects.filter(alike)[:MAX_MATCHES])
+    for rule in rows:
+        yield Match(_("Rule"), rule.name, viewer.url("rule_change", rule.pk))
+
+
+def _users(text: str, viewer: Viewer) -> Iterator[Match]:
+    """The users of this login name or e-mail address; else of this primary key."""
+    for user in _users_of(text):
+        yield Match(_("User"), user.get_username(), viewer.caller_url("user", str(user.pk)))
+
+
+def _users_of(text: str) -> list[Any]:
+    model = get_user_model()
+    known_by = Q(**{model.USERNAME_FIELD: text})
+    email = getattr(model, "EMAIL_FIELD", "")
+    if email and any(field.name == email for field in model._meta.concrete_fields):
+        known_by |= Q(**{f"{email}__iexact": text})
+    users = model._default_manager.order_by("pk")
+    found = list(users.filter(known_by)[:MAX_MATCHES])
+    try:
+        return found or list(users.filter(pk=text)[:1])
+    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+        return []
+
+
+def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
+    """The API key, if it is known. Its value is what rules count by, never the key itself."""
+    request = HttpRequest()
+    request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
+    value = identify(request).value("api_key")
+    if value is not None:
+        yield Match(_("API key"), f"{text[:4]}…", viewer.caller_url("api_key", value))
+
+
+def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
+    if _DIGEST.fullmatch(text):
+        yield Match(_("Caller"), text, viewer.url("caller", digest=text))
+
+
+_FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {
+    "path": _paths,
+    "ip": _addresses,
+    "rule": _rules,
+    "user": _users,
+    "api_key": _api_keys,
+    "digest": _digests,
+}

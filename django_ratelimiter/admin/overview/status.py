@@ -1,0 +1,69 @@
+"""Whether rules are enforced, and by which version."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ...conf import settings
+from ...models import RuleSetVersion
+from ...rules import cache
+from ...rules.stored import storage
+from ...usage.times import aware
+from .health import Health
+
+#: What `switch_enforcement` writes into the version that it makes.
+STOPPED = "enforcement stopped"
+
+
+class VersionNote(NamedTuple):
+    """Who made a version, when, and why. author: a login name; "" = nobody who is known."""
+
+    number: int
+    created_at: datetime
+    author: str
+    summary: str
+    reason: str
+
+
+class Status(NamedTuple):
+    """How the limiter stands.
+
+    state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
+    stopped: when and by whom; `None` = it is not, or nobody knows. number: of the latest version in the database; 0 =
+    there is none. version: who made it; `None` = that is not stored. is_everywhere: False = the engine still has an
+    older version, so other processes may, too.
+    """
+
+    state: str
+    stopped: VersionNote | None
+    number: int
+    version: VersionNote | None
+    is_everywhere: bool
+
+
+def read_status(health: Health) -> Status:
+    """Read it from the primary database, in up to five short queries."""
+    enforced = cache.enforcement_enabled()
+    committed = storage.committed_version()
+    latest = _note(storage.snapshots(committed))
+    stopped = None if enforced else _note(storage.snapshots().filter(summary=STOPPED))
+    older = health.version is not None and health.version.order < committed.order
+    return Status(_state(enforced, health), stopped, committed.number, latest, not older)
+
+
+def _state(enforced: bool, health: Health) -> str:
+    if not settings.ENABLED:
+        return "disabled"
+    if not enforced:
+        return "stopped"
+    return "degraded" if health.is_degraded else "on"
+
+
+def _note(versions: Any) -> VersionNote | None:
+    """Return the first of these versions, without its snapshot."""
+    row: RuleSetVersion | None = versions.defer("snapshot").first()
+    if row is None:
+        return None
+    author = row.author.get_username() if row.author else ""
+    return VersionNote(row.number, aware(row.created_at), author, row.summary, row.reason)

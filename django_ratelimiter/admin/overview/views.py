@@ -1,0 +1,47 @@
+"""The page behind the overview's search field."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
+
+from .search import find
+from .viewer import Viewer
+
+ADDRESS: Final = "django_ratelimiter_search"
+
+
+class OverviewSearch(admin.ModelAdmin):
+    """An admin with the search. What is typed comes in the body: it may be an API key, and addresses are logged."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [path("search/", self.admin_site.admin_view(self.search_view), name=ADDRESS), *super().get_urls()]
+
+    @method_decorator(sensitive_post_parameters("q"))
+    def search_view(self, request: HttpRequest) -> HttpResponse:
+        """Lead to the one page that the text stands for, or list those that it may stand for."""
+        request.current_app = self.admin_site.name
+        viewer = Viewer(request)
+        if not viewer.sees_engine:
+            raise PermissionDenied
+        text = request.POST.get("q", "")
+        matches = find(text, viewer)
+        if len(matches) == 1:
+            return HttpResponseRedirect(matches[0].url)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": _("Search"),
+            "matches": matches,
+            "searched": bool(text.strip()),
+            "search_url": viewer.url("search"),
+        }
+        return TemplateResponse(request, "admin/django_ratelimiter/search.html", context)

@@ -1,0 +1,293 @@
+"""The app's front page in the admin: how the limiter stands, what it rejects, what needs attention, and for whom."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pytest
+import redis
+from django.conf import settings
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import Group, User
+from django.test import Client, override_settings
+from django.urls import path, reverse
+
+from django_ratelimiter import admin as pages
+from django_ratelimiter.admin.overview import health
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine.base import Version
+from django_ratelimiter.models import Rule, RuleSetVersion, TopPartition, UsageBatch, UsageBucket, UsageEpisode
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR
+from django_ratelimiter.usage.times import now, stored
+from example_project.redis_server import free_port
+from tests.usage.test_pages import count, weigh
+
+from .pages import page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+OVERVIEW = reverse("admin:app_list", args=["django_ratelimiter"])
+EVERYTHING_VIEWED = ("view_rule", "view_usage_report")
+
+
+def text_of(response: Any) -> str:
+    """What the overview says, without tags."""
+    page = shown(response)
+    start = page.index('<div class="ratelimiter-control')
+    return " ".join(re.sub(r"<[^>]*>", " ", page[start : page.index('<div id="content-main"')]).split())
+
+
+@pytest.fixture
+def saved(rule: Rule, admin_user: User) -> Rule:
+    """A rule that is in force, as a version that says who saved it."""
+    cache.invalidate(admin_user, "Rule Export saved")
+    get_engine().publish(storage.committed_version())
+    return rule
+
+
+@pytest.fixture(autouse=True)
+def _own_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the breakers of engines that other tests have left behind."""
+    monkeypatch.setattr("django_ratelimiter.engine.breaker._breakers", WeakValueDictionary())
+
+
+def nowhere() -> dict[str, Any]:
+    """Caches whose Redis is not there."""
+    ratelimit = {**settings.CACHES["ratelimit"], "LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
+    return {**settings.CACHES, "ratelimit": ratelimit}
+
+
+def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "Enforcement on Requests are decided" in text
+    assert re.search(r"Version \d+ Saved .* by admin What Rule Export saved", text)
+    assert "not yet in force everywhere" not in text
+    assert re.search(
+        r"Redis answers Server redis://127\.0\.0\.1:\d+/\d+ .* Round trip [\d.]+ ms Circuit breaker closed", text
+    )
+    assert "Counts last came in never" in text
+    assert "Needs attention Nothing." in text
+
+
+def test_says_since_when_and_by_whom_it_is_stopped(admin_client: Client, admin_user: User, saved: Rule) -> None:
+    cache.switch_enforcement(False, admin_user)
+    text = text_of(admin_client.get(OVERVIEW))
+    assert re.search(r"Enforcement stopped All enforcement is stopped: .* Since .*, by admin Version", text)
+    assert "Resume enforcement" in text
+
+
+def test_says_that_the_settings_stop_it(admin_client: Client, saved: Rule) -> None:
+    with override_settings(RATELIMITER={**settings.RATELIMITER, "ENABLED": False}):
+        assert "Enforcement stopped RATELIMITER['ENABLED'] is False" in text_of(admin_client.get(OVERVIEW))
+
+
+def test_without_redis_it_says_degraded(admin_client: Client, saved: Rule) -> None:
+    with override_settings(CACHES=nowhere()):
+        for _ in range(3):  # at last the breaker is open
+            text = text_of(admin_client.get(OVERVIEW))
+            assert "Enforcement degraded Redis does not answer this process" in text
+            assert "Redis does not answer Server" in text
+            assert "error Redis does not answer this process" in text
+    assert "open: this process asks again" in text
+
+
+def test_a_silent_redis_holds_it_up_no_longer_than_the_deadline(admin_client: Client, saved: Rule) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        ratelimit = {**settings.CACHES["ratelimit"], "LOCATION": address, "OPTIONS": {}}
+        limiter = {**settings.RATELIMITER, "DEADLINE_MS": 20}
+        with override_settings(CACHES={**settings.CACHES, "ratelimit": ratelimit}, RATELIMITER=limiter):
+            assert "Enforcement degraded" in text_of(admin_client.get(OVERVIEW))
+
+
+def test_an_engine_that_cannot_be_built_is_no_error_page(admin_client: Client, saved: Rule) -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "default"}):
+        text = text_of(admin_client.get(OVERVIEW))
+    assert "Enforcement degraded" in text
+    assert "is not a django-redis cache" in text
+
+
+def test_a_version_that_was_not_published_is_not_in_force_everywhere(admin_client: Client, saved: Rule) -> None:
+    newer = storage.committed_version()
+    storage.state().update(number=newer.number + 1)
+    text = text_of(admin_client.get(OVERVIEW))
+    assert f"Version {newer.number + 1} not yet in force everywhere" in text
+    assert (
+        f"error Version {newer.number + 1} is not yet in force everywhere: Redis still has version {newer.number}."
+        in text
+    )
+
+
+def test_to_ask_for_the_version_changes_nothing(redis_client: redis.Redis) -> None:
+    engine = get_engine()
+    assert health.version_in_force(engine) is None
+    assert redis_client.keys("*version*") == []
+    engine.publish(Version(7, 3))
+    before = {key: redis_client.get(key) for key in redis_client.keys("*")}
+    assert b"3:7" in before.values()
+    assert health.version_in_force(engine) == Version(7, 3)
+    assert {key: redis_client.get(key) for key in redis_client.keys("*")} == before
+
+
+def test_asks_redis_once(admin_client: Client, saved: Rule, redis_client: redis.Redis) -> None:
+    UsageBatch.objects.create(batch_id="1:x")
+    admin_client.get(OVERVIEW)
+    before = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    total = redis_client.info("stats")["total_commands_processed"]
+    admin_client.get(OVERVIEW)
+    after = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    scripted = 1  # the script's own GET counts as a command
+    assert after - before == 1
+    assert redis_client.info("stats")["total_commands_processed"] - total <= 4 + scripted
+
+
+def test_shows_the_last_hour(admin_client: Client, saved: Rule) -> None:
+    count(HOUR / 2, rule="export", allowed=90, denied=10, degraded=3)
+    count(HOUR / 3, rule="export", tier="pro", allowed=10, denied=30)
+    count(HOUR / 3, rule="gone", shadow_denied=4)
+    count(2 * HOUR, rule="old", denied=500)
+    weigh(timedelta(0), "A" * 22, 5, 40, rule="export")
+    weigh(timedelta(0), "B" * 22, 5, 0, rule="export")
+    response = admin_client.get(OVERVIEW)
+    text = text_of(response)
+    assert "100 allowed, 40 rejected, 4 would be rejected by rules in shadow" in text
+    assert re.search(r"Export 100 40 0 .*gone 0 0 4", text)
+    assert "old" not in text
+    assert f"{'A' * 22} Export 5 40" in text
+    assert "B" * 22 not in text
+    assert "3 requests were decided without Redis in the last hour." in text
+    page = shown(response)
+    assert f'<a href="{page_of(saved)}">Export</a>' in page
+    assert "style=" not in page[page.index('<div class="ratelimiter-control') : page.index('<div id="content-main"')]
+
+
+def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> None:
+    Rule.objects.create(slug="nowhere", name="Nowhere", view_name="helo", mode="enforce")
+    Rule.objects.create(slug="off", name="Off", view_name="nothing", mode="off")
+    Rule.objects.create(slug="wrong", name="Wrong", path="no slash", path_kind="exact", mode="enforce")
+    cache.invalidate()
+    response = admin_client.get(OVERVIEW)
+    text = text_of(response)
+    assert "warning Matches no request: Nowhere No view is named “helo”. Did you mean “hello”?" in text
+    assert "error Not in force: Wrong" in text
+    assert "Off" not in text.partition("Needs attention")[2].partition("Rejected in")[0]
+    assert f'<a href="{page_of(Rule.objects.get(slug="nowhere"))}">Nowhere</a>' in shown(response)
+
+
+@pytest.mark.parametrize(("counted", "used", "named"), [(40, None, True), (40, 5, False), (5, None, False)])
+def test_names_rules_that_matched_nothing_for_30_days(
+    admin_client: Client, saved: Rule, counted: int, used: int | None, named: bool
+) -> None:
+    """Only where usage was counted for so long, and the rule was in force all the time."""
+    count(counted * DAY, rule="another", allowed=1)
+    if used is not None:
+        count(used * DAY, rule="export", allowed=1)
+    assert "matched no request for 30 days" not in text_of(admin_client.get(OVERVIEW))  # it was saved just now
+    RuleSetVersion.objects.update(created_at=stored(now() - 35 * DAY))
+    assert ("1 rule has matched no request for 30 days: Export" in text_of(admin_client.get(OVERVIEW))) is named
+
+
+def test_names_checks_and_late_counts(admin_client: Client, saved: Rule, redis_client: redis.Redis) -> None:
+    middleware = [name for name in settings.MIDDLEWARE if "ratelimiter" not in name]
+    UsageEpisode.objects.create(name="behind")
+    UsageEpisode.objects.update(began_at=stored(now() - HOUR))
+    UsageEpisode.objects.create(name="refusing:export")
+    UsageBatch.objects.create(batch_id="1:x")
+    with override_settings(MIDDLEWARE=middleware):
+        text = text_of(admin_client.get(OVERVIEW))
+    assert "(django_ratelimiter.W001)" in text
+    assert "Counts have been waiting in Redis for 60 minutes." in text
+    assert re.search(r"A rule rejects unusually many requests since [^:]*:\d* ?[^:]*: Export", text)
+    assert "Counts last came in less than a minute ago" in text
+
+
+def test_asks_redis_what_waits_where_nothing_came_in(
+    admin_client: Client, saved: Rule, redis_client: redis.Redis
+) -> None:
+    redis_client.sadd("{rl:0}:batches", "1000:0:x")
+    assert "Counts have been waiting in Redis for" in text_of(admin_client.get(OVERVIEW))
+
+
+@pytest.mark.parametrize(
+    ("codenames", "parts"),
+    [
+        (["view_rule"], {"Version": True, "Server redis": True, "Rejected in the last hour": False, "History": False}),
+        (["view_usage_report"], {"Version": False, "Server redis": False, "Rejected in the last hour": True}),
+        (["view_usage_report", "switch_enforcement"], {"Stop all enforcement": True}),
+        ([*EVERYTHING_VIEWED], {"Version": True, "Rejected in the last hour": True, "Stop all enforcement": False}),
+    ],
+)
+def test_shows_each_what_they_may_see(
+    operator: Callable[..., Client], saved: Rule, codenames: list[str], parts: dict[str, bool]
+) -> None:
+    text = text_of(operator(*codenames).get(OVERVIEW))
+    assert {part: part in text for part in parts} == parts
+    assert "Enforcement on" in text
+
+
+def test_shows_nothing_to_who_may_see_neither_rules_nor_usage(operator: Callable[..., Client], saved: Rule) -> None:
+    response = operator("view_tier").get(OVERVIEW)
+    assert response.status_code == 200
+    assert "ratelimiter-card" not in shown(response)
+
+
+def test_nobody_else_finds_it(operator: Callable[..., Client], client: Client) -> None:
+    assert client.get(OVERVIEW).status_code == 302
+    assert operator().get(OVERVIEW).status_code == 404
+
+
+def test_nothing_of_a_rule_is_markup(admin_client: Client) -> None:
+    bad = "<b>x</b>"
+    Rule.objects.create(slug="bad", name=bad, view_name=bad, mode="enforce")
+    cache.invalidate(summary=bad)
+    count(HOUR / 2, rule=bad, denied=1)
+    weigh(timedelta(0), bad, 0, 1, rule=bad)
+    page = admin_client.get(OVERVIEW).content.decode()
+    assert bad not in page
+    assert page.count("&lt;b&gt;") >= 5
+
+
+class OtherSite(AdminSite):
+    """A site of the project's own, which has rules and no usage."""
+
+
+other = OtherSite(name="control")
+other.register(Rule, pages.rule_pages.RuleAdmin)
+other.register(Group)
+urlpatterns = [path("control/", other.urls)]
+
+
+@pytest.mark.urls(__name__)
+def test_on_a_site_of_the_projects_own(admin_client: Client, saved: Rule) -> None:
+    response = admin_client.get("/control/django_ratelimiter/")
+    text, page = text_of(response), shown(response)
+    assert "Enforcement on" in text
+    assert "Rejected in the last hour" not in text
+    assert 'action="/control/django_ratelimiter/rule/search/"' in page
+    assert "/admin/django_ratelimiter" not in page
+
+
+def test_the_number_of_queries_does_not_grow(
+    admin_client: Client, saved: Rule, django_assert_max_num_queries: Any
+) -> None:
+    Rule.objects.bulk_create(
+        Rule(slug=f"rule-{n}", name=f"Rule {n}", view_name=f"none-{n}", mode="enforce") for n in range(100)
+    )
+    cache.invalidate()
+    UsageBucket.objects.bulk_create(
+        UsageBucket(rule_slug=f"rule-{n}", start=stored(now() - HOUR / 2), denied=n + 1) for n in range(100)
+    )
+    TopPartition.objects.bulk_create(
+        TopPartition(rule_slug=f"rule-{n}", granularity="hour", start=stored(now()), partition=f"p{n}", denied=n + 1)
+        for n in range(100)
+    )
+    with django_assert_max_num_queries(24):
+        response = admin_client.get(OVERVIEW)
+    assert "95 more rules have the same problem" in text_of(response)

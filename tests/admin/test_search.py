@@ -1,0 +1,152 @@
+"""The overview's search field: which page a text leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path, reverse
+
+from django_ratelimiter import admin as pages
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import Rule, Tier, TierAssignment
+from django_ratelimiter.rules import tiers
+
+from .pages import page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+SEARCH = reverse("admin:django_ratelimiter_search")
+KEY = "sk-live-0123456789abcdef"
+
+
+def landed(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("here")
+
+
+class SiteWithPages(AdminSite):
+    """A site that has the pages that the search leads to, whatever they show."""
+
+    def get_urls(self) -> list[Any]:
+        found = [path(f"{name}/", landed, name=f"django_ratelimiter_{name}") for name in ("caller", "explain")]
+        return [*found, *super().get_urls()]
+
+
+site = SiteWithPages(name="whole")
+site.register(Rule, pages.rule_pages.RuleAdmin)
+urlpatterns = [path("whole/", site.urls)]
+
+
+@pytest.fixture
+def leads_to(admin_client: Client, rule: Rule, urls: None) -> Callable[[str], tuple[str, dict[str, str]]]:
+    """The page that a text leads to, and its query."""
+
+    def search(text: str) -> tuple[str, dict[str, str]]:
+        response = admin_client.post("/whole/django_ratelimiter/rule/search/", {"q": text})
+        assert response.status_code == 302, shown(response)
+        parts = urlsplit(response["Location"])
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        return parts.path.removeprefix("/whole/"), query
+
+    return search
+
+
+@pytest.fixture
+def urls(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+
+
+def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule) -> None:
+    ann = User.objects.create_user("ann", "Ann@example.com", id=4711)
+    TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY))
+    tiers.forget()
+    user = ("caller/", {"kind": "user", "value": str(ann.pk)})
+    key = ("caller/", {"kind": "api_key", "value": hash_api_key(KEY)})
+    form = (f"django_ratelimiter/rule/{rule.pk}/change/", {})
+    for text, page in {
+        "ann": user,
+        " ann@EXAMPLE.com ": user,
+        "4711": user,
+        "user:ann": user,
+        KEY: key,
+        f"api_key:{KEY}": key,
+        "192.0.2.7": ("caller/", {"kind": "ip", "value": "192.0.2.7"}),
+        "2001:DB8::1": ("caller/", {"kind": "ip", "value": "2001:db8::1"}),
+        "session:abc": ("caller/", {"kind": "session", "value": "abc"}),
+        "partition:header:X-Org:acme": ("caller/", {"kind": "partition", "value": "header:X-Org:acme"}),
+        "A-b_4" * 4 + "22": ("caller/", {"digest": "A-b_4" * 4 + "22"}),
+        "export": form,
+        "Export": form,
+        "xpor": form,
+        "rule:export": form,
+        "/api/export/7": ("explain/", {"method": "GET", "path": "/api/export/7"}),
+        "post /api/": ("explain/", {"method": "POST", "path": "/api/"}),
+        "https://example.com/api/?q=1": ("explain/", {"method": "GET", "path": "/api/"}),
+    }.items():
+        assert leads_to(text) == page, text
+
+
+def test_an_api_key_stands_in_no_address(leads_to: Callable[[str], Any]) -> None:
+    TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY))
+    tiers.forget()
+    assert KEY not in repr(leads_to(KEY))
+
+
+def test_several_are_listed(admin_client: Client, rule: Rule, urls: None) -> None:
+    User.objects.create_user("export")
+    page = shown(admin_client.post("/whole/django_ratelimiter/rule/search/", {"q": "export"}))
+    assert "Export</a>" in page
+    assert "export</a>" in page
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nobody", "a\0b", "x" * 600, "ip:nonsense", "http://[", "rule:", "99999999999999999999999"]
+)
+def test_what_is_known_by_nothing(admin_client: Client, rule: Rule, text: str) -> None:
+    response = admin_client.post(SEARCH, {"q": text})
+    assert response.status_code == 200
+    assert ("Nothing is known by this." in shown(response)) is bool(text)
+
+
+def test_a_page_that_the_site_lacks_is_no_error(
+    admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.urls import NoReverseMatch
+
+    from django_ratelimiter.admin.overview import viewer
+
+    def without(name: str, **given: Any) -> str:
+        if name.endswith(("caller", "explain")):
+            raise NoReverseMatch
+        return reverse(name, **given)
+
+    monkeypatch.setattr(viewer, "reverse", without)
+    assert "Nothing is known" in shown(admin_client.post(SEARCH, {"q": "192.0.2.7"}))
+    assert admin_client.post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
+
+
+def test_who_may_search_and_for_what(operator: Callable[..., Client], client: Client, rule: Rule) -> None:
+    assert client.post(SEARCH, {"q": "export"}).status_code == 302
+    staff = operator("view_tier")
+    assert staff.post(SEARCH, {"q": "export"}).status_code == 403
+    staff.get(SEARCH)
+    User.objects.all().delete()
+    assert "Nothing is known" in shown(operator("view_usage_report").post(SEARCH, {"q": "export"}))
+    User.objects.all().delete()
+    assert operator("view_rule").post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
+
+
+def test_a_forged_search_is_refused(admin_user: User, rule: Rule) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    assert client.post(SEARCH, {"q": "export"}).status_code == 403
+
+
+def test_what_was_typed_is_not_repeated(admin_client: Client, rule: Rule) -> None:
+    assert "zz-secret" not in shown(admin_client.post(SEARCH, {"q": "zz-secret"}))
