@@ -6,7 +6,8 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.http import HttpRequest
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
 
 
 class NulSafeAdmin(admin.ModelAdmin):
@@ -19,3 +20,11 @@ class NulSafeAdmin(admin.ModelAdmin):
         if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
             raise IncorrectLookupParameters
         return super().get_changelist_instance(request)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The history of a row. Who may not see rows is not told whether this one exists, as Django does."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        return super().history_view(request, object_id, extra_context)
