@@ -14,6 +14,7 @@ from django.utils import timezone
 from ...checks import messages_about
 from ...exceptions import EngineUnavailable
 from ...models import UsageBucket, UsageEpisode
+from ...rules import cache
 from ...rules.records import RejectedRule, RuleRecord
 from ...rules.routes import UnknownName, unknown_names
 from ...rules.stored import storage
@@ -61,8 +62,10 @@ class UsageDoubts(NamedTuple):
 
 
 def read_rule_doubts() -> RuleDoubts:
-    """Read the rules in force once, and look for what keeps them from working."""
-    rules = storage.load()
+    """Look at the rules in force for what keeps them from working."""
+    rules = cache.current_rules()  # compiled already, if this process knows the latest
+    if rules.version != storage.committed_version():
+        rules = storage.load()
     active = [rule for rule in rules.rules if rule.mode != "off"]
     dead = [DeadRule(rule.slug, each) for rule in active for each in unknown_names(rule) if _is_dead(each)]
     checks = [each for each in messages_about(rules) if each.id not in OWN_CHECKS]
