@@ -1,0 +1,66 @@
+"""Every page in a browser, under the strictest Content-Security-Policy: nothing that it does is against it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.middleware.security import SecurityMiddleware
+
+from tests.admin_pages import fill, pages, users
+from tests.browser import ENTER, Browser, browser, missing
+from tests.strict_csp import POLICY
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the server, which runs already, a middleware that sets the field."""
+    own = SecurityMiddleware.process_response
+
+    def respond(self: SecurityMiddleware, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        response["Content-Security-Policy"] = POLICY
+        return own(self, request, response)
+
+    monkeypatch.setattr(SecurityMiddleware, "process_response", respond)
+
+
+def test_no_page_does_what_the_policy_forbids(window: Browser, strict: None, live_server: Any) -> None:
+    fill(users()["superuser"])
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}/admin/")
+    window.type("#id_username", "admin")
+    window.type("#id_password", "secret" + ENTER)
+    window.wait_for("#user-tools")
+    assert window.complaints() == []
+    for page in pages():
+        for width in (1280, 360):
+            window.resize(width, 900)
+            window.open(f"{live_server.url}{page.url}")
+            assert window.complaints() == [], page.name
+
+
+def test_the_policy_is_in_force(window: Browser, strict: None, live_server: Any) -> None:
+    """Else the test above would pass for nothing."""
+    window.open(f"{live_server.url}/admin/login/")
+    window.complaints()
+    window.script("new Image().src = 'data:image/gif;base64,R0lGODlhAQABAAAAACw='")
+    deadline, complaints = time.monotonic() + 30, []
+    while not complaints:
+        assert time.monotonic() < deadline
+        complaints = window.complaints()
+    assert "Content Security Policy" in complaints[0]

@@ -1,0 +1,104 @@
+"""Every address of this app in the admin, opened by four kinds of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, reverse
+
+from tests.admin_pages import PAGES, Page, fill, users
+
+pytestmark = pytest.mark.django_db
+
+#: Addresses that no page of PAGES stands for: files, what scripts ask for, and what only takes a POST.
+OTHERS = {
+    "django_ratelimiter_rule_sentences",
+    "django_ratelimiter_usagebucket_client",
+    "django_ratelimiter_accessentry_add",
+    "django_ratelimiter_tier_add",
+    *(
+        f"django_ratelimiter_{model}_{page}"
+        for model in ("tier", "tierassignment", "accessentry")
+        for page in ("history", "delete")
+    ),
+}
+
+
+@pytest.fixture
+def people(client: Client) -> dict[str, User]:
+    found = users()
+    fill(found["superuser"])
+    return found
+
+
+def status(client: Client, user: User | None, url: str, method: str = "get") -> int:
+    client.logout()
+    if user is not None:
+        client.force_login(user)
+    return int(getattr(client, method)(url).status_code)
+
+
+def addresses(patterns: list[Any], above: str = "") -> Iterator[str]:
+    """The names of all addresses of the admin that are ours."""
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from addresses(pattern.url_patterns)
+        elif isinstance(pattern, URLPattern) and pattern.name and pattern.name.startswith("django_ratelimiter_"):
+            yield pattern.name
+
+
+def test_each_address_is_known() -> None:
+    """Who adds one adds it to PAGES, or to OTHERS."""
+    known = {page.url_name for page in PAGES} | OTHERS
+    found = {name for name in addresses(admin.site.get_urls()) if not name.endswith(("_csv", "_json"))}
+    assert found <= known
+
+
+def test_each_page_is_for_whom_it_is_for(client: Client, people: dict[str, User]) -> None:
+    for page in PAGES:
+        if not page.url:
+            continue
+        seen = {name: status(client, user, page.url) for name, user in people.items()}
+        nothing = 200 if page.is_home else 404 if page.url_name == "app_list" else 403
+        assert seen == {"superuser": 200, "viewer": page.viewer, "staff": nothing}, page.name
+        client.logout()
+        response = client.get(page.url)
+        assert (response.status_code, response["Location"].partition("?")[0]) == (302, reverse("admin:login")), (
+            page.name
+        )
+
+
+@pytest.mark.parametrize("method", ["get", "post", "put", "delete", "head", "options"])
+def test_no_method_opens_a_page_without_permission(client: Client, people: dict[str, User], method: str) -> None:
+    for name in sorted({*addresses(admin.site.get_urls())}):
+        for args in ([], [1], [999_999]):
+            page = Page(name, name, args=lambda args=args: args)
+            if page.url:
+                assert status(client, people["staff"], page.url, method) in (403, 405), (name, method)
+                assert status(client, None, page.url, method) == 302, (name, method)
+
+
+def test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it(client: Client, people: dict[str, User]) -> None:
+    for page in PAGES:
+        if page.url and page.args() and page.url_name not in ("index", "app_list"):
+            nowhere = Page(page.name, page.url_name, args=lambda: ["999999"])
+            assert status(client, people["staff"], nowhere.url) == status(client, people["staff"], page.url), page.name
+
+
+def test_no_address_fails_for_whom_may_open_it(client: Client, people: dict[str, User]) -> None:
+    """Whatever is sent: nothing of it is an error of ours."""
+    client.force_login(people["superuser"])
+    for name in sorted({*addresses(admin.site.get_urls())}):
+        for args in ([], [1], ["x"], ["999999"]):
+            page = Page(name, name, args=lambda args=args: args)
+            if not page.url:
+                continue
+            for query in ("", "?rule=%00&period=x&kind=x&value=%00&digest=x&path=%00&method=x&from=x&to=x"):
+                for method in ("get", "post"):
+                    found = getattr(client, method)(page.url + query).status_code
+                    assert found < 500, (page.url, query, method)

@@ -1,0 +1,166 @@
+"""The admin's pages of this app, in one place: who may open them, and a site with enough in it to look at.
+
+Whoever adds a page adds a line to PAGES. The test of addresses opens each as four kinds of users, the one in a browser
+under a strict Content-Security-Policy, and `python -m tests.screenshots` takes a picture of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Final
+from urllib.parse import urlencode
+
+from django.contrib.auth.models import Permission, User
+from django.urls import NoReverseMatch, reverse
+
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import (
+    AccessEntry,
+    Rule,
+    RuleLimit,
+    RuleSetVersion,
+    Tier,
+    TierAssignment,
+    TopPartition,
+    UsageBatch,
+    UsageBucket,
+)
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page. name: of its picture. url_name: without "admin:"; args: makes the arguments from the rows of `fill`.
+
+    viewer: the status that somebody gets who may view everything and change nothing.
+    """
+
+    name: str
+    url_name: str
+    query: dict[str, str] = field(default_factory=dict)
+    args: Callable[[], list[object]] = list
+    viewer: int = 200
+    is_home: bool = False
+
+    @property
+    def url(self) -> str:
+        """Its address; "" where this project does not have the page."""
+        try:
+            address = reverse(f"admin:{self.url_name}", args=self.args())
+        except NoReverseMatch:
+            return ""
+        return f"{address}?{urlencode(self.query)}" if self.query else address
+
+
+def first(model: type) -> Callable[[], list[object]]:
+    return lambda: [model.objects.order_by("pk").first().pk]  # type: ignore[attr-defined]
+
+
+PAGES: Final = [
+    Page("home", "index", is_home=True),
+    Page("overview", "app_list", args=lambda: ["django_ratelimiter"]),
+    Page("search", "django_ratelimiter_search"),
+    Page("enforcement", "django_ratelimiter_enforcement", viewer=403),
+    Page("rules", "django_ratelimiter_rule_changelist"),
+    Page("rule", "django_ratelimiter_rule_change", args=first(Rule)),
+    Page("rule-add", "django_ratelimiter_rule_add", viewer=403),
+    Page("rule-log", "django_ratelimiter_rule_history", args=first(Rule)),
+    Page("rule-delete", "django_ratelimiter_rule_delete", args=first(Rule), viewer=403),
+    Page("tiers", "django_ratelimiter_tier_changelist"),
+    Page("tier", "django_ratelimiter_tier_change", args=first(Tier)),
+    Page("assignments", "django_ratelimiter_tierassignment_changelist"),
+    Page("assignment", "django_ratelimiter_tierassignment_change", args=first(TierAssignment)),
+    Page("assignment-add", "django_ratelimiter_tierassignment_add", viewer=403),
+    Page("access", "django_ratelimiter_accessentry_changelist"),
+    Page("access-entry", "django_ratelimiter_accessentry_change", args=first(AccessEntry)),
+    Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
+    Page("usage-of-a-rule", "django_ratelimiter_usagebucket_rule", {"period": "24h", "rule": "search"}),
+    # Pages that are being built; each is left out where there is none.
+    Page("explain", "django_ratelimiter_explain"),
+    Page("explained", "django_ratelimiter_explain", {"method": "GET", "path": "/api/search/", "ip": "192.0.2.7"}),
+    Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": "192.0.2.7"}),
+    Page("history", "django_ratelimiter_history"),
+    Page(
+        "history-version", "django_ratelimiter_history_version", args=lambda: [str(storage.committed_version().number)]
+    ),
+    Page("refusals", "django_ratelimiter_refusals"),
+]
+
+
+def pages() -> Iterator[Page]:
+    """The pages that this project has."""
+    return (page for page in PAGES if page.url)
+
+
+def users() -> dict[str, User]:
+    """A superuser, somebody who may view everything, and somebody of the staff who may do nothing."""
+    found = {
+        "superuser": User.objects.create_superuser("admin", password="secret"),
+        "viewer": User.objects.create_user("viewer", password="secret", is_staff=True),
+        "staff": User.objects.create_user("staff", password="secret", is_staff=True),
+    }
+    viewed = Permission.objects.filter(content_type__app_label="django_ratelimiter", codename__startswith="view_")
+    found["viewer"].user_permissions.set(viewed)
+    return found
+
+
+def fill(author: User) -> None:
+    """Rules, callers and a day's usage, as of a small site."""
+    with cache.editing(author, "Rules for the API"):
+        free, pro = (
+            Tier.objects.create(slug=name.lower(), name=name, rank=rank) for rank, name in ((1, "Free"), (2, "Pro"))
+        )
+        for slug, name, path, quotas in (
+            ("search", "Search", "/api/search/", (60, 600)),
+            ("export", "Export of reports", "/api/export/", (5, 50)),
+            ("login", "Log-in", "/accounts/login/", (10, 10)),
+            ("uploads", "Uploads", "/api/uploads/", (20, 200)),
+        ):
+            mode = "shadow" if slug == "uploads" else "enforce"
+            partition_by = ["ip"] if slug == "login" else ["user"]
+            rule = Rule.objects.create(
+                slug=slug, name=name, path=path, path_kind="prefix", mode=mode, partition_by=partition_by
+            )
+            for tier, quota in zip((free, pro), quotas, strict=True):
+                RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
+        Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce")
+    TierAssignment.objects.create(tier=pro, user=author, ends_at=stored(now() + 5 * DAY))
+    AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
+    get_engine().publish(storage.committed_version())
+    RuleSetVersion.objects.filter(number=storage.committed_version().number).update(
+        reason="The old limits were too tight"
+    )
+    _usage()
+
+
+def _usage() -> None:
+    minute, clients = floor(now(), Granularity.MINUTE, now().tzinfo), [digest(f"user:{n}") for n in range(1, 9)]
+    UsageBatch.objects.create(batch_id="1:demo")
+    rows = []
+    for ago in range(1, 24 * 60):
+        wave = 30 + (ago * 7) % 40 + (60 if 20 < ago < 32 else 0)
+        for place, slug in enumerate(("search", "export", "login", "uploads")):
+            denied = max(wave - 55, 0) // (place + 1)
+            sums = {"shadow_denied" if slug == "uploads" else "denied": denied}
+            start = stored(minute - timedelta(minutes=ago))
+            rows.append(UsageBucket(rule_slug=slug, tier_slug="free", start=start, allowed=wave, **sums))
+    UsageBucket.objects.bulk_create(rows, batch_size=1_000)
+    hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
+    TopPartition.objects.bulk_create(
+        TopPartition(
+            rule_slug="export" if place % 3 else "search",
+            granularity="hour",
+            start=stored(hour),
+            partition=client,
+            allowed=400 - 30 * place,
+            denied=500 // (place + 1),
+        )
+        for place, client in enumerate(clients)
+    )
