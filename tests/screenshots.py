@@ -1,0 +1,186 @@
+"""Takes pictures of the admin's pages of this app, and looks for faults on the way: `python -m tests.screenshots`.
+
+Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a narrow screen, and in German. It
+fails if a page is broader than the screen, breaks a strict Content-Security-Policy, cannot load something, or has a
+serious fault by axe-core. That is taken from npm once, into .cache/axe; --no-axe leaves it out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, NamedTuple
+
+from example_project.redis_server import RedisServer
+from tests.browser import ENTER, Browser, browser
+
+ROOT: Final = Path(__file__).parent.parent
+AXE: Final = "axe-core@4.14.1"
+
+#: What axe-core looks at: what is ours on a page, or else its content without widgets of Django's own, whose faults are
+#: known: dates and times have no label of their own, nor have select2's fields.
+RUN_AXE: Final = """
+const ours = [...document.querySelectorAll('.ratelimiter-control, .ratelimiter-usage')];
+const include = ours.length ? ours : [document.querySelector('#content') ?? document.body];
+const exclude = [...document.querySelectorAll('.vDateField, .vTimeField, .select2, .admin-autocomplete')];
+return axe.run({include, exclude}, {preload: false, resultTypes: ['violations']}).then(found => found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => `${each.id}: ${each.help}: ${each.nodes.map(node => node.html).slice(0, 3).join(' | ')}`));
+"""
+
+
+class Variant(NamedTuple):
+    """How a page is looked at."""
+
+    name: str
+    width: int = 1280
+    dark: bool = False
+    language: str = "en"
+
+
+VARIANTS: Final = (
+    Variant("light"),
+    Variant("dark", dark=True),
+    Variant("narrow", width=360),
+    Variant("german", language="de"),
+)
+
+
+def main() -> int:
+    """Take the pictures. Returns how many faults were found, 1 at most."""
+    parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description=__doc__)
+    parser.add_argument("pages", nargs="*", help="names of pages; none = all")
+    parser.add_argument("--to", type=Path, default=ROOT / ".cache/screenshots", help="the folder for the pictures")
+    parser.add_argument("--no-axe", action="store_true", help="do not run axe-core")
+    parser.add_argument("--stopped", action="store_true", help="while all enforcement is stopped")
+    chosen = parser.parse_args()
+    chosen.to.mkdir(parents=True, exist_ok=True)
+    axe = "" if chosen.no_axe else axe_source(ROOT / ".cache/axe")
+    faults = []
+    with site(stopped=chosen.stopped) as address, browser() as window:
+        from tests.admin_pages import pages
+
+        log_in(window, address)
+        wanted = [page for page in pages() if not chosen.pages or page.name in chosen.pages]
+        for page in wanted:
+            for variant in VARIANTS:
+                picture, found = look_at(window, f"{address}{page.url}", variant, axe)
+                (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
+                faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
+    print(f"{len(wanted) * len(VARIANTS)} pictures in {chosen.to}")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return min(len(faults), 1)
+
+
+def look_at(window: Browser, url: str, variant: Variant, axe: str) -> tuple[bytes, Sequence[str]]:
+    """A picture of the whole page, and what is wrong with it."""
+    window.resize(variant.width, 900, dark=variant.dark)
+    window.script("document.cookie = `django_language=${arguments[0]}; path=/`", variant.language)
+    window.open(url)
+    faults = window.complaints()
+    width, height = window.script("const e = document.documentElement; return [e.scrollWidth, e.scrollHeight]")
+    if width > variant.width:
+        faults.append(f"{width} pixels wide")
+    picture = window.pictured(height)
+    if axe:
+        window.script(axe)
+        faults += window.script(RUN_AXE)
+        window.complaints()  # axe-core's own: it writes styles into the page
+    return picture, faults
+
+
+def log_in(window: Browser, address: str) -> None:
+    """Be the superuser from now on."""
+    window.open(f"{address}/admin/")
+    window.type("#id_username", "admin")
+    window.type("#id_password", "secret" + ENTER)
+    window.wait_for("#user-tools")
+
+
+@contextmanager
+def site(*, stopped: bool) -> Iterator[str]:
+    """A server with the settings of the tests, and rules and usage to look at: its address."""
+    with ExitStack() as running:
+        folder = running.enter_context(tempfile.TemporaryDirectory(prefix="screenshots-"))
+        os.environ["TEST_REDIS_URL"] = running.enter_context(RedisServer()).url
+        os.environ["TEST_DATABASE_URL"] = f"sqlite://{Path(folder, 'screenshots.sqlite3')}"
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        _set_up(stopped=stopped)
+        yield running.enter_context(_served())
+
+
+def _set_up(*, stopped: bool) -> None:
+    import django
+    from django.conf import settings
+
+    from tests.strict_csp import STRICT
+
+    session = settings.MIDDLEWARE.index("django.contrib.sessions.middleware.SessionMiddleware")
+    settings.MIDDLEWARE.insert(session + 1, "django.middleware.locale.LocaleMiddleware")
+    settings.MIDDLEWARE.insert(0, STRICT)
+    # Above Django's admin, so that its home page has our notice.
+    settings.INSTALLED_APPS.insert(0, settings.INSTALLED_APPS.pop(settings.INSTALLED_APPS.index("django_ratelimiter")))
+    django.setup()
+    from django.core.management import call_command
+
+    from django_ratelimiter.rules import cache
+    from tests.admin_pages import fill, users
+
+    call_command("migrate", verbosity=0)
+    author = users()["superuser"]
+    fill(author)
+    if stopped:
+        cache.switch_enforcement(False, author)
+
+
+@contextmanager
+def _served() -> Iterator[str]:
+    from django.contrib.staticfiles.handlers import StaticFilesHandler
+    from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+    from django.core.wsgi import get_wsgi_application
+
+    class QuietHandler(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing of each request."""
+
+    with ThreadedWSGIServer(("127.0.0.1", 0), QuietHandler) as server:
+        server.set_app(StaticFilesHandler(get_wsgi_application()))
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def axe_source(folder: Path) -> str:
+    """The script of axe-core, from npm at the first time; without it, as without npm, nothing is looked for."""
+    script = folder / "package/axe.min.js"
+    if not script.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            print("axe-core is not run: there is no npm.", file=sys.stderr)
+            return ""
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run((npm, "pack", AXE, "--silent"), cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            print(f"axe-core is not run: {done.stderr.strip()[-300:]}", file=sys.stderr)
+            return ""
+        with tarfile.open(next(folder.glob("axe-core-*.tgz"))) as archive:
+            archive.extract("package/axe.min.js", folder, filter="data")
+    return script.read_text("utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
