@@ -40,6 +40,7 @@ class SiteWithPages(AdminSite):
 
 site = SiteWithPages(name="whole")
 site.register(Rule, pages.rule_pages.RuleAdmin)
+site.register(TierAssignment, pages.tiers.TierAssignmentAdmin)
 urlpatterns = [path("whole/", site.urls)]
 
 
@@ -78,7 +79,6 @@ def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule)
         f"api_key:{KEY}": key,
         "192.0.2.7": ("caller/", {"kind": "ip", "value": "192.0.2.7"}),
         "2001:DB8::1": ("caller/", {"kind": "ip", "value": "2001:db8::1"}),
-        "session:abc": ("caller/", {"kind": "session", "value": "abc"}),
         "partition:header:X-Org:acme": ("caller/", {"kind": "partition", "value": "header:X-Org:acme"}),
         "A-b_4" * 4 + "22": ("caller/", {"digest": "A-b_4" * 4 + "22"}),
         "export": form,
@@ -90,6 +90,14 @@ def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule)
         "https://example.com/api/?q=1": ("explain/", {"method": "GET", "path": "/api/"}),
     }.items():
         assert leads_to(text) == page, text
+
+
+@pytest.mark.usefixtures("urls")
+def test_callers_are_for_who_may_see_them(operator: Callable[..., Client], rule: Rule) -> None:
+    for codenames, status in ((["view_rule"], 200), (["view_rule", "grant_caller"], 302)):
+        User.objects.all().delete()
+        client = operator(*codenames)
+        assert client.post("/whole/django_ratelimiter/rule/search/", {"q": "192.0.2.7"}).status_code == status
 
 
 def test_an_api_key_stands_in_no_address(leads_to: Callable[[str], Any]) -> None:

@@ -154,7 +154,7 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
         "clients": [
             ClientRow(
                 client.partition,
-                viewer.url("caller", digest=client.partition, rule=client.rule_slug),
+                viewer.digest_url(client.partition, rule=client.rule_slug),
                 links.name(client.rule_slug),
                 links.report_url(client.rule_slug, by="denied"),
                 number(client.allowed),

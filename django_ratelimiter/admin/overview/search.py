@@ -23,8 +23,8 @@ from .viewer import Viewer
 MAX_MATCHES: Final = 10
 MAX_LENGTH: Final = 500
 
-#: What may stand before a ":" to say what follows.
-KINDS: Final = ("user", "api_key", "ip", "session", "rule", "partition")
+#: What may stand before a ":" to say what follows. No session: its key opens it, and the address of a page is logged.
+KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -59,7 +59,7 @@ def find(text: str, viewer: Viewer) -> list[Match]:
 
 
 def _of_kind(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
-    if kind in ("session", "partition"):
+    if kind == "partition":
         yield Match(_("Caller"), text, viewer.caller_url(kind, text))
         return
     yield from _FINDERS[kind](text, viewer)
@@ -128,7 +128,7 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
     if _DIGEST.fullmatch(text):
-        yield Match(_("Caller"), text, viewer.url("caller", digest=text))
+        yield Match(_("Caller"), text, viewer.digest_url(text))
 
 
 _FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {

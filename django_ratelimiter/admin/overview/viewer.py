@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ...models import Rule, UsageBucket
+from ...models import Rule, TierAssignment, UsageBucket
 
 
 class Viewer:
@@ -31,6 +31,11 @@ class Viewer:
     def sees_usage(self) -> bool:
         """Whether they may see what was counted, and which clients were rejected."""
         return self._may_view(UsageBucket)
+
+    @cached_property
+    def sees_callers(self) -> bool:
+        """Whether they may see callers, or act on them."""
+        return self._may_view(TierAssignment) or self.may("unblock_caller") or self.may("grant_caller")
 
     @property
     def sees_engine(self) -> bool:
@@ -57,8 +62,12 @@ class Viewer:
             return ""
 
     def caller_url(self, kind: str, value: str) -> str:
-        """Return the address of a caller's page."""
-        return self.url("caller", kind=kind, value=value)
+        """Return the address of a caller's page; "" for who may not see callers."""
+        return self.url("caller", kind=kind, value=value) if self.sees_callers else ""
+
+    def digest_url(self, digest: str, **query: str) -> str:
+        """Return the address of the page of the caller that a digest stands for, likewise."""
+        return self.url("caller", digest=digest, **query) if self.sees_callers else ""
 
     def _may_view(self, model: type[Any]) -> bool:
         if not self.site.is_registered(model):
