@@ -102,8 +102,8 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
 
 
 def _when_and_who(note: VersionNote) -> str:
-    texts = {"when": moment_in_words(note.created_at), "who": note.author}
-    return (_("%(when)s, by %(who)s") if note.author else _("%(when)s")) % texts
+    when = moment_in_words(note.created_at)
+    return _("%(when)s, by %(who)s") % {"when": when, "who": note.author} if note.author else when
 
 
 def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
