@@ -232,6 +232,13 @@ def test_shows_each_what_they_may_see(
     assert "Enforcement on" in text
 
 
+def test_what_is_wrong_with_rules_is_for_who_may_see_rules(operator: Callable[..., Client], saved: Rule) -> None:
+    Rule.objects.create(slug="nowhere", name="Nowhere", view_name="helo", mode="enforce")
+    cache.invalidate()
+    get_engine().publish(storage.committed_version())
+    assert "Needs attention Nothing." in text_of(operator("view_usage_report").get(OVERVIEW))
+
+
 def test_shows_nothing_to_who_may_see_neither_rules_nor_usage(operator: Callable[..., Client], saved: Rule) -> None:
     response = operator("view_tier").get(OVERVIEW)
     assert response.status_code == 200

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.django_db
 #: Addresses that no page of PAGES stands for: files, what scripts ask for, and what only takes a POST.
 OTHERS = {
     "django_ratelimiter_rule_sentences",
+    "django_ratelimiter_rule_views",
+    "django_ratelimiter_history_compare",
+    "django_ratelimiter_history_bring_back",
     "django_ratelimiter_usagebucket_client",
     "django_ratelimiter_accessentry_add",
     "django_ratelimiter_tier_add",
