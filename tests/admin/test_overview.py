@@ -218,7 +218,7 @@ def test_asks_redis_what_waits_where_nothing_came_in(
 @pytest.mark.parametrize(
     ("codenames", "parts"),
     [
-        (["view_rule"], {"Version": True, "Server redis": True, "Rejected in the last hour": False, "History": False}),
+        (["view_rule"], {"Version": True, "Server redis": True, "Rejected in the last hour": False}),
         (["view_usage_report"], {"Version": False, "Server redis": False, "Rejected in the last hour": True}),
         (["view_usage_report", "switch_enforcement"], {"Stop all enforcement": True}),
         ([*EVERYTHING_VIEWED], {"Version": True, "Rejected in the last hour": True, "Stop all enforcement": False}),

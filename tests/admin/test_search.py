@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -53,7 +54,7 @@ def leads_to(admin_client: Client, rule: Rule, urls: None) -> Callable[[str], tu
         assert response.status_code == 302, shown(response)
         parts = urlsplit(response["Location"])
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        return parts.path.removeprefix("/whole/"), query
+        return re.sub(r".*(?=(caller|explain)/$)", "", parts.path.removeprefix("/whole/")), query
 
     return search
 
