@@ -87,6 +87,16 @@ def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.holds_leases]
 
 
+def as_charged(peeked: list[Verdict]) -> list[Verdict]:
+    """Return the verdicts of a peek with what would be left after the check; their times are as before it."""
+    if all(verdict.allowed or not verdict.charge.gating for verdict in peeked):
+        for verdict in peeked:
+            if verdict.allowed:
+                verdict.spent = verdict.charge.cost
+                verdict.remaining = max(verdict.remaining - verdict.spent, 0)
+    return peeked
+
+
 class Version(NamedTuple):
     """The version of a rule set. `epoch` (Unix milliseconds) tells when its count began: the later one wins."""
 

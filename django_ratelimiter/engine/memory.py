@@ -117,6 +117,19 @@ class MemoryEngine:
             denied = any(counter.charge.gating and not counter.passes for counter in states)
             return [self._decide_one(counter, now, denied, spending=False) for counter in states]
 
+    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        charges = list(charges)
+        with self._lock:
+            now, counters = self._now(now_us), self._counters
+            self._counters = dict(counters)  # which it may spend from
+            try:
+                states = self._counter_states(charges, now, spending=True)
+                denied = any(counter.charge.gating and not counter.passes for counter in states)
+                return [self._decide_one(counter, now, denied, spending=True) for counter in states]
+            finally:
+                self._counters = counters
+
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         with self._lock:

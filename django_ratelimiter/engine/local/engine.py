@@ -12,7 +12,7 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable
 from ..adapters import ImmediateAdapter, as_async
-from ..base import Charge, Verdict, Version, check_units
+from ..base import Charge, Verdict, Version, as_charged, check_units
 from ..coroutines import run_sync
 from ..templates import FilledCharges
 from .counter import LocalVerdict
@@ -170,6 +170,13 @@ class LocalFirstEngine(_LocalFirst):
             return self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
         asked = [charge for charge in charges if not is_local(charge)]
         return self.counters.peek(charges, self.engine.peek(asked) if asked else [])
+
+    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        charges = list(charges)
+        if now_us is not None or all(charge.sync_interval is None for charge in charges):
+            return self.engine.trial(charges, now_us)  # type: ignore[no-any-return]
+        return as_charged(self.peek(charges))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent, once each."""

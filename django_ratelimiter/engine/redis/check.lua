@@ -23,7 +23,8 @@
 --          field and calls of each
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
---          5 undo: give back, and take back what was counted once at that time
+--          5 undo: give back, and take back what was counted once at that time; 6 trial: find what a check would, and
+--          write nothing
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
 --          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its
@@ -70,7 +71,7 @@ if timed then
   now = time[1] * 1000000 + time[2]
 end
 
-local decides = mode == 0 or mode == 4
+local decides = mode == 0 or mode == 4 or mode == 6
 -- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
 local levels, denied = { 0 }, mode == 4
 -- The minute stands in KEYS[2] where "version" ends in KEYS[1].
@@ -152,7 +153,9 @@ for i = 1, charges do
     wait = -1 - delay
   end
   if reset > 0 then reset = reset + lead end
-  if state and reset == expires then
+  if mode == 6 then
+    state = nil
+  elseif state and reset == expires then
     call('SET', KEYS[first + i], state, 'KEEPTTL') -- it expires when it would anyway, and this costs less
   elseif state then
     call('SET', KEYS[first + i], state, 'PX', ceil((reset + GRACE_US) / 1000))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
-from ..base import Charge, Verdict, Version
+from ..base import Charge, Verdict, Version, as_charged
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .protocol import (
@@ -81,6 +81,11 @@ class RedisCore(CallEncoder, ABC):
         if self._coordinator:
             return await self._coordinator.peek(charges, now_us, self._deadline_from_now())
         return await self._call(ScriptMode.PEEK, charges, (), None, now_us)
+
+    async def _trial(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
+        if self._coordinator:  # no shard knows whether another one refuses
+            return as_charged(await self._peek(charges, now_us))
+        return await self._call(ScriptMode.TRIAL, charges, (), None, now_us)
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
         receipts = receipts_of(verdicts)

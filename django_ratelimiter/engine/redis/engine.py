@@ -112,6 +112,10 @@ class RedisEngine(RedisCore):
         """The verdicts that `check` would give now; spends and counts nothing."""
         return run_sync(self._peek(list(charges), now_us))
 
+    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        return run_sync(self._trial(list(charges), now_us))
+
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
         run_sync(self._refund(verdicts))

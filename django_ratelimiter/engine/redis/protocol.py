@@ -50,6 +50,7 @@ class ScriptMode(IntEnum):
     PUBLISH = 3
     REFUSED = 4
     UNDO = 5
+    TRIAL = 6
 
 
 #: Of how many callers who come again the call is kept; beyond that all are packed anew.
