@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -24,6 +24,9 @@ from .rules.routes import is_translated
 
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
+
+#: Why no rule applies to a request; "" = some may.
+Exemption = Literal["", "preflight", "health", "exempt"]
 
 
 class RateLimitMiddleware:
@@ -90,18 +93,18 @@ class RateLimitMiddleware:
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """Decide before the view runs, and hold; or, without a view, once none was found."""
-        if _is_exempt(request):
+        if exemption(request):
             return None
-        decision = limiter.check(request, before_authentication=_decides_later(view))
+        decision = limiter.check(request, before_authentication=decides_later(view))
         if decision.delay:
             io.sleep(decision.delay)
         return None if decision.allowed else refusal(request, decision)
 
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """The same on an event loop."""
-        if _is_exempt(request):
+        if exemption(request):
             return None
-        decision = await limiter.acheck(request, before_authentication=_decides_later(view))
+        decision = await limiter.acheck(request, before_authentication=decides_later(view))
         if decision.delay:
             await io.asleep(decision.delay)
         if decision.allowed:
@@ -120,16 +123,16 @@ class RateLimitMiddleware:
         return refusal(request, decision)
 
 
-def _is_exempt(request: HttpRequest) -> bool:
-    """Return whether no rule applies to this request: its path is exempt, or it is a CORS preflight."""
+def exemption(request: HttpRequest) -> Exemption:
+    """Return why no rule applies to this request: a preflight, a probe of health, or its path; "" = some may."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        return "Origin" in request.headers
+        return "preflight" if "Origin" in request.headers else ""
     path = request.path_info  # not request.path: some servers let clients choose what that begins with
     if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
-        return request.resolver_match is not None
+        return "health" if request.resolver_match is not None else ""
     urlconf = getattr(request, "urlconf", None)
     prefixes = _always_exempt(urlconf)
-    return path.startswith(exempt_paths(urlconf) if prefixes is None else prefixes)
+    return "exempt" if path.startswith(exempt_paths(urlconf) if prefixes is None else prefixes) else ""
 
 
 @lru_cache(maxsize=100)
@@ -176,7 +179,7 @@ def _forget_paths(**_signal: Any) -> None:
 setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")
 
 
-def _decides_later(view: Any) -> bool:
+def decides_later(view: Any) -> bool:
     """Whether the view is one of the REST framework's with a throttle class that decides rules."""
     throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes")
     if throttles is None:
