@@ -22,7 +22,7 @@ class RuleIndex:
     """
 
     def __init__(self, rules: Sequence[RuleRecord]) -> None:
-        rules = [rule for rule in rules if rule.mode != "off"]
+        rules = [rule for rule in rules if not rule.is_off]
         self._order = {rule.slug: position for position, rule in enumerate(rules)}
         self._rules: dict[tuple[str, str], list[RuleRecord]] = {}
         for rule in rules:
@@ -55,7 +55,7 @@ class RuleIndex:
             if length > len(path):
                 break
             keys.append(("prefix", path[:length]))
-        found = [rule for key in keys if key in rules for rule in rules[key] if rule.matches(facts)]
+        found = [rule for key in keys if key in rules for rule in rules[key] if not rule.mismatch(facts)]
         return self._share(tuple(sorted(found, key=lambda rule: self._order[rule.slug])))
 
     def _share(self, met: tuple[RuleRecord, ...]) -> tuple[RuleRecord, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ..engine.limits import Limit
 from ..values.failure_policies import FAILURE_POLICIES, FailurePolicy
@@ -18,6 +18,10 @@ CHARGE_WHEN: Final = ("any", "success", "failure")
 
 #: What a limit may be given beside quota, window and algorithm; absent or empty = the engine's default.
 OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
+
+
+#: The conditions of a rule; "" = a request meets all of them.
+Mismatch = Literal["", "method", "path", "view", "scope"]
 
 
 class Facts(NamedTuple):
@@ -126,20 +130,29 @@ class RuleRecord:
             for record in records
         )
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it matches no request, whatever its conditions say."""
+        return self.mode == "off"
+
+    def mismatch(self, facts: Facts) -> Mismatch:
+        """Return the first condition of this rule that a request of these facts does not meet; "" = it matches."""
+        methods = self.methods
+        if methods and facts.method not in methods:
+            return "method"
+        kind = self.path_kind
+        if kind == "prefix":
+            if not facts.path.startswith(self.path):
+                return "path"
+        elif kind == "exact":
+            if facts.path != self.path:
+                return "path"
+        elif kind == "route" and facts.route != self.path:
+            return "path"
+        if self.view_name and self.view_name != facts.view_name:
+            return "view"
+        return "scope" if self.scope and self.scope != facts.scope else ""
+
     def matches(self, facts: Facts) -> bool:
         """Return whether this rule matches a request of these facts."""
-        return (
-            (not self.methods or facts.method in self.methods)
-            and (not self.scope or self.scope == facts.scope)
-            and (not self.view_name or self.view_name == facts.view_name)
-            and self._matches_path(facts)
-        )
-
-    def _matches_path(self, facts: Facts) -> bool:
-        if self.path_kind == "exact":
-            return facts.path == self.path
-        if self.path_kind == "prefix":
-            return facts.path.startswith(self.path)
-        if self.path_kind == "route":
-            return facts.route == self.path
-        return True
+        return not self.mismatch(facts)

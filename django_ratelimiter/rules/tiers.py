@@ -95,12 +95,14 @@ def entitlement_for(
     api_key: str | None,
     partition_of: PartitionOf | None = None,
     resolve: Callable[[], str | None] | None = None,
+    note: Callable[[int], object] | None = None,
 ) -> Entitlement:
     """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
     default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
     hash. No query when warm. resolve: what TIER_RESOLVER says; no assignment counts then, and no multiplier.
+    note: called with the primary key of the assignment that counts, if one does.
     """
     if resolve is not None and settings.TIER_RESOLVER is not None:
         return Entitlement(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
@@ -116,6 +118,8 @@ def entitlement_for(
             best = each
     if best is None:
         return Entitlement(_default(rules, user_id, api_key))
+    if note is not None:
+        note(best.number)
     return Entitlement(tiers[best.tier], best.multiplier)
 
 
