@@ -64,6 +64,15 @@ class Identity:
             found = self._values[name] = (self._find(name) if find is None else find(self._request)) or None
         return found
 
+    def assume(self, name: str, value: str) -> None:
+        """Let the request have this value under this name, whatever it says itself."""
+        self._values[name] = value or None
+
+    @property
+    def value_names(self) -> frozenset[str]:
+        """The names of the values that were asked for."""
+        return frozenset(self._values)
+
     @property
     def user_id(self) -> str | None:
         """The primary key, as text, of the authenticated user that an authentication has put on the request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -32,6 +32,10 @@ from .templates import (
 
 #: The rules that are asked about: those that the request meets, of them those of exactly its scope, or all.
 Reach = Literal["request", "scope", "all"]
+
+#: Why nothing is charged for a rule that matches: it waits for authentication, the tier has no limit there, or the
+#: caller lacks what the rule is split by.
+Uncharged = Literal["", "authentication", "tier", "missing"]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -156,7 +160,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         matched = _with_inline(matched, request.inline)
     if not matched:
         return NO_CHARGES
-    entitlement = _entitlement(rules, request) if rules.tiers else NO_ENTITLEMENT
+    entitlement = entitlement_of(rules, request) if rules.tiers else NO_ENTITLEMENT
     identity = request.identity
     if request.is_usual and identity is not None:
         # Every rule that matches is due: nothing was decided earlier, and no rule has to wait for authentication. So
@@ -214,13 +218,25 @@ def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRe
     )
 
 
-def _entitlement(rules: RuleSet, request: LimitRequest) -> Entitlement:
+def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequest) -> Uncharged:
+    """Return why `build_charges` charges nothing for a rule that matches and was not decided earlier; "" = it does."""
+    if not _meets(rule, request):
+        return "authentication"
+    template = RuleTemplate(rule, entitlement)
+    if not template.records:
+        return "tier"
+    is_missing = _value(rule, request) is None
+    return "" if template.charges(request.cost, request.max_delay, is_missing=is_missing) else "missing"
+
+
+def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], object] | None = None) -> Entitlement:
+    """Return the tier and multiplier of the caller. note: called with the assignment that counts, if one does."""
     identity = request.identity
     # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
     if identity is None or (request.before_authentication and identity.awaits_authentication):
         return Entitlement(None)
     return cache.entitlement_for(
-        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
+        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier, note
     )
 
 
