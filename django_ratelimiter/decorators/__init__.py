@@ -111,6 +111,8 @@ def ratelimit(
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
         wrapper.ratelimits = number
+        if group and key is None and rate is None and method == ALL:
+            wrapper.ratelimit_scopes = (*getattr(view, "ratelimit_scopes", ()), group)
         made: Any = getattr(view, "cls", None)
         if getattr(made, "__qualname__", "") == "WrappedAPIView":  # by @api_view for this function alone
             made.ratelimits = number  # for the OpenAPI schema, which sees nothing but the class

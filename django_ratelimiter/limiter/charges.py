@@ -172,7 +172,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
                 value = identity.value(source) if source else ""
                 digests.append(None if value is None else source_digest(hash_key, source, value))
             else:
-                value = _value(source, request)
+                value = value_of(source, request)
                 digests.append(None if value is None else digest(value))
         return templates.fill(digests)
     decided = {result.rule.slug for result in request.earlier.results}
@@ -185,7 +185,7 @@ def _filled_one_by_one(templates: Sequence[RuleTemplate], request: LimitRequest)
     owners: list[tuple[RuleRecord, TierRecord | None]] = []
     charges: list[Charge] = []
     for template in templates:
-        value = _value(template.rule, request)
+        value = value_of(template.rule, request)
         partition = missing() if value is None else digest(value)
         for each in template.charges(request.cost, request.max_delay, is_missing=value is None):
             if not request.only_leases or each.charge.limit.holds_leases:
@@ -225,7 +225,7 @@ def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequ
     template = RuleTemplate(rule, entitlement)
     if not template.records:
         return "tier"
-    is_missing = _value(rule, request) is None
+    is_missing = value_of(rule, request) is None
     return "" if template.charges(request.cost, request.max_delay, is_missing=is_missing) else "missing"
 
 
@@ -254,7 +254,7 @@ def _needs_user(rule: RuleRecord, request: LimitRequest) -> bool:
     return not coded and any(map(may_need_user, rule.partition_by))
 
 
-def _value(rule: RuleRecord, request: LimitRequest) -> str | None:
+def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:
     """What splits the counters of a rule; `None` if it is missing."""
     identity = request.identity
     if identity is None:

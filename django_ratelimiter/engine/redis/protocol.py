@@ -107,6 +107,10 @@ class CallEncoder:
     def _name(self, charge: Charge) -> bytes:
         return f"{self._prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
 
+    def stored_name(self, charge: Charge) -> str:
+        """Return the name of the key that holds the counter of a charge."""
+        return self._name(charge).decode()
+
     def time_to_send(self) -> int | None:
         """This process's time in microseconds, where calls bring it; `None` = the script asks Redis."""
         return now() if self.clock == "client" else None

@@ -1,0 +1,9 @@
+"""Why the limiter would answer a request as it would: `explain(Question(...))`. Nothing is charged."""
+
+from __future__ import annotations
+
+from .answer import explain
+from .explanation import Explanation
+from .question import Question, QuestionError
+
+__all__ = ["Explanation", "Question", "QuestionError", "explain"]

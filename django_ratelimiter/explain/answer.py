@@ -1,0 +1,248 @@
+"""`explain`: why the limiter would answer a request as it would."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import translation
+
+from ..backend import get_engine
+from ..conf import settings
+from ..engine.base import NEVER, Verdict
+from ..headers import refusal, status_of, write_fields
+from ..identity import Identity
+from ..limiter.charges import limit_request, value_of, why_uncharged
+from ..limiter.refunds import unearned_results
+from ..limiter.templates import RuleCharge
+from ..models import TierAssignment
+from ..models.tiers import SUBJECTS
+from ..rules.formatting import limit_in_words
+from ..rules.records import Facts, LimitRecord, RuleRecord
+from .doors import Door, Passage, pass_doors
+from .explanation import (
+    Bypass,
+    ClientResponse,
+    CounterState,
+    Explanation,
+    Reason,
+    RuleExplanation,
+    TierExplanation,
+)
+from .question import Question
+from .request import BuiltRequest, build_request, find_caller, find_view, language_of
+
+
+def explain(question: Question) -> Explanation:
+    """Return what the limiter would answer now, and why, by the code that answers requests. Nothing is charged.
+
+    Raises QuestionError for what cannot be asked.
+    """
+    http = build_request(question)
+    with translation.override(language_of(http)):
+        find_view(http)
+        caller = find_caller(question, http)
+        passage = pass_doors(question, http, caller)
+        response = _response(question, http, passage)
+    rules = tuple(_explain_rule(rule, passage) for rule in passage.rules.rules)
+    view = http.resolver_match.func if http.resolver_match else None
+    return Explanation(
+        facts=_facts(http, passage),
+        version=passage.rules.version.number,
+        doors=tuple(each.name for each in passage.doors),
+        bypass=_bypass(passage),
+        access=next((each.access for each in passage.doors if each.access), None),
+        tier=_explain_tier(passage),
+        rules=rules,
+        left_out=passage.rules.left_out,
+        response=response,
+        unknown=_unknown(question, http, passage),
+        identities=_identities(passage),
+        inline=getattr(view, "ratelimits", 0) - len(getattr(view, "ratelimit_scopes", ())),
+        problem=passage.problem,
+    )
+
+
+def _bypass(passage: Passage) -> Bypass:
+    """Return why no door looks at any rule; "" = one does."""
+    if not passage.doors:
+        return passage.bypass
+    return "" if any(not door.bypass for door in passage.doors) else passage.doors[-1].bypass
+
+
+def _facts(http: BuiltRequest, passage: Passage) -> Facts:
+    return passage.doors[-1].request.facts if passage.doors else limit_request(http).facts
+
+
+def _explain_rule(rule: RuleRecord, passage: Passage) -> RuleExplanation:
+    for door in passage.doors:
+        places = [place for place, each in enumerate(door.charges) if each.rule is rule]
+        if places:
+            tier = door.entitlement.tier
+            return RuleExplanation(
+                rule,
+                applies=True,
+                reason="",
+                door=door.name,
+                missing=_missing(rule, door),
+                rows=tier.slug if tier and tier.slug in rule.limits else "",
+                value=value_of(rule, door.request) or "",
+                counters=tuple(_counter(door.charges[place], door.peeked[place]) for place in places),
+            )
+    reason = _reason(rule, passage)
+    lacks = reason == "missing"
+    return RuleExplanation(
+        rule, applies=False, reason=reason, missing=_missing(rule, passage.doors[-1]) if lacks else ()
+    )
+
+
+def _reason(rule: RuleRecord, passage: Passage) -> Reason:
+    """Return the first condition that does not hold where the rule was asked for last."""
+    if not passage.doors:
+        return passage.bypass
+    door = passage.doors[-1]
+    if door.bypass:
+        return door.bypass
+    if rule.is_off:
+        return "off"
+    mismatch = rule.mismatch(door.request.facts)
+    if mismatch == "scope" and rule.scope in passage.unreached:
+        return "rejected earlier"
+    return mismatch or why_uncharged(rule, door.entitlement, door.request)
+
+
+def _missing(rule: RuleRecord, door: Door) -> tuple[str, ...]:
+    identity = door.request.identity
+    return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
+
+
+def _counter(charged: RuleCharge, peeked: Verdict | None) -> CounterState:
+    charge, limit = charged.charge, charged.charge.limit
+    engine = get_engine()
+    stored_name = getattr(getattr(engine, "engine", engine), "stored_name", None)
+    known: dict[str, Any] = {
+        "words": limit_in_words(LimitRecord(limit)),
+        "key": stored_name(charge) if stored_name else charge.key + limit.tag,
+        "digest": charge.key.removeprefix(f"{charged.rule.slug}:").partition(":")[0],
+        "quota": limit.capacity,
+        "cost": min(charge.cost, limit.capacity + 1),
+        "never": charge.cost == NEVER or charge.cost > limit.capacity,
+    }
+    if peeked is None:
+        return CounterState(**known)
+    return CounterState(
+        **known,
+        used=limit.capacity - peeked.remaining,
+        left=peeked.remaining,
+        allowed=peeked.allowed,
+        reset_at=_moment(peeked, peeked.reset_after),
+        retry_at=_moment(peeked, peeked.retry_after),
+        soft_exceeded=peeked.soft_exceeded,
+        delay=peeked.delay,
+    )
+
+
+def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
+    return datetime.fromtimestamp(verdict.at_us / 1_000_000 + seconds, UTC) if seconds else None
+
+
+def _explain_tier(passage: Passage) -> TierExplanation:
+    """Return the tier that the last door found, and the row or the setting that gives it."""
+    door = passage.doors[-1] if passage.doors else None
+    if door is None or door.bypass or not passage.rules.tiers:
+        return TierExplanation("")
+    tier, multiplier = door.entitlement
+    if tier is None:
+        identity = door.request.identity
+        unchecked = door.request.before_authentication and identity and identity.awaits_authentication
+        return TierExplanation("unchecked" if unchecked else "none")
+    if door.assignment is None:
+        identity = door.request.identity
+        resolves = settings.TIER_RESOLVER is not None and identity and identity.resolve_tier() == tier.slug
+        return TierExplanation("resolver" if resolves else "default", tier.slug, tier.name, multiplier)
+    row = TierAssignment.objects.filter(pk=door.assignment).select_related("tier").first()
+    subject = next((name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None))), "")
+    return TierExplanation(
+        "assignment",
+        tier.slug,
+        tier.name,
+        multiplier,
+        door.assignment,
+        subject,
+        str(getattr(row, subject)) if subject else "",
+        row.starts_at if row else None,
+        row.ends_at if row else None,
+    )
+
+
+def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
+    """Return what the doors would answer, by the code that writes responses."""
+    decision = passage.decision
+    http.ratelimit = decision  # type: ignore[attr-defined]
+    by_framework = not decision.allowed and bool(passage.doors) and passage.doors[-1].name == "throttle"
+    response: HttpResponseBase
+    if decision.allowed:
+        response = HttpResponse(status=question.status)
+    elif by_framework:
+        response = HttpResponse(status=status_of(decision))
+    else:
+        response = refusal(http, decision)
+    is_ours = not decision.allowed and not by_framework
+    if not is_ours:
+        del response["Content-Type"]
+    for result in unearned_results(http, response):
+        if result.verdict is not None:
+            result.verdict.mark_refunded()
+    write_fields(http, response, decision)
+    binding = decision.binding
+    return ClientResponse(
+        allowed=decision.allowed,
+        status=None if decision.allowed else response.status_code,
+        fields=dict(response.items()),
+        body=getattr(response, "content", b"").decode("utf-8", "replace") if is_ours else "",
+        is_ours=is_ours,
+        binding=binding.rule.slug if binding and decision.access is None else "",
+        delay=decision.delay,
+        degraded=decision.degraded,
+    )
+
+
+def _concerned(passage: Passage) -> list[RuleRecord]:
+    """Return the rules whose conditions the request meets, whoever sends it."""
+    asked = [door.request.facts for door in passage.doors if not door.bypass]
+    return [
+        rule for rule in passage.rules.rules if not rule.is_off and any(not rule.mismatch(facts) for facts in asked)
+    ]
+
+
+def _identities(passage: Passage) -> dict[str, str | None]:
+    identity = passage.doors[-1].request.identity if passage.doors else None
+    names = dict.fromkeys(name for rule in _concerned(passage) for name in rule.partition_by)
+    return {name: identity.value(name) for name in names} if identity is not None else {}
+
+
+def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[str, ...]:
+    """Return the names of values that rules need here, and that only a real request has."""
+    names: list[str] = []
+    for rule in _concerned(passage):
+        names += [*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])]
+    return tuple(
+        name for name in dict.fromkeys(names) if name not in question.identities and _is_unknown(name, question, http)
+    )
+
+
+def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
+    if name == "ip":
+        return not question.ip
+    if name.startswith("field:"):
+        return not question.body
+    return name in settings.IDENTITIES and _reads_body(name, http)
+
+
+def _reads_body(name: str, http: BuiltRequest) -> bool:
+    """Return whether the project's code asks for a body where the question has none."""
+    http.forget_body()
+    Identity(http).value(name)
+    return http.body_missed

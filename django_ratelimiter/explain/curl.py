@@ -1,0 +1,147 @@
+"""A `curl` command, as browsers copy it, as a question. No file is read, and nothing is sent."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import ArgumentParser, Namespace
+from base64 import b64encode
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+from urllib.parse import quote, urlsplit
+
+from django.utils.translation import gettext as _
+
+from .question import Question, QuestionError
+
+_FORM: Final = "application/x-www-form-urlencoded"
+#: `$'…'`, as browsers write what holds quotes or line ends.
+_ANSI_C: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+
+_DATA: Final = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--data-urlencode", "--json")
+#: What says nothing of the request to the site, and takes a value.
+_IGNORED: Final = (
+    *("-o", "--output", "-m", "--max-time", "--connect-timeout", "-x", "--proxy", "-c", "--cookie-jar", "-w"),
+    *("--write-out", "--retry", "-E", "--cert", "--key", "--cacert", "--resolve", "--limit-rate", "--ciphers"),
+)
+#: What takes no value, and is ignored.
+_FLAGS: Final = "fgikLnNOqRsSvZ0123456#"
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise QuestionError("curl", _("This command cannot be read: %s") % message)
+
+
+def parse_curl(text: str, question: Question | None = None) -> Question:
+    """Return the question that a command puts, about the caller of `question`. Raises QuestionError."""
+    try:
+        words = shlex.split(_ANSI_C.sub(_plain, re.sub(r"\\\r?\n", " ", text.strip())))
+    except ValueError as error:
+        raise QuestionError("curl", _("This command cannot be read: %s") % error) from error
+    if not words or words[0].rpartition("/")[2] != "curl":
+        raise QuestionError("curl", _("This is no curl command."))
+    found, ignored = _parser().parse_known_args([word for word in words[1:] if not _is_flag(word)])
+    urls = [*found.url, *found.urls, *[word for word in ignored if not word.startswith("-")]]
+    if not urls:
+        raise QuestionError("curl", _("This command names no URL."))
+    return _question(found, next((url for url in urls if "://" in url), urls[0]), question or Question())
+
+
+def _parser() -> ArgumentParser:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-X", "--request", default="")
+    parser.add_argument("-H", "--header", action="append", default=[])
+    for name in _DATA:
+        short = ("-d",) if name == "--data" else ()
+        parser.add_argument(*short, name, dest="data", action="append", type=_tagged(name), default=[])
+    parser.add_argument("-F", "--form", action="append", default=[])
+    parser.add_argument("-u", "--user", default="")
+    parser.add_argument("-b", "--cookie", action="append", default=[])
+    parser.add_argument("-A", "--user-agent", default="")
+    parser.add_argument("-e", "--referer", default="")
+    parser.add_argument("-I", "--head", action="store_true")
+    parser.add_argument("-G", "--get", action="store_true")
+    parser.add_argument("--url", action="append", default=[])
+    for name in _IGNORED:
+        parser.add_argument(name, dest="nothing")
+    parser.add_argument("urls", nargs="*")
+    return parser
+
+
+def _tagged(name: str) -> Any:
+    return lambda value: (name, value)
+
+
+def _question(found: Namespace, url: str, question: Question) -> Question:
+    if "://" not in url:
+        url = f"http://{url}"
+    parts = urlsplit(url)
+    body = "&".join(map(_datum, found.data))
+    headers = [_header(each) for each in found.header]
+    headers = [(name, value) for name, value in headers if value]
+    names = {name.lower() for name, _value in headers}
+    more = [
+        ("Cookie", "; ".join(each for each in found.cookie if "=" in each)),
+        ("User-Agent", found.user_agent),
+        ("Referer", found.referer),
+        ("Authorization", f"Basic {b64encode(found.user.encode()).decode()}" if found.user else ""),
+        ("Content-Type", _content_type(found) if body and not found.get else ""),
+        ("Accept", "application/json" if any(name == "--json" for name, _value in found.data) else ""),
+        ("Host", parts.netloc.rpartition("@")[2]),
+    ]
+    headers += [(name, value) for name, value in more if value and name.lower() not in names]
+    method = found.request or ("HEAD" if found.head else "POST" if (body or found.form) and not found.get else "GET")
+    path = parts.path or "/"
+    query = "&".join(filter(None, [parts.query, body if found.get else ""]))
+    return replace(
+        question,
+        method=method.upper(),
+        path=f"{path}?{query}" if query else path,
+        view="",
+        headers=tuple(headers),
+        body="" if found.get else body,
+    )
+
+
+def _content_type(found: Namespace) -> str:
+    return "application/json" if any(name == "--json" for name, _value in found.data) else _FORM
+
+
+def _datum(given: tuple[str, str]) -> str:
+    """Return what is sent for one option of data. Files are the caller's, and not here."""
+    name, value = given
+    if value.startswith("@") and name != "--data-raw":
+        raise QuestionError("curl", _("This command sends a file. Write what is in it in the place of its name."))
+    if name == "--data-urlencode":
+        key, sign, rest = value.partition("=")
+        return f"{key}{sign if key else ''}{quote(rest, safe='')}" if sign else quote(value, safe="")
+    return value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise QuestionError("curl", _("%(name)r is no header field.") % {"name": text})
+    return name.strip(), value.strip()
+
+
+def _is_flag(word: str) -> bool:
+    """Return whether this is an option without a value, such as `-sS` or `--compressed`, that changes nothing."""
+    if word.startswith("--"):
+        return word in ("--compressed", "--location", "--insecure", "--silent", "--show-error", "--include", "--fail")
+    return len(word) > 1 and word[0] == "-" and all(letter in _FLAGS for letter in word[1:])
+
+
+def _plain(match: re.Match[str]) -> str:
+    """Return an ANSI-C quoted text in ordinary quotes."""
+
+    def unescaped(found: re.Match[str]) -> str:
+        escape = found[1]
+        if escape[0] in "ux" and len(escape) > 1:
+            return chr(int(escape[1:], 16))
+        return _ESCAPES.get(escape, escape)
+
+    return shlex.quote(_ESCAPE.sub(unescaped, match[1]))

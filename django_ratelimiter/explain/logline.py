@@ -1,0 +1,50 @@
+"""A line of the log about a rejected request, read back: what it says of the rules and the caller."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, NamedTuple
+
+_MESSAGE: Final = re.compile(r"A request was refused by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
+#: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
+_ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version)["']?\s*[=:]\s*["']?([\w:.-]+)""")
+_NONE: Final = ("None", "null", "")
+
+
+class LoggedRefusal(NamedTuple):
+    """What a line says. rules: those that rejected the request. digest: of the caller, in the names of keys."""
+
+    rules: tuple[str, ...]
+    rule: str = ""
+    tier: str = ""
+    digest: str = ""
+    version: str = ""
+
+
+def parse_log_line(text: str) -> LoggedRefusal | None:
+    """Return what the line says; `None` if it is not about a rejected request.
+
+    It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`.
+    """
+    found = _attributes(text)
+    message = _MESSAGE.search(found.pop("message", "") or text)
+    rules = tuple(message[1].split(", ")) if message else ()
+    if not rules and not found.get("rule"):
+        return None
+    rule = found.get("rule") or rules[0]
+    return LoggedRefusal(
+        rules or (rule,), rule, found.get("tier", ""), found.get("partition", ""), found.get("version", "")
+    )
+
+
+def _attributes(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text[text.index("{") :])
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        pairs = {name: str(value) for name, value in found.items() if not isinstance(value, dict | list)}
+    else:
+        pairs = dict(_ATTRIBUTE.findall(text))
+    return {name: value for name, value in pairs.items() if value not in _NONE}

@@ -1,0 +1,229 @@
+"""From a question to the request of Django's that it is about. Nothing is sent, stored or logged in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from io import BytesIO
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from django.contrib.auth import get_user, get_user_model
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ValidationError
+from django.core.handlers.wsgi import WSGIRequest
+from django.urls import NoReverseMatch, Resolver404, get_resolver, get_script_prefix, reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.module_loading import import_string
+from django.utils.translation import get_language_from_request
+from django.utils.translation import gettext as _
+
+from ..conf import django_setting, settings
+from ..identity import Identity
+from ..rules.routes import all_views
+from ..rules.tiers import is_known_api_key
+from .question import Question, QuestionError
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_SESSIONS: Final = "django.contrib.sessions.middleware.SessionMiddleware"
+_LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
+
+
+class BuiltRequest(WSGIRequest):
+    """A request that nobody has sent. body_missed: its body was asked for, and the question has none."""
+
+    def __init__(self, environ: dict[str, Any], *, has_body: bool) -> None:
+        super().__init__(environ)
+        self._has_body = has_body
+        self.body_missed = False
+
+    @property
+    def body(self) -> bytes:
+        self._note()
+        return super().body
+
+    def read(self, *size: Any) -> bytes:
+        self._note()
+        return super().read(*size)
+
+    def forget_body(self) -> None:
+        """Let it look as if nobody had asked for the body."""
+        self.body_missed = False
+        for name in ("_post", "_files"):
+            self.__dict__.pop(name, None)
+
+    def _load_post_and_files(self) -> None:
+        self._note()
+        super()._load_post_and_files()
+
+    def _note(self) -> None:
+        self.body_missed = self.body_missed or not self._has_body
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who sends a request, as far as the question says. user: `None` = whoever the session belongs to."""
+
+    user: Any
+    api_key_hash: str
+
+
+def build_request(question: Question) -> BuiltRequest:
+    """Return the request, with its session, and without a user. Raises QuestionError."""
+    host, path, query = _address(question)
+    root = get_script_prefix().rstrip("/")
+    inside = root and path.startswith(f"{root}/")
+    body = question.body.encode()
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": question.method.upper() or "GET",
+        "SCRIPT_NAME": root if inside else "",
+        "PATH_INFO": unquote_to_bytes(path[len(root) :] if inside else path).decode("latin-1"),
+        "QUERY_STRING": query,
+        "REMOTE_ADDR": question.ip.strip(),
+        "SERVER_NAME": host,
+        "SERVER_PORT": "80",
+        "HTTP_HOST": host,
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_LENGTH": str(len(body)) if body else "",
+        "wsgi.url_scheme": "http",
+        "wsgi.input": BytesIO(body),
+    }
+    if question.api_key and not _is_hash(question.api_key):
+        environ[_meta_name(settings.API_KEY_HEADER)] = question.api_key
+    environ |= _fields(question)
+    http = BuiltRequest(environ, has_body=bool(body))
+    _add_session(http, question)
+    return http
+
+
+def find_caller(question: Question, http: BuiltRequest) -> Caller:
+    """Return who asks. Raises QuestionError for a user whom nobody knows."""
+    user = None
+    if question.user:
+        user = find_user(question.user)
+        if user is None:
+            raise QuestionError("user", _("Nobody is known by this."))
+    elif getattr(http, "session", None) is None:
+        user = AnonymousUser()
+    return Caller(user, question.api_key if _is_hash(question.api_key) else "")
+
+
+def find_user(text: str) -> Any:
+    """Return the user of this login name, or else of this primary key; `None` if there is neither."""
+    users = get_user_model()._default_manager
+    if "\0" in text:
+        return None
+    try:
+        return users.get_by_natural_key(text)
+    except users.model.DoesNotExist:
+        pass
+    try:
+        return users.filter(pk=text).first()
+    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+        return None
+
+
+def log_in(http: BuiltRequest, caller: Caller, *, before_view: bool = False) -> None:
+    """Put the caller's user on the request.
+
+    before_view: nobody but the view can say whose credentials are in a field Authorization, if there is one.
+    """
+    if caller.user is not None:
+        http.user = AnonymousUser() if before_view and "HTTP_AUTHORIZATION" in http.META else caller.user
+    else:
+        http.user = SimpleLazyObject(lambda: get_user(http))  # type: ignore[assignment]
+
+
+def assume_values(identity: Identity, question: Question, caller: Caller) -> None:
+    """Let the request have the values that were typed in."""
+    if caller.api_key_hash:
+        identity.assume("api_key", caller.api_key_hash)
+    for name, value in question.identities.items():
+        identity.assume(name, value)
+
+
+def find_view(http: BuiltRequest) -> None:
+    """Have the path resolved, as Django does before it calls the view."""
+    try:
+        http.resolver_match = get_resolver(getattr(http, "urlconf", None)).resolve(http.path_info)
+    except Resolver404:
+        http.resolver_match = None
+
+
+def language_of(http: BuiltRequest) -> str:
+    """Return the language that the request would be answered in."""
+    if _LOCALES in django_setting("MIDDLEWARE", ()):
+        return get_language_from_request(http, check_path=True)
+    return str(django_setting("LANGUAGE_CODE"))
+
+
+def has_middleware(path: str) -> bool:
+    """Return whether the project has this middleware, or one that is made of it."""
+    wanted = import_string(path)
+    for each in django_setting("MIDDLEWARE", ()):
+        found = import_string(each)
+        if found is wanted or (isinstance(found, type) and issubclass(found, wanted)):
+            return True
+    return False
+
+
+def _address(question: Question) -> tuple[str, str, str]:
+    """Return host, path and query."""
+    if question.view and not question.path:
+        return "localhost", _path_of(question), ""
+    try:
+        parts = urlsplit(question.path.strip())
+    except ValueError:
+        raise QuestionError("path", _("This is no path and no URL.")) from None
+    if not question.path.strip():
+        raise QuestionError("path", _("Enter a path, or the name of a view."))
+    path = parts.path if parts.path.startswith("/") else f"/{parts.path}"
+    return parts.hostname or "localhost", path, parts.query
+
+
+def _path_of(question: Question) -> str:
+    """Return the path of the named view, with the typed values of what it captures."""
+    captured = {name[5:]: value for name, value in question.identities.items() if name.startswith("path:")}
+    try:
+        return reverse(question.view, kwargs=captured)
+    except NoReverseMatch:
+        names = {match.view_name for match in all_views(get_resolver())}
+        if question.view not in names:
+            raise QuestionError("view", _("No view has this name.")) from None
+        text = _("The path of this view has parts that vary. Enter its path, or the parts as “path:NAME” identities.")
+        raise QuestionError("view", text) from None
+
+
+def _fields(question: Question) -> dict[str, str]:
+    """Return the header fields as a server hands them over: several of one name are joined."""
+    found: dict[str, str] = {}
+    for name, value in question.headers:
+        if not _TOKEN.fullmatch(name) or "\n" in value or "\r" in value or "\0" in value:
+            raise QuestionError("headers", _("%(name)r is no header field.") % {"name": name})
+        if "_" in name:  # which servers drop
+            continue
+        key = _meta_name(name)
+        found[key] = f"{found[key]}{'; ' if key == 'HTTP_COOKIE' else ','}{value}" if key in found else value
+    found.pop("CONTENT_LENGTH", None)
+    return found
+
+
+def _meta_name(header: str) -> str:
+    name = header.upper().replace("-", "_")
+    return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
+
+
+def _add_session(http: BuiltRequest, question: Question) -> None:
+    """Give the request the session of its cookie, or the one that was asked about, for reading only."""
+    if not question.session and _SESSIONS not in django_setting("MIDDLEWARE", ()):
+        return
+    key = question.session or http.COOKIES.get(django_setting("SESSION_COOKIE_NAME"))
+    session: Any = import_module(django_setting("SESSION_ENGINE")).SessionStore(key)
+    session.flush = session.cycle_key = lambda: None  # a session that is not believed is left as it is
+    http.session = session
+
+
+def _is_hash(api_key: str) -> bool:
+    return bool(_HASH.fullmatch(api_key)) and is_known_api_key(api_key)

@@ -1,0 +1,232 @@
+"""An explanation in plain words, for pages and the shell."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ..rules.records import Facts, RuleRecord
+from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
+
+#: Why no rule is looked at.
+BYPASSES: Final[dict[str, Any]] = {
+    "disabled": gettext_lazy("RATELIMITER['ENABLED'] is False: no rule is looked at."),
+    "stopped": gettext_lazy("All enforcement is stopped: no rule is looked at."),
+    "preflight": gettext_lazy("This is a CORS preflight, which no rule applies to."),
+    "health": gettext_lazy("This path is a health probe, which no rule applies to."),
+    "exempt": gettext_lazy(
+        "No rule applies to this path: it is exempt, by RATELIMITER['EXEMPT_PATHS'] or its default."
+    ),
+    "no middleware": gettext_lazy(
+        "The middleware of the limiter is not in MIDDLEWARE, and the view asks for no rules."
+    ),
+    "allowed": gettext_lazy("An access entry allows this caller: no rule applies."),
+    "denied": gettext_lazy("An access entry denies this caller: every request is rejected."),
+}
+
+DOORS: Final[dict[str, Any]] = {
+    "middleware": gettext_lazy("the middleware, before the view"),
+    "throttle": gettext_lazy("the view's throttle, after authentication"),
+    "scope": gettext_lazy("the view, by scope"),
+}
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Return a moment to the second."""
+    return str(date_format(timezone.localtime(moment), "Y-m-d H:i:s"))
+
+
+def bypass_in_words(explanation: Explanation) -> str:
+    """Return why no rule is looked at, and which access entry decides; "" if rules are."""
+    text = str(BYPASSES[explanation.bypass]) if explanation.bypass else ""
+    entry = explanation.access
+    if entry is None:
+        return text
+    words = _("%(kind)s %(value)s") % {"kind": entry.kind, "value": entry.value}
+    return f"{text} ({words}{': ' if entry.reason else ''}{entry.reason})"
+
+
+def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:
+    """Return why a rule does not apply: the first condition that does not hold."""
+    rule, facts = each.rule, explanation.facts
+    if each.reason in BYPASSES:
+        return str(BYPASSES[each.reason])
+    return str(_CONDITIONS[each.reason](each, rule, facts, explanation.tier))
+
+
+def _off(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    return _("It is switched off.")
+
+
+def _method(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    return _("Method: it is for %(wanted)s, and this is %(given)s.") % {
+        "wanted": ", ".join(sorted(rule.methods)),
+        "given": facts.method,
+    }
+
+
+def _path(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    texts = {
+        "exact": _("Path: it is for %(wanted)s, and this is %(given)s."),
+        "prefix": _("Path: it is for paths that start with %(wanted)s, and this is %(given)s."),
+        "route": _("Route: it is for %(wanted)s, and this is %(route)s."),
+    }
+    values = {"wanted": rule.path, "given": facts.path, "route": facts.route or _("no route")}
+    return texts[rule.path_kind] % values
+
+
+def _view(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    values = {"wanted": rule.view_name, "given": facts.view_name or _("no view")}
+    return _("View: it is for %(wanted)s, and this is %(given)s.") % values
+
+
+def _scope(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    if facts.scope:
+        return _("Scope: it is for %(wanted)s, and %(given)s is asked for.") % {
+            "wanted": rule.scope,
+            "given": facts.scope,
+        }
+    return _("Scope: it is for %(wanted)s, which nothing here asks for.") % {"wanted": rule.scope}
+
+
+def _authentication(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    return _("It waits until the view has authenticated the request, which is rejected before.")
+
+
+def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    if tier.slug in rule.limits:
+        return _("The tier %(tier)s is unlimited here.") % {"tier": tier.name}
+    if None in rule.limits:
+        return _("Every tier that has no limits of its own is unlimited here.")
+    if tier.slug:
+        return _("It has no limits for the tier %(tier)s, and none for every other tier.") % {"tier": tier.name}
+    return _("It has no limits for callers without a tier.")
+
+
+def _missing(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    values = {"names": ", ".join(each.missing)}
+    return _("It is counted by %(names)s, which this request lacks; such requests skip it.") % values
+
+
+def _unreached(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    return _("The view would ask for its scope, and the request is rejected before.")
+
+
+_CONDITIONS: Final[dict[Reason, Any]] = {
+    "off": _off,
+    "method": _method,
+    "path": _path,
+    "view": _view,
+    "scope": _scope,
+    "authentication": _authentication,
+    "tier": _tier,
+    "missing": _missing,
+    "rejected earlier": _unreached,
+}
+
+
+def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
+    """Return which limits of a rule count, and why."""
+    text = (
+        _("the limits of the tier %(tier)s") % {"tier": tier.name} if each.rows else _("the limits of every other tier")
+    )
+    if tier.multiplier != 1:
+        text = _("%(rows)s, times %(multiplier)s") % {
+            "rows": text,
+            "multiplier": number_format(tier.multiplier.normalize()),
+        }
+    return text
+
+
+def tier_in_words(tier: TierExplanation) -> str:
+    """Return the caller's tier and why; "" where nothing asks for it."""
+    if tier.kind == "assignment":
+        whom = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
+        text = _("%(tier)s, assigned to the %(kind)s %(whom)s") % {
+            "tier": tier.name,
+            "kind": whom.get(tier.subject, ""),
+            "whom": tier.whom,
+        }
+        if tier.multiplier != 1:
+            text = _("%(text)s, limits times %(multiplier)s") % {
+                "text": text,
+                "multiplier": number_format(tier.multiplier.normalize()),
+            }
+        return (
+            _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
+            if tier.ends_at
+            else text
+        )
+    texts = {
+        "default": _("%(tier)s, the default: nothing is assigned to this caller"),
+        "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
+        "none": _("none: nothing is assigned to this caller, and no tier is the default"),
+        "unchecked": _("none: nobody has checked the credentials of this request yet"),
+    }
+    return texts.get(tier.kind, "") % {"tier": tier.name}
+
+
+def counter_in_words(counter: CounterState) -> str:
+    """Return how a counter stands."""
+    if counter.left is None or counter.used is None:
+        return _("not known: Redis cannot be asked")
+    values = {
+        "used": number_format(counter.used),
+        "quota": number_format(counter.quota),
+        "left": number_format(counter.left),
+    }
+    words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
+    if counter.never:
+        words.append(_("a request like this one never passes"))
+    elif counter.blocked_until:
+        words.append(_("blocked until %(time)s") % {"time": moment_in_words(counter.blocked_until)})
+    if counter.reset_at:
+        words.append(_("full again at %(time)s") % {"time": moment_in_words(counter.reset_at)})
+    return "; ".join(words)
+
+
+def answer_in_words(response: ClientResponse) -> str:
+    """Return what the caller would get, in one line."""
+    if not response.allowed:
+        by = (
+            _("Rejected with status %(status)s by %(rule)s.")
+            if response.binding
+            else _("Rejected with status %(status)s.")
+        )
+        return by % {"status": response.status, "rule": response.binding}
+    if response.delay:
+        held = ngettext("Allowed, and held for %(seconds)s second.", "Allowed, and held for %(seconds)s seconds.", 2)
+        return held % {"seconds": number_format(round(response.delay, 3))}
+    return _("Allowed.")
+
+
+def shadow_in_words(each: RuleExplanation) -> str:
+    """Return what a rule in shadow would say, were it enforced; "" for others."""
+    if each.rule.mode != "shadow" or not each.applies:
+        return ""
+    return _("Enforced, it would reject this request.") if each.rejects else _("Enforced, it would allow this request.")
+
+
+def doubts_of(explanation: Explanation) -> list[str]:
+    """Return what cannot be known here."""
+    found = []
+    if explanation.problem:
+        found.append(_("Redis cannot be asked now; the rules' failure policies decide: %s") % explanation.problem)
+    if explanation.unknown:
+        text = _("Not known here, and counted as missing: %(names)s. Type the values, or the body that they come from.")
+        found.append(text % {"names": ", ".join(explanation.unknown)})
+    if explanation.inline > 0:
+        text = ngettext(
+            "The view has %(count)d limit in its code, which is not explained here.",
+            "The view has %(count)d limits in its code, which are not explained here.",
+            explanation.inline,
+        )
+        found.append(text % {"count": explanation.inline})
+    if explanation.response.allowed is False and not explanation.response.is_ours:
+        found.append(_("The REST framework writes the body of this response."))
+    return found

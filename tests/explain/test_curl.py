@@ -1,0 +1,108 @@
+"""`curl` commands as people and browsers write them, and lines of the log."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from django_ratelimiter.explain.curl import parse_curl
+from django_ratelimiter.explain.logline import LoggedRefusal, parse_log_line
+from django_ratelimiter.explain.question import Question, QuestionError
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+JSON = {"Content-Type": "application/json", "Accept": "application/json"}
+
+CHROME = """curl 'https://example.org/api/export/?page=2' \\
+  -H 'accept: application/json' \\
+  -H 'x-api-key: secret' \\
+  -b 'sessionid=abc; csrftoken=def' \\
+  -H $'x-note: it\\'s \\u0021' \\
+  --data-raw $'{"name":"a\\\\nb"}' \\
+  --compressed ;"""
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "headers", "body"),
+    [
+        ("curl http://example.org/a/", "GET", "/a/", {}, ""),
+        ("curl example.org", "GET", "/", {}, ""),
+        ("curl -X PUT -d a=1 -d b=2 http://example.org/", "PUT", "/", FORM, "a=1&b=2"),
+        ("curl -XDELETE http://example.org/x?y=z", "DELETE", "/x?y=z", {}, ""),
+        ("curl -G -d a=1 --url http://example.org/?b=2", "GET", "/?b=2&a=1", {}, ""),
+        ("curl -I http://example.org/", "HEAD", "/", {}, ""),
+        ("curl -sS -u ann:secret http://example.org/", "GET", "/", {"Authorization": "Basic YW5uOnNlY3JldA=="}, ""),
+        (
+            "curl -A agent -e http://a/ http://example.org/",
+            "GET",
+            "/",
+            {"User-Agent": "agent", "Referer": "http://a/"},
+            "",
+        ),
+        ("curl --json '{}' http://example.org/", "POST", "/", JSON, "{}"),
+        ("curl --data-urlencode 'a=x y' http://example.org/", "POST", "/", FORM, "a=x%20y"),
+        ("curl --proxy p:1 --unknown x -o file http://example.org/a", "GET", "/a", {}, ""),
+        ("/usr/bin/curl -H 'Host: other' -H 'Empty:' http://example.org/", "GET", "/", {"Host": "other"}, ""),
+    ],
+)
+def test_commands(command: str, method: str, path: str, headers: dict[str, str], body: str) -> None:
+    asked = parse_curl(command)
+    host = {} if "Host" in headers else {"Host": "example.org"}
+    assert (asked.method, asked.path, dict(asked.headers), asked.body) == (method, path, headers | host, body)
+
+
+def test_a_command_that_a_browser_has_copied() -> None:
+    asked = parse_curl(CHROME.replace(" ;", ""), Question(ip="203.0.113.7"))
+    assert (asked.method, asked.path, asked.ip) == ("POST", "/api/export/?page=2", "203.0.113.7")
+    assert dict(asked.headers)["Cookie"] == "sessionid=abc; csrftoken=def"
+    assert dict(asked.headers)["x-note"] == "it's !"
+    assert json.loads(asked.body) == {"name": "a\nb"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "wget http://example.org/",
+        "curl",
+        "curl -d @/etc/passwd http://x/",
+        "curl 'http://x/",
+        "curl -H nothing http://x/",
+    ],
+)
+def test_what_is_no_command_is_said(command: str) -> None:
+    with pytest.raises(QuestionError) as caught:
+        parse_curl(command)
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("WARNING A request was refused by export.", LoggedRefusal(("export",), "export")),
+        (
+            "A request was refused by export, login. Redis is away. rule=login tier=pro partition=a-_b version=7",
+            LoggedRefusal(("export", "login"), "login", "pro", "a-_b", "7"),
+        ),
+        (
+            json.dumps(
+                {
+                    "message": "A request was refused by export.",
+                    "rule": "export",
+                    "tier": None,
+                    "partition": "abc",
+                    "version": 7,
+                }
+            ),
+            LoggedRefusal(("export",), "export", "", "abc", "7"),
+        ),
+        (
+            "A request was refused by code:shop.views.order.",
+            LoggedRefusal(("code:shop.views.order",), "code:shop.views.order"),
+        ),
+        ("Something else", None),
+        ("{", None),
+    ],
+)
+def test_lines_of_the_log(line: str, expected: LoggedRefusal | None) -> None:
+    assert parse_log_line(line) == expected

@@ -1,0 +1,255 @@
+"""What is said of each rule, and that nothing is charged, stored or logged by saying it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from django_ratelimiter import backend
+from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.engine.registry import Algorithm
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.explain import Question, QuestionError, explain
+from django_ratelimiter.explain.words import bypass_in_words, doubts_of, reason_in_words, tier_in_words
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
+from django_ratelimiter.rules import cache, tiers
+from tests.doors.conftest import MakeRule, make_rule, people
+
+__all__ = ["make_rule", "people"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+
+
+def asked(path: str = "/hello/", **more: Any) -> Question:
+    return Question(**{"path": path, "ip": "203.0.113.7", **more})
+
+
+def reasons(question: Question) -> dict[str, str]:
+    """The reason of each rule, by slug; "" = it applies."""
+    explained = explain(question)
+    assert all(each.applies or reason_in_words(each, explained) for each in explained.rules)
+    return {each.rule.slug: each.reason for each in explained.rules}
+
+
+def test_each_condition_that_does_not_hold_is_named(make_rule: MakeRule, people: None) -> None:
+    pro = Tier.objects.create(slug="pro", name="Pro", rank=1)
+    make_rule("applies")
+    make_rule("off", mode="off")
+    make_rule("method", methods=["POST"])
+    make_rule("exact", path_kind="exact", path="/other/")
+    make_rule("prefix", path_kind="prefix", path="/other/")
+    make_rule("route", path_kind="route", path="items/<int:item>/")
+    make_rule("view", view_name="item")
+    make_rule("scope", scope="export")
+    make_rule("tier", tier=pro)
+    make_rule("missing", partition_by=["user"])
+    make_rule("shadow", mode="shadow")
+    found = reasons(asked())
+    assert found == {
+        **dict.fromkeys(("applies", "shadow"), ""),
+        "off": "off",
+        "method": "method",
+        **dict.fromkeys(("exact", "prefix", "route"), "path"),
+        "view": "view",
+        "scope": "scope",
+        "tier": "tier",
+        "missing": "missing",
+    }
+    assert reasons(asked("/items/7/", user="ann"))["missing"] == ""
+    assert reasons(asked(scope="export"))["scope"] == ""
+
+
+def test_explaining_leaves_no_trace(make_rule: MakeRule, redis_client: redis.Redis, client: Client) -> None:
+    make_rule("all", quota=2)
+    assert client.get("/hello/").status_code == 200
+    before = {key: redis_client.dump(key) for key in redis_client.scan_iter()}
+    for _ in range(5):
+        explained = explain(asked())
+        assert explained.response.allowed
+        assert [each.left for each in explained.rules[0].counters] == [1]
+    assert {key: redis_client.dump(key) for key in redis_client.scan_iter()} == before
+    assert client.get("/hello/").status_code == 200
+    assert client.get("/hello/").status_code == 429
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if not each.traits.holds_leases])
+def test_fields_are_those_that_redis_then_gives(make_rule: MakeRule, client: Client, algorithm: Algorithm) -> None:
+    make_rule("all", quota=2, algorithm=algorithm)
+
+    def fields(found: Any) -> dict[str, str]:
+        """Without the seconds, of which some may pass between two calls."""
+        names = ("RateLimit", "RateLimit-Policy", "X-RateLimit-Remaining", "Cache-Control")
+        return {name: re.sub(r"t=\d+", "t", found[name]) for name in names if name in found}
+
+    for _ in range(3):
+        explained, response = explain(asked()).response, client.get("/hello/", REMOTE_ADDR="203.0.113.7")
+        assert (explained.status or 200) == response.status_code
+        assert fields(explained.fields) == fields(response)
+        if "max_delay" in algorithm.traits.options:
+            break  # the next would be held for half a day
+
+
+def test_keys_are_those_in_the_store(make_rule: MakeRule, redis_client: redis.Redis, client: Client) -> None:
+    make_rule("ip", partition_by=["ip"])
+    client.get("/hello/", REMOTE_ADDR="203.0.113.7")
+    [counter] = explain(asked()).rules[0].counters
+    assert redis_client.exists(counter.key)
+    assert counter.digest in counter.key
+    assert (counter.used, counter.left) == (1, 1)
+
+
+def test_access_entries_decide_before_rules(make_rule: MakeRule) -> None:
+    make_rule("all")
+    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper")
+    explained = explain(asked())
+    assert (explained.bypass, explained.response.status) == ("denied", 403)
+    assert "scraper" in bypass_in_words(explained)
+    assert [each.reason for each in explained.rules] == ["denied"]
+    assert explain(asked(ip="203.0.113.8")).response.allowed
+
+
+def test_what_stops_everything_is_said(make_rule: MakeRule) -> None:
+    make_rule("all")
+    assert explain(asked("/admin/login/")).bypass == "exempt"
+    preflight = (("Origin", "https://example.org"), ("Access-Control-Request-Method", "GET"))
+    assert explain(asked(method="OPTIONS", headers=preflight)).bypass == "preflight"
+    with override_settings(MIDDLEWARE=[]):
+        assert explain(asked()).bypass == "no middleware"
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False}):
+        assert explain(asked()).bypass == "disabled"
+    cache.switch_enforcement(False)
+    assert explain(asked()).bypass == "stopped"
+
+
+def test_the_tier_is_given_a_reason(make_rule: MakeRule, people: None) -> None:
+    pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
+    Tier.objects.create(slug="free", name="Free", rank=1, default_for="anonymous")
+    rule = make_rule("all", quota=5)
+    RuleLimit.objects.create(rule=rule, tier=pro, quota=7, window_seconds=60)
+    assert (explain(asked()).tier.kind, explain(asked()).tier.slug) == ("default", "free")
+    ann = User.objects.get(username="ann")
+    end = timezone.now() + timedelta(days=1)
+    row = TierAssignment.objects.create(tier=pro, user=ann, multiplier=2, ends_at=end)
+    tiers.forget()
+    explained = explain(asked(user="ann"))
+    assert (explained.tier.kind, explained.tier.assignment, explained.tier.subject) == ("assignment", row.pk, "user")
+    assert "Pro" in tier_in_words(explained.tier)
+    assert [(each.rows, each.counters[0].quota) for each in explained.rules] == [("pro", 14)]
+    assert explain(asked(user=str(User.objects.get(username="bob").pk))).tier.kind == "none"
+
+
+def test_a_throttle_is_asked_after_authentication(make_rule: MakeRule, people: None, client: Client) -> None:
+    make_rule("early", quota=3, partition_by=["ip"])
+    make_rule("user", quota=1, partition_by=["user"])
+    make_rule("scoped", quota=5, scope="export")
+    name = (("Authorization", "Name ann"), ("X-Name", "ann"))
+    question = asked("/api/", user="ann", headers=name)
+    explained = explain(question)
+    assert explained.doors == ("middleware", "throttle")
+    doors = {each.rule.slug: each.door for each in explained.rules}
+    assert doors == {"early": "middleware", "user": "throttle", "scoped": "throttle"}
+    response = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
+    assert response.status_code == 200
+    assert explained.response.fields["RateLimit-Policy"] == response["RateLimit-Policy"]
+    refused = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
+    again = explain(question)
+    assert (again.response.status, again.response.binding) == (refused.status_code, "user") == (429, "user")
+
+
+def test_the_scope_of_a_decorator_is_known(make_rule: MakeRule, client: Client) -> None:
+    make_rule("scoped", quota=1, scope="export")
+    explained = explain(asked("/scoped/"))
+    assert [(each.applies, each.door) for each in explained.rules] == [(True, "scope")]
+    assert client.get("/scoped/").status_code == 200
+    assert explain(asked("/scoped/")).response.status == client.get("/scoped/").status_code == 429
+    assert "1 limit in its code" in " ".join(doubts_of(explain(asked("/coded/"))))
+
+
+def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeRule) -> None:
+    make_rule("tenant", partition_by=["tenant"], missing_partition="deny")
+    make_rule("name", partition_by=["field:name"])
+    make_rule("ip", partition_by=["ip"])
+    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.explain.urls.tenant"}}
+    with override_settings(RATELIMITER=own):
+        bare = explain(Question(method="POST", path="/hello/"))
+        assert set(bare.unknown) == {"tenant", "field:name", "ip"}
+        assert not bare.response.allowed
+        typed = {"tenant": "acme", "field:name": "ann"}
+        told = explain(asked(method="POST", identities=typed))
+        assert (told.unknown, told.response.allowed) == ((), True)
+        form = (("Content-Type", "application/x-www-form-urlencoded"),)
+        sent = explain(asked(method="POST", headers=form, body="tenant=acme&name=ann"))
+        assert (sent.unknown, sent.identities["tenant"]) == ((), "acme")
+        assert [each.counters for each in sent.rules] == [each.counters for each in told.rules]
+
+
+def test_a_view_is_asked_about_by_its_name(make_rule: MakeRule) -> None:
+    make_rule("item", path_kind="route", path="items/<int:item>/", partition_by=["path:item"])
+    explained = explain(Question(view="item", ip="203.0.113.7", identities={"path:item": "7"}))
+    assert (explained.facts.path, explained.rules[0].applies) == ("/items/7/", True)
+    for view in ("item", "nothing"):
+        with pytest.raises(QuestionError) as caught:
+            explain(Question(view=view))
+        assert caught.value.field == "view"
+
+
+def test_an_api_key_may_be_its_hash(make_rule: MakeRule) -> None:
+    make_rule("key", partition_by=["api_key"])
+    pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
+    hashed = hash_api_key("secret")
+    TierAssignment.objects.create(tier=pro, api_key_hash=hashed)
+    tiers.forget()
+    by_key, by_hash = explain(asked(api_key="secret")), explain(asked(api_key=hashed))
+    assert by_key.rules[0].counters == by_hash.rules[0].counters != ()
+    assert reasons(asked(api_key="invented")) == {"key": "missing"}
+
+
+def test_a_session_is_read_and_left_as_it_is(make_rule: MakeRule, people: None, client: Client) -> None:
+    make_rule("session", partition_by=["session"])
+    make_rule("user", partition_by=["user"])
+    ann = User.objects.get(username="ann")
+    client.force_login(ann)
+    cookie = f"sessionid={client.session.session_key}"
+    found = explain(asked(headers=(("Cookie", cookie),)))
+    assert (found.identities["user"], found.identities["session"]) == (str(ann.pk), client.session.session_key)
+    ann.set_password("another")  # so that the session is not believed any more
+    ann.save()
+    assert reasons(asked(headers=(("Cookie", cookie),))) == {"session": "", "user": "missing"}
+    assert client.session.session_key in cookie
+
+
+def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule("closed", failure_policy="closed")
+    assert explain(asked()).response.allowed
+
+    class Gone(MemoryEngine):
+        def check(self, *charges: Any, **options: Any) -> Any:
+            raise EngineUnavailable("refused")
+
+    monkeypatch.setattr(backend, "_engine", Gone())
+    explained = explain(asked())
+    assert (explained.response.status, explained.response.degraded) == (503, True)
+    assert "refused" in " ".join(doubts_of(explained))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": ""},
+        {"user": "nobody"},
+        {"headers": (("a b", "c"),)},
+        {"headers": (("a", "b\nc"),)},
+        {"path": "http://[broken"},
+    ],
+)
+def test_what_cannot_be_asked_is_said(wrong: dict[str, Any]) -> None:
+    with pytest.raises(QuestionError):
+        explain(asked(**wrong))

@@ -1,0 +1,44 @@
+"""Views for the tests of explaining."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_ratelimiter.decorators import ratelimit
+from django_ratelimiter.throttling import RuleThrottle
+from tests.doors.urls import NameAuthentication
+
+
+def hello(request: HttpRequest, **captured: object) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+class Throttled(APIView):
+    authentication_classes: ClassVar = [NameAuthentication]
+    throttle_classes: ClassVar = [RuleThrottle]
+    throttle_scope = "export"
+
+    def get(self, request: Request) -> Response:
+        return Response()
+
+
+def tenant(request: HttpRequest) -> str | None:
+    """An identity that the body holds."""
+    return request.POST.get("tenant")
+
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("hello/", hello, name="hello"),
+    path("items/<int:item>/", hello, name="item"),
+    path("api/", Throttled.as_view(), name="api"),
+    path("scoped/", ratelimit("export")(hello), name="scoped"),
+    path("coded/", ratelimit(key="ip", rate="5/m")(hello), name="coded"),
+]
