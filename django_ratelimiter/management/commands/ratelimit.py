@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import ArgumentParser
 from typing import Any
@@ -15,6 +16,8 @@ from ...backend import get_engine
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
+from ...explain import QuestionError, explain
+from ...explain.console import add_question, json_of, lines_of, question_from
 from ...rules import cache
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
@@ -36,9 +39,11 @@ class Command(BaseCommand):
             _add_thresholds(commands.add_parser(name, help=text))
         commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
         commands.add_parser("on", help="Resume enforcement.")
+        add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
+        self._options = options
         try:
             self._thresholds = Thresholds(
                 **{name: value for name, value in options.items() if name in Thresholds.__slots__}
@@ -71,9 +76,7 @@ class Command(BaseCommand):
             raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
         except OperationalError as error:
             raise CommandError(_("Nothing is lost, but the database cannot be written now: %s") % error) from error
-        if isinstance(get_engine(), MemoryEngine):
-            unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
-            self.stderr.write(self.style.WARNING(unseen))
+        self._warn_of_memory()
         self.stdout.write(_summary(collected))
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
@@ -88,6 +91,11 @@ class Command(BaseCommand):
                 % collected.failed
             )
 
+    def _warn_of_memory(self) -> None:
+        if isinstance(get_engine(), MemoryEngine):
+            unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
+            self.stderr.write(self.style.WARNING(unseen))
+
     def _progress(self) -> Progress:
         """Say how far it is, each second."""
         next_at = time.monotonic() + 1
@@ -100,6 +108,21 @@ class Command(BaseCommand):
                 self.stdout.flush()
 
         return progress
+
+    def explain(self) -> None:
+        """Say what a request would be answered, and why. Nothing is charged."""
+        try:
+            explanation = explain(question_from(self._options))
+        except QuestionError as error:
+            raise CommandError(f"{error.field}: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+        self._warn_of_memory()
+        if self._options["json"]:
+            self.stdout.write(json.dumps(json_of(explanation), indent=2, ensure_ascii=False))
+            return
+        for line in lines_of(explanation):
+            self.stdout.write(line)
 
     def off(self) -> None:
         """Stop all enforcement."""

@@ -1,0 +1,158 @@
+"""An explanation for a shell: its arguments, its lines, and as JSON."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from .curl import parse_curl
+from .explanation import Explanation, RuleExplanation
+from .question import Question, QuestionError
+from .words import (
+    answer_in_words,
+    bypass_in_words,
+    counter_in_words,
+    doubts_of,
+    reason_in_words,
+    rows_in_words,
+    shadow_in_words,
+    tier_in_words,
+)
+
+
+def add_question(parser: ArgumentParser) -> None:
+    """Add the arguments that put a question."""
+    parser.add_argument("method", nargs="?", default="GET", metavar="METHOD", help="Such as GET.")
+    parser.add_argument("path", nargs="?", default="", metavar="PATH", help="A path of this site, or a URL.")
+    for name, text in (
+        ("view", "The name of a view, in the place of a path."),
+        ("user", "A login name or a primary key."),
+        ("api-key", "As callers send it, or the hash of a known one."),
+        ("ip", "The address that is connected to the site."),
+        ("session", "The key of a session."),
+        ("scope", "A scope that code asks for."),
+        ("body", "The body of the request."),
+    ):
+        parser.add_argument(f"--{name}", default="", help=text)
+    parser.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="May be repeated.")
+    identity = "What the request counts as, such as tenant=acme or field:email=a@example.org. May be repeated."
+    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
+    parser.add_argument("--status", type=int, default=200, help="Of the response, if it is allowed: %(default)s.")
+    parser.add_argument(
+        "--curl", default="", metavar="COMMAND", help="A curl command, in the place of METHOD and PATH."
+    )
+    parser.add_argument("--json", action="store_true", help="Write JSON.")
+
+
+def question_from(options: dict[str, Any]) -> Question:
+    """Return the question that these arguments put. Raises QuestionError."""
+    question = Question(
+        method=options["method"],
+        path=options["path"],
+        headers=tuple(_pair(text, ":") for text in options["header"]),
+        identities=dict(_pair(text, "=") for text in options["identity"]),
+        **{name: options[name] for name in ("view", "user", "api_key", "ip", "session", "scope", "body", "status")},
+    )
+    if not options["curl"]:
+        return question
+    asked = parse_curl(options["curl"], question)
+    return replace(asked, headers=(*asked.headers, *question.headers))
+
+
+def lines_of(explanation: Explanation) -> Iterator[str]:
+    """Return the lines to print."""
+    facts, response = explanation.facts, explanation.response
+    named = _(", view %(view)s, route %(route)s") % {"view": facts.view_name, "route": facts.route}
+    yield f"{facts.method} {facts.path}{named if facts.route or facts.view_name else ''}"
+    yield answer_in_words(response)
+    yield from (f"  {name}: {value}" for name, value in response.fields.items())
+    if response.body:
+        yield from ("", *(f"  {line}" for line in response.body.splitlines()))
+    for text in (bypass_in_words(explanation), *doubts_of(explanation)):
+        if text:
+            yield f"! {text}"
+    tier = tier_in_words(explanation.tier)
+    if tier:
+        yield _("Tier: %s") % tier
+    applying = explanation.applying
+    if applying:
+        yield ""
+        yield _("These rules apply:")
+        for each in applying:
+            yield from _lines_of_rule(each, explanation)
+    others = [each for each in explanation.rules if not each.applies]
+    if others and not explanation.bypass:
+        yield ""
+        yield _("These do not, and why:")
+        yield from (f"  {each.rule.slug}: {reason_in_words(each, explanation)}" for each in others)
+    yield from (f"  {rule}: {_('Not in force. %s') % reason}" for rule, reason in explanation.left_out)
+
+
+def _lines_of_rule(each: RuleExplanation, explanation: Explanation) -> Iterator[str]:
+    yield f"  {each.rule.slug} ({each.rule.mode}): {rows_in_words(each, explanation.tier)}"
+    for counter in each.counters:
+        yield f"    {counter.words}: {counter_in_words(counter)}"
+        yield f"      {counter.key}"
+    if shadow := shadow_in_words(each):
+        yield f"    {shadow}"
+
+
+def json_of(explanation: Explanation) -> dict[str, Any]:
+    """Return the explanation as JSON has it: each rule by its slug, with its reason as a code and in words."""
+    return {
+        "request": explanation.facts._asdict(),
+        "version": explanation.version,
+        "bypass": explanation.bypass,
+        "access": explanation.access and explanation.access._asdict(),
+        "doors": list(explanation.doors),
+        "tier": _plain(asdict(explanation.tier)),
+        "identities": dict(explanation.identities),
+        "unknown": list(explanation.unknown),
+        "doubts": doubts_of(explanation),
+        "rules": [_json_of_rule(each, explanation) for each in explanation.rules],
+        "left_out": [rejected._asdict() for rejected in explanation.left_out],
+        "response": _plain(asdict(explanation.response)),
+    }
+
+
+def _json_of_rule(each: RuleExplanation, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "rule": each.rule.slug,
+        "mode": each.rule.mode,
+        "applies": each.applies,
+        "reason": each.reason,
+        "why": "" if each.applies else reason_in_words(each, explanation),
+        "missing": list(each.missing),
+        "door": each.door,
+        "rows": each.rows,
+        "value": each.value,
+        "rejects": each.rejects,
+        "counters": [_plain(asdict(counter)) for counter in each.counters],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _pair(text: str, sign: str) -> tuple[str, str]:
+    name, found, value = text.partition(sign)
+    if not found:
+        raise QuestionError(
+            "headers" if sign == ":" else "identities",
+            _("%(text)r has no “%(sign)s”.")
+            % {
+                "text": text,
+                "sign": sign,
+            },
+        )
+    return name.strip(), value.strip()

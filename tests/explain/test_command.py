@@ -1,0 +1,59 @@
+"""`manage.py ratelimit explain`."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client
+
+from tests.doors.conftest import MakeRule, make_rule, people
+
+__all__ = ["make_rule", "people"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+
+
+def run(*arguments: str, **options: Any) -> str:
+    out = io.StringIO()
+    call_command("ratelimit", "explain", *arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, client: Client) -> None:
+    make_rule("user", quota=1, partition_by=["user"])
+    make_rule("posts", methods=["POST"])
+    make_rule("shadow", quota=1, mode="shadow", partition_by=["ip"])
+    text = run("GET", "/hello/", "--user", "ann", "--ip", "127.0.0.1")
+    assert text.startswith("GET /hello/, view hello, route hello/\nAllowed.\n")
+    assert "RateLimit:" in text
+    assert "posts: Method: it is for POST, and this is GET." in text
+    client.get("/hello/")
+    assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
+
+
+def test_json_has_all_of_it(make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    found = json.loads(run("GET", "/hello/", "--json", "--header", "X-Org: acme", "--identity", "field:name=ann"))
+    assert found["response"]["allowed"] is True
+    [rule] = found["rules"]
+    assert (rule["rule"], rule["applies"], rule["counters"][0]["left"]) == ("all", True, 1)
+
+
+def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
+    make_rule("key", partition_by=["header:X-Org"])
+    found = json.loads(run("--curl", "curl -X POST -H 'X-Org: acme' https://example.org/hello/", "--json"))
+    assert (found["request"]["method"], found["identities"]) == ("POST", {"header:X-Org": "acme"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--header", "x"), ("--curl", "wget x")],
+)
+def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError):
+        run(*arguments)
