@@ -36,6 +36,11 @@ DOORS: Final[dict[str, Any]] = {
 }
 
 
+def door_in_words(name: str) -> str:
+    """Return which call of the limiter decides a rule."""
+    return str(DOORS[name])
+
+
 def moment_in_words(moment: datetime) -> str:
     """Return a moment to the second."""
     return str(date_format(timezone.localtime(moment), "Y-m-d H:i:s"))
@@ -99,6 +104,8 @@ def _authentication(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier:
 
 
 def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    if not tier.kind:  # not known, or not for everybody to see
+        return _("It has no limits for this caller.")
     if tier.slug in rule.limits:
         return _("The tier %(tier)s is unlimited here.") % {"tier": tier.name}
     if None in rule.limits:

@@ -21,6 +21,7 @@ from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
+from ..explain import ExplainPage
 from ..formatting import split_in_words
 from ..overview.views import OverviewSearch
 from ..versioned import SaveAborted, VersionedAdmin, saved_as_version
@@ -61,7 +62,7 @@ class RuleChangeList(ChangeList):
 
 
 @admin.register(Rule)
-class RuleAdmin(EnforcementSwitch, OverviewSearch, VersionedAdmin):
+class RuleAdmin(EnforcementSwitch, ExplainPage, OverviewSearch, VersionedAdmin):
     """Rules."""
 
     form = RuleForm

