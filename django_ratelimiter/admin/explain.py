@@ -34,6 +34,7 @@ from ..explain.words import (
 )
 from ..models import Rule
 from ..models.validation import METHODS
+from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_explain"
 SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
@@ -172,7 +173,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
     others = [
         {
             "name": each.rule.name or each.rule.slug,
-            "mode": each.rule.mode,
+            "mode": Rule.Mode(each.rule.mode).label,
             "url": _rule_url(request, each.rule.slug, keys),
             "why": reason_in_words(each, explanation),
         }
@@ -187,6 +188,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         "doubts": doubts_of(explanation),
         "tier": tier_in_words(explanation.tier),
         "sees_counters": sees_counters,
+        "counted_as": _counted_as(explanation) if sees_counters else [],
         "applying": applying,
         "others": others,
         "left_out": explanation.left_out,
@@ -204,13 +206,28 @@ def _applying(
     return {
         "name": each.rule.name or slug,
         "mode": each.rule.mode,
+        "mode_label": Rule.Mode(each.rule.mode).label,
         "url": _rule_url(request, slug, keys),
         "door": door_in_words(each.door),
         "rows": rows_in_words(each, explanation.tier) if request.user.has_perm(SEES_TIERS) else "",
         "shadow": shadow_in_words(each) if sees_counters else "",
-        "rejects": each.rejects and sees_counters,
+        "edge": _edge(each) if sees_counters else "",
         "counters": [_counter(request, slug, counter, digest) for counter in each.counters] if sees_counters else [],
     }
+
+
+def _edge(each: RuleExplanation) -> str:
+    if not each.rejects:
+        return ""
+    return "ratelimiter-bad" if each.rule.mode == "enforce" else "ratelimiter-warning"
+
+
+def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return the caller's values of what the rules here count by; a session's key is nobody's to read."""
+    return [
+        (label_of(name), _("missing") if value is None else "…" if name == "session" else value)
+        for name, value in explanation.identities.items()
+    ]
 
 
 def _counter(request: HttpRequest, slug: str, counter: CounterState, digest: str) -> dict[str, Any]:

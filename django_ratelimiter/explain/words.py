@@ -139,14 +139,13 @@ _CONDITIONS: Final[dict[Reason, Any]] = {
 
 def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
     """Return which limits of a rule count, and why."""
-    text = (
-        _("the limits of the tier %(tier)s") % {"tier": tier.name} if each.rows else _("the limits of every other tier")
-    )
+    if each.rows:
+        text = _("the limits of the tier %(tier)s") % {"tier": tier.name}
+    else:
+        text = _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits of every tier")
     if tier.multiplier != 1:
-        text = _("%(rows)s, times %(multiplier)s") % {
-            "rows": text,
-            "multiplier": number_format(tier.multiplier.normalize()),
-        }
+        multiplier = number_format(tier.multiplier.normalize())
+        text = _("%(rows)s, times %(multiplier)s") % {"rows": text, "multiplier": multiplier}
     return text
 
 

@@ -1,0 +1,75 @@
+"""The page that explains a request in a browser: from a pasted command to the reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.models import Tier, TierAssignment
+from tests.browser import ENTER, Browser, browser, missing
+from tests.doors.conftest import MakeRule, make_rule, people
+
+__all__ = ["make_rule", "people"]
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.urls("tests.explain.urls"),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+#: Where to leave pictures of the page; usually nobody wants any.
+PICTURES = os.environ.get("EXPLAIN_PICTURES")
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+def picture(window: Browser, name: str, width: int) -> None:
+    """Leave a picture of the whole page, if somebody wants one."""
+    if PICTURES:
+        height = window.script("return document.documentElement.scrollHeight")
+        (Path(PICTURES) / f"{name}-{width}.png").write_bytes(window.pictured(height))
+
+
+def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_rule: MakeRule, people: None) -> None:
+    User.objects.create_superuser("admin", password="secret")
+    gold = Tier.objects.create(slug="gold", name="Gold", rank=2)
+    TierAssignment.objects.create(tier=gold, user=User.objects.get(username="ann"))
+    make_rule("requests-by-address", quota=3, partition_by=["ip"], limit={"window_seconds": 3_600}, priority=1)
+    make_rule("customers", quota=100, partition_by=["user"], algorithm="sliding_window_counter")
+    make_rule("exports", path_kind="prefix", path="/api/export/")
+    make_rule("strict-trial", quota=1, partition_by=["ip"], mode="shadow")
+    make_rule("uploads", methods=["POST", "PUT"])
+    for _ in range(4):
+        Client().get("/hello/", REMOTE_ADDR="203.0.113.7")
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}{reverse('admin:django_ratelimiter_explain')}")
+    window.type("#id_username", "admin")
+    window.type("#id_password", f"secret{ENTER}")
+    window.wait_for("#id_pasted")
+    picture(window, "form", 1280)
+    window.type("#id_pasted", "curl 'https://example.org/hello/' -H 'accept: application/json'")
+    window.type("#id_user", "ann")
+    window.type("#id_ip", "203.0.113.7")
+    window.click("#content-main input[type=submit]")
+    window.wait_for("#ratelimiter-answer")
+    [page] = window.texts("#content-main")
+    assert "Rejected with status 429 by requests-by-address." in page
+    assert "Gold, assigned to the user ann" in page
+    assert "Method: it is for POST, PUT, and this is GET." in page
+    for width, dark in ((1280, False), (1280, True), (360, False)):
+        window.resize(width, 900, dark=dark)
+        assert window.script("return document.documentElement.scrollWidth") <= width
+        picture(window, f"explain{'-dark' if dark else ''}", width)
+    assert window.complaints() == []
