@@ -34,6 +34,7 @@ from ..explain.words import (
 )
 from ..models import Rule
 from ..models.validation import METHODS
+from ..rules.records import RuleRecord
 from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_explain"
@@ -212,7 +213,9 @@ def _applying(
         "rows": rows_in_words(each, explanation.tier) if request.user.has_perm(SEES_TIERS) else "",
         "shadow": shadow_in_words(each) if sees_counters else "",
         "edge": _edge(each) if sees_counters else "",
-        "counters": [_counter(request, slug, counter, digest) for counter in each.counters] if sees_counters else [],
+        "counters": [_counter(request, each.rule, counter, digest) for counter in each.counters]
+        if sees_counters
+        else [],
     }
 
 
@@ -230,17 +233,17 @@ def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def _counter(request: HttpRequest, slug: str, counter: CounterState, digest: str) -> dict[str, Any]:
+def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, digest: str) -> dict[str, Any]:
     share = 100 * (counter.used or 0) / counter.quota
     return {
         "words": counter.words,
-        "state": counter_in_words(counter),
+        "state": counter_in_words(counter, rule.mode),
         "key": counter.key,
         "is_known": counter.used is not None,
         "width": f"{min(share, 100):.1f}%",
         "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
         "is_logged": bool(digest) and counter.digest == digest,
-        "url": _caller_url(request, digest=counter.digest, rule=slug),
+        "url": _caller_url(request, digest=counter.digest, rule=rule.slug),
     }
 
 

@@ -96,7 +96,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
 def _lines_of_rule(each: RuleExplanation, explanation: Explanation) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.rule.mode}): {rows_in_words(each, explanation.tier)}"
     for counter in each.counters:
-        yield f"    {counter.words}: {counter_in_words(counter)}"
+        yield f"    {counter.words}: {counter_in_words(counter, each.rule.mode)}"
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):
         yield f"    {shadow}"

@@ -177,8 +177,8 @@ def tier_in_words(tier: TierExplanation) -> str:
     return texts.get(tier.kind, "") % {"tier": tier.name}
 
 
-def counter_in_words(counter: CounterState) -> str:
-    """Return how a counter stands."""
+def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
+    """Return how a counter of a rule of this mode stands."""
     if counter.left is None or counter.used is None:
         return _("not known: Redis cannot be asked")
     values = {
@@ -190,7 +190,8 @@ def counter_in_words(counter: CounterState) -> str:
     if counter.never:
         words.append(_("a request like this one never passes"))
     elif counter.blocked_until:
-        words.append(_("blocked until %(time)s") % {"time": moment_in_words(counter.blocked_until)})
+        text = _("blocked until %(time)s") if mode == "enforce" else _("would be blocked until %(time)s")
+        words.append(text % {"time": moment_in_words(counter.blocked_until)})
     if counter.reset_at:
         words.append(_("full again at %(time)s") % {"time": moment_in_words(counter.reset_at)})
     return "; ".join(words)
