@@ -204,6 +204,7 @@ def _applying(
 ) -> dict[str, Any]:
     """Return what the page shows of a rule that applies."""
     sees_counters, slug = request.user.has_perm(SEES_COUNTERS), each.rule.slug
+    shown = each.counters if sees_counters else ()
     return {
         "name": each.rule.name or slug,
         "mode": each.rule.mode,
@@ -213,9 +214,7 @@ def _applying(
         "rows": rows_in_words(each, explanation.tier) if request.user.has_perm(SEES_TIERS) else "",
         "shadow": shadow_in_words(each) if sees_counters else "",
         "edge": _edge(each) if sees_counters else "",
-        "counters": [_counter(request, each.rule, counter, digest) for counter in each.counters]
-        if sees_counters
-        else [],
+        "counters": [_counter(request, each.rule, counter, digest) for counter in shown],
     }
 
 
