@@ -52,8 +52,7 @@ def bypass_in_words(explanation: Explanation) -> str:
     entry = explanation.access
     if entry is None:
         return text
-    words = _("%(kind)s %(value)s") % {"kind": entry.kind, "value": entry.value}
-    return f"{text} ({words}{': ' if entry.reason else ''}{entry.reason})"
+    return f"{text} ({entry.kind} {entry.value}{': ' if entry.reason else ''}{entry.reason})"
 
 
 def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:
@@ -207,8 +206,7 @@ def answer_in_words(response: ClientResponse) -> str:
         )
         return by % {"status": response.status, "rule": response.binding}
     if response.delay:
-        held = ngettext("Allowed, and held for %(seconds)s second.", "Allowed, and held for %(seconds)s seconds.", 2)
-        return held % {"seconds": number_format(round(response.delay, 3))}
+        return _("Allowed, and held for %(seconds)s seconds.") % {"seconds": number_format(round(response.delay, 3))}
     return _("Allowed.")
 
 
