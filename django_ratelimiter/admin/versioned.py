@@ -23,10 +23,10 @@ class SaveAborted(Exception):
 
 
 @contextmanager
-def saved_as_version(request: HttpRequest, summary: str) -> Iterator[None]:
+def saved_as_version(request: HttpRequest, summary: str, reason: str = "") -> Iterator[None]:
     """Save all changes within as one version, by this user, and warn if it could not be published."""
     try:
-        with cache.editing(author=request.user, summary=summary[:200]):
+        with cache.editing(author=request.user, summary=summary[:200], reason=reason):
             yield
     except SaveAborted:
         return

@@ -367,3 +367,24 @@ class TestCallbacksBefore:
         assert storage.committed_version().number == before.number + 3  # a rule and its limit are two, here
         assert held() == storage.committed_version()
         assert quota_in_force("second") == 7
+
+
+class TestReason:
+    def test_it_is_stored_with_the_version(self) -> None:
+        with cache.editing(summary="by hand", reason="The export was too slow."):
+            make_rule()
+        with cache.editing(summary="by hand"):
+            make_rule("second")
+        assert [row.reason for row in RuleSetVersion.objects.all()[:2]] == ["", "The export was too slow."]
+
+    def test_it_is_stored_after_the_commit_too(self) -> None:
+        with transaction.atomic():
+            with cache.editing(reason="first"):
+                make_rule()
+            with cache.editing(reason="second"):
+                make_rule("second")
+        assert RuleSetVersion.objects.all()[0].reason == "second"
+
+    def test_a_long_one_is_cut(self) -> None:
+        cache.switch_enforcement(False, reason="x" * 300)
+        assert RuleSetVersion.objects.all()[0].reason == "x" * 255

@@ -40,6 +40,7 @@ class _Mark:
         self.version, self.is_stored = version, False
         self.rules: RuleSet | None = None
         self.author: Any = None
+        self.reason = ""
         self.named: list[str] = []
         self.unnamed = 0
 
@@ -92,10 +93,11 @@ class Edits:
         """Note that the transaction has stored the snapshot of the latest number, with all edits so far."""
         self._marks[-1].is_stored = True
 
-    def name(self, summary: Callable[[], str], author: Any = None) -> None:
-        """Say what the latest edit was, and whose. summary: not called for more edits than are named."""
+    def name(self, summary: Callable[[], str], author: Any = None, reason: str = "") -> None:
+        """Say what the latest edit was, whose, and why. summary: not called for more edits than are named."""
         last = self._marks[-1]
         last.author = last.author or author
+        last.reason = last.reason or reason
         if self._named < MAX_NAMED:
             self._named += 1
             last.named += filter(None, [summary()])
@@ -106,6 +108,11 @@ class Edits:
     def author(self) -> Any:
         """The author of the latest version; `None` = nobody was named."""
         return next((mark.author for mark in self._latest() if mark.author), None)
+
+    @property
+    def reason(self) -> str:
+        """Why the latest version was made; empty = nobody has said."""
+        return next((mark.reason for mark in self._latest() if mark.reason), "")
 
     @property
     def summary(self) -> str:

@@ -41,11 +41,11 @@ _published = threading.local()
 
 
 @contextmanager
-def editing(author: Any = None, summary: str = "") -> Iterator[None]:
+def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator[None]:
     """Number all edits of rules, limits and tiers within as one new version, which is published on commit.
 
     The lock is taken first, so that two editors queue up here and never deadlock later. Within another `editing`
-    it adds nothing. author: a user, or `None` for a command or a script.
+    it adds nothing. author: a user, or `None` for a command or a script. reason: why, in the author's own words.
     """
     using = storage.primary()
     connection = connections[using]
@@ -56,14 +56,14 @@ def editing(author: Any = None, summary: str = "") -> Iterator[None]:
         return
     with transaction.atomic(using=using):
         edits = _numbered(using, anew=True)
-        edits.name(lambda: summary, author)
+        edits.name(lambda: summary, author, reason)
         edits.is_named = True
         try:
             yield
         finally:
             edits.is_named = False
         edits.add(connection)
-        _store(using, edits.version, edits.author, edits.summary)
+        _store(using, edits.version, edits.author, edits.summary, edits.reason)
         edits.note_stored()
 
 
@@ -105,7 +105,7 @@ def invalidate(author: Any = None, summary: str = "") -> int:
     return storage.committed_version().number
 
 
-def switch_enforcement(enabled: bool, author: Any = None) -> bool:
+def switch_enforcement(enabled: bool, author: Any = None, reason: str = "") -> bool:
     """Stop or resume all enforcement, as a version; False if it was so already.
 
     Then the version in force is published once more, for whoever asks again may have seen no effect.
@@ -113,7 +113,7 @@ def switch_enforcement(enabled: bool, author: Any = None) -> bool:
     if storage.enforcement_enabled() == enabled:
         transaction.on_commit(republish, using=storage.primary())  # what is not committed yet must not be published
         return False
-    with editing(author, "enforcement resumed" if enabled else "enforcement stopped"):
+    with editing(author, "enforcement resumed" if enabled else "enforcement stopped", reason):
         storage.state().update(enforcement_enabled=enabled)
     return True
 
@@ -182,7 +182,7 @@ def republish() -> bool:
         return True
     version = storage.committed_version()
     if version.number and not storage.snapshots(version).exists():
-        _store(using, version, None, "")
+        _store(using, version)
     return publish(version)
 
 
@@ -228,7 +228,7 @@ def _next_number(using: str) -> Version:
     return Version(*state.values_list("number", "epoch").get())
 
 
-def _store(using: str, version: Version, author: Any, summary: str) -> None:
+def _store(using: str, version: Version, author: Any = None, summary: str = "", reason: str = "") -> None:
     """Store the snapshot of the latest version, unless another process has. One that is not the latest has none."""
     snapshot = storage.snapshot_of(version)
     if snapshot is not None:
@@ -237,6 +237,7 @@ def _store(using: str, version: Version, author: Any, summary: str) -> None:
             epoch=version.epoch,
             author=author,
             summary=summary[: models.RuleSetVersion.summary.field.max_length],
+            reason=reason[: models.RuleSetVersion.reason.field.max_length],
             snapshot=snapshot,
         )
         models.RuleSetVersion.objects.using(using).bulk_create([row], ignore_conflicts=True)
@@ -266,13 +267,13 @@ def _settled(using: str, edits: Edits) -> Version:
     version = storage.committed_version()
     if version.order < edits.first_version.order:
         # A savepoint was rolled back that was made without `atomic`. Django does not say so, and the number is gone.
-        with editing(edits.author, edits.summary):
+        with editing(edits.author, edits.summary, edits.reason):
             pass
         return storage.committed_version()
     is_of_these = version.order <= edits.version.order  # else it is somebody else's, later
     if is_of_these and not storage.snapshots(version).exists():
         is_last = version == edits.version  # else that one was undone, with its savepoint
-        _store(using, version, edits.author if is_last else None, edits.summary if is_last else "")
+        _store(using, version, *((edits.author, edits.summary, edits.reason) if is_last else ()))
     return version
 
 
