@@ -129,7 +129,7 @@ def _tier_data(tier: models.Tier) -> dict[str, Any]:
 
 
 def _rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
-    names = [field.name for field in rule._meta.concrete_fields if field.name not in ("id", "description")]
+    names = [field.name for field in rule._meta.concrete_fields if not field.primary_key]
     return {name: getattr(rule, name) for name in names} | {"limits": [_limit_data(limit) for limit in limits]}
 
 

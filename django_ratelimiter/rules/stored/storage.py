@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from django.db import Error, connections, router
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 
 from ...databases import as_committed, read_beside, read_committed
 from ...engine.base import Version
@@ -125,3 +125,15 @@ def snapshots(version: Version | None = None) -> Any:
     """Return the stored versions, the latest first, or this one alone, as a query set."""
     rows = models.RuleSetVersion.objects.using(primary()).order_by("-epoch", "-number")
     return rows if version is None else rows.filter(number=version.number, epoch=version.epoch)
+
+
+def snapshots_until(version: Version) -> Any:
+    """Return the stored versions up to this one, the latest first, as a query set."""
+    earlier = Q(epoch__lt=version.epoch) | Q(epoch=version.epoch, number__lte=version.number)
+    return snapshots().filter(earlier)
+
+
+def snapshots_after(version: Version) -> Any:
+    """Return the stored versions later than this one, the latest first, as a query set."""
+    later = Q(epoch__gt=version.epoch) | Q(epoch=version.epoch, number__gt=version.number)
+    return snapshots().filter(later)

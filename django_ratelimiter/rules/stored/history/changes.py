@@ -1,0 +1,200 @@
+"""What changed between two snapshots, from what to what, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...formatting import limit_in_words, units
+from ...ruleset import limit_from
+from .snapshots import (
+    Data,
+    Pair,
+    Snapshot,
+    changed_pairs,
+    meaning_of,
+    normal_rule,
+    normal_tier,
+    rule_columns,
+    tier_columns,
+)
+
+#: As many changes as a summary names; the others are counted.
+MAX_NAMED = 3
+
+#: What stands for an empty field.
+NOTHING = "\N{EN DASH}"
+
+Kind = Literal["added", "changed", "removed"]
+
+
+class FieldChange(NamedTuple):
+    """One field, from what to what, in words. name: of the column, or "limits"."""
+
+    name: str
+    label: str
+    before: str
+    after: str
+
+    @property
+    def in_words(self) -> str:
+        """Return "mode: shadow → enforce"."""
+        return f"{self.label}: {self.before} → {self.after}"
+
+
+class Change(NamedTuple):
+    """A rule or tier that was added, changed or removed; or the switch of all enforcement, which has no slug."""
+
+    kind: Kind
+    subject: Literal["rule", "tier", "enforcement"]
+    slug: str
+    name: str
+    fields: tuple[FieldChange, ...]
+
+    @property
+    def title(self) -> str:
+        """Return what was changed: "Rule Export"."""
+        texts = {
+            "rule": _("Rule “%(name)s”"),
+            "tier": _("Tier “%(name)s”"),
+            "enforcement": _("All enforcement"),
+        }
+        return texts[self.subject] % {"name": self.name or self.slug}
+
+    @property
+    def kind_in_words(self) -> str:
+        """Return "added", "changed" or "deleted"."""
+        return {"added": _("added"), "changed": _("changed"), "removed": _("deleted")}[self.kind]
+
+    @property
+    def in_words(self) -> str:
+        """Return the change in one sentence: "Rule Export: mode: shadow → enforce"."""
+        if self.kind != "changed":
+            return f"{self.title} {self.kind_in_words}"
+        return f"{self.title}: {'; '.join(field.in_words for field in self.fields)}"
+
+
+def diff(before: Snapshot, after: Snapshot) -> list[Change]:
+    """Return what differs between two snapshots: the switch, then tiers, then rules."""
+    changes = [*_of_switch(before, after)]
+    for pair in changed_pairs(before["tiers"], after["tiers"], normal_tier):
+        changes.append(_change("tier", pair, _tier_fields(pair)))
+    for pair in changed_pairs(before["rules"], after["rules"], normal_rule):
+        changes.append(rule_change(pair, before, after))
+    return changes
+
+
+def rule_change(pair: Pair, before: Snapshot, after: Snapshot) -> Change:
+    """Return the change of a rule between the snapshots that it is taken from."""
+    return _left_out(pair, before, after) or _change("rule", pair, rule_fields(pair))
+
+
+def summary(changes: list[Change]) -> str:
+    """Return the first of these changes in words, and how many more there are."""
+    words = [change.in_words for change in changes[:MAX_NAMED]]
+    more = len(changes) - MAX_NAMED
+    if more > 0:
+        words.append(ngettext("%(count)d more change", "%(count)d more changes", more) % {"count": more})
+    return "; ".join(words)
+
+
+def rule_fields(pair: Pair) -> tuple[FieldChange, ...]:
+    """Return the fields of a rule that differ, and its limits."""
+    found = (*_fields(pair, rule_columns()), *_limits(pair))
+    if found or not pair.before or not pair.after:
+        return found
+    orders = ["; ".join(map(limit_text, data["limits"])) for data in (pair.before, pair.after)]
+    return (FieldChange("limits", _("Order of limits"), *orders),)
+
+
+def _tier_fields(pair: Pair) -> tuple[FieldChange, ...]:
+    return tuple(_fields(pair, tier_columns()))
+
+
+def _change(subject: Literal["rule", "tier"], pair: Pair, fields: tuple[FieldChange, ...]) -> Change:
+    data: Any = pair.after or pair.before
+    kind: Kind = "added" if pair.before is None else "removed" if pair.after is None else "changed"
+    return Change(kind, subject, data["slug"], data["name"], fields)
+
+
+def _of_switch(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    states = [each.get("enforcement", True) is not False for each in (before, after)]
+    if states[0] != states[1]:
+        was, now = (_("on") if state else _("stopped") for state in states)
+        yield Change("changed", "enforcement", "", "", (FieldChange("enforcement", _("enforcement"), was, now),))
+
+
+def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
+    """Return the change of a rule that could not be enforced on one side: its row was there all the same."""
+    data: Any = pair.after or pair.before
+    without, slug = after if pair.after is None else before, data["slug"]
+    reasons = {entry["rule"]: entry["reason"] for entry in without["left_out"]}
+    if (pair.before and pair.after) or slug not in reasons:
+        return None
+    yes, no = _("yes"), _("no: %(reason)s") % {"reason": reasons[slug]}
+    states = (yes, no) if pair.after is None else (no, yes)
+    return Change("changed", "rule", slug, data["name"], (FieldChange("", _("in force"), *states),))
+
+
+def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
+    """Yield the columns that differ; of a row that is on one side alone, those that hold something."""
+    for column in columns:
+        texts = [_in_words(column, data, pair) for data in pair]
+        if texts[0] != texts[1]:
+            yield FieldChange(column.name, str(capfirst(column.verbose_name)), *texts)
+
+
+def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
+    if data is None or any(each is not None and column.name not in each for each in pair):
+        return NOTHING
+    value = data[column.name]
+    if column.choices:
+        return str(dict(column.flatchoices).get(value, value))
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return NOTHING if value in (None, "") else str(value)
+
+
+def _limits(pair: Pair) -> Iterator[FieldChange]:
+    """Yield the limits that differ: the same tier's with the same meaning together, then what is left of each tier."""
+    before, after = ([*data["limits"]] if data else [] for data in pair)
+    resets = [max((limit["generation"] for limit in limits), default=0) for limits in (before, after)]
+    for same in (lambda limit: (limit["tier"], meaning_of(limit)), lambda limit: limit["tier"]):
+        for old in [*before]:
+            new = next((limit for limit in after if same(limit) == same(old)), None)
+            if new is not None:
+                before.remove(old)
+                after.remove(new)
+                yield from _limit_change(old, new)
+    for limit in before:
+        yield from _limit_change(limit, None)
+    for limit in after:
+        yield from _limit_change(None, limit)
+    if pair.before and pair.after and resets[0] != resets[1]:
+        text = _("generation %(number)s")
+        yield FieldChange("generation", _("Counters"), *(text % {"number": number} for number in resets))
+
+
+def _limit_change(before: Data | None, after: Data | None) -> Iterator[FieldChange]:
+    texts = [limit_text(limit) if limit else NOTHING for limit in (before, after)]
+    if texts[0] != texts[1]:
+        tier = (after or before or {})["tier"]
+        label = _("Limit of %(tier)s") % {"tier": tier} if tier else _("Limit of every other tier")
+        yield FieldChange("limits", label, *texts)
+
+
+def limit_text(limit: Data) -> str:
+    """Return a limit of a snapshot in words. One that cannot be enforced any more shows its numbers."""
+    if limit["unlimited"]:
+        return _("unlimited")
+    try:
+        return limit_in_words(limit_from(limit))
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        window = limit["calendar"] or f"{limit['window_seconds']} s"
+        return f"{units(limit['quota']) if limit['quota'] else NOTHING} / {window}, {limit['algorithm']}"

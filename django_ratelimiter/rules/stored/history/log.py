@@ -1,0 +1,108 @@
+"""Stored versions, the latest first, each with what it changed: the difference from the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from ....engine.base import Version
+from .. import storage
+from .changes import Change, diff, rule_change
+from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
+
+#: So many versions are looked through for those that changed a rule, at a time.
+LOOKED_THROUGH: Final = 50
+#: Snapshots in memory at once; each holds the whole rule set.
+CHUNK: Final = 5
+
+
+class Entry(NamedTuple):
+    """A stored version. changes: `None` = it is the oldest that is stored, so that nobody can tell."""
+
+    row: Any
+    changes: list[Change] | None
+
+
+class RuleEntry(NamedTuple):
+    """A version that changed a rule, and what."""
+
+    row: Any
+    change: Change
+
+
+class RulePast(NamedTuple):
+    """The versions that changed a rule, of those looked through.
+
+    slug: what the rule was called before them. older: where to go on looking; `None` = these were all.
+    """
+
+    entries: list[RuleEntry]
+    slug: str
+    older: Version | None
+
+
+def version_of(row: Any) -> Version:
+    """Return the number and epoch of a stored version."""
+    return Version(row.number, row.epoch)
+
+
+def rows() -> Any:
+    """Return the stored versions, the latest first, with their authors but without their snapshots."""
+    return storage.snapshots().defer("snapshot").prefetch_related("author")
+
+
+def entries_of(page: Sequence[Any]) -> list[Entry]:
+    """Return these neighbouring versions, the latest first, with their changes, in one query."""
+    if not page:
+        return []
+    snapshots = _snapshots_from(version_of(page[0]), len(page) + 1)
+    entries, after = [], next(snapshots, None)
+    for row in page:
+        before = next(snapshots, None)
+        entries.append(Entry(row, None if before is None or after is None else diff(before, after)))
+        after = before
+    return entries
+
+
+def row_before(version: Version) -> Any:
+    """Return the stored version before this one; `None` = there is none any more."""
+    earlier = [*storage.snapshots_until(version).defer("snapshot")[:2]]
+    return earlier[1] if len(earlier) == 2 else None
+
+
+def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
+    """Return the versions that changed this rule: of the latest, or of those from `start` back.
+
+    A rule that was renamed is followed, unless another one had its name as well.
+    """
+    first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
+    page = [*storage.snapshots_until(first).defer("snapshot").prefetch_related("author")[: LOOKED_THROUGH + 1]]
+    entries: list[RuleEntry] = []
+    neighbours = pairwise(_snapshots_from(first, LOOKED_THROUGH + 1))
+    for row, (after, earlier) in zip(page, neighbours, strict=False):
+        pair = _pair_of(slug, earlier, after)
+        if pair is not None and differ(pair):
+            entries.append(RuleEntry(row, rule_change(pair, earlier, after)))
+            slug = pair.before["slug"] if pair.before else slug
+    return RulePast(entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None)
+
+
+def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
+    """Return a rule as it is in two snapshots; `None` = it is in neither, or the same in both."""
+    rows = [next((rule for rule in each["rules"] if rule["slug"] == slug), None) for each in (earlier, after)]
+    if rows[0] == rows[1]:
+        return None
+    if rows[0] is None or rows[1] is None:  # perhaps it was renamed
+        both = pairs(earlier["rules"], after["rules"])
+        rows = list(next(pair for pair in both if slug in (_slug(pair.after), _slug(pair.before))))
+    return Pair(*(data and normal_rule(data) for data in rows))
+
+
+def _slug(data: Data | None) -> str | None:
+    return data["slug"] if data else None
+
+
+def _snapshots_from(version: Version, count: int) -> Iterator[Snapshot]:
+    found = storage.snapshots_until(version).values_list("snapshot", flat=True)
+    yield from found[:count].iterator(chunk_size=CHUNK)

@@ -1,0 +1,172 @@
+"""What bringing back a version would do: the snapshot that the rows are to become, and what it cannot bring back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import router
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ....databases import as_committed
+from ....engine.base import Version
+from .. import storage
+from ..compiler import snapshot_of_rows
+from ..tables import models
+from .changes import Change, diff
+from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
+
+#: Snapshots in memory at once while many are read; each holds the whole rule set.
+CHUNK: Final = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The way back to a version. seen: the version that it starts from; it does not hold for any other.
+
+    now: the rules as they are. planned: as they would be. changes: from the one to the other. notes: what is not
+    brought back, or not as one might expect, in sentences.
+    """
+
+    target: Version
+    seen: Version
+    now: Snapshot
+    planned: Snapshot
+    changes: list[Change]
+    notes: list[str]
+
+
+def plan(target: Version, then: Snapshot) -> Plan:
+    """Return the way back from the rows as they are to this stored version."""
+    seen = storage.committed_version()
+    now = snapshot_of_rows(as_committed)
+    now = {**now, "enforcement": storage.enforcement_enabled()}
+    assigned = _assigned_tiers(now, then)
+    generations = _generations_since(target) if _asks_for_generations(now, then) else {}
+    planned = planned_snapshot(now, then, set(assigned), generations)
+    notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
+    return Plan(target, seen, now, planned, diff(now, planned), notes)
+
+
+def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generations: Mapping[str, int]) -> Snapshot:
+    """Return what the rows are to become: the rules and tiers of then, with counters that were never left.
+
+    assigned: tiers of now that stay although they were not there then. generations: the highest that a rule's limits
+    have had since, by slug. The switch of all enforcement, and rules that cannot be enforced now, stay as they are.
+    """
+    tiers = [normal_tier(data) for data in then["tiers"]]
+    for pair in pairs(now["tiers"], then["tiers"]):
+        if pair.before and pair.after is None and pair.before["slug"] in assigned:
+            tiers.append({**normal_tier(pair.before), "default_for": "none"})
+    rules = []
+    out_then = {entry["rule"] for entry in then["left_out"]}
+    for pair in pairs(now["rules"], then["rules"]):
+        if pair.after:
+            rules.append(_rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
+        elif pair.before and pair.before["slug"] in out_then:
+            rules.append(normal_rule(pair.before) | {"mode": "off"})
+    return {**now, "tiers": tiers, "rules": rules}
+
+
+def _rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
+    """Return a rule as it was, with each limit's generation.
+
+    A limit that counts now goes on with its counters. Any other gets the highest generation that the rule has had
+    since: so a reset of counters stays a reset, whatever came between.
+    """
+    ours = now["limits"] if now else []
+    highest = max([generations.get(then["slug"], 0), *(limit["generation"] for limit in ours)])
+    limits = []
+    for limit in then["limits"]:
+        counting = [each["generation"] for each in ours if meaning_of(each) == meaning_of(limit)]
+        generation = max([limit["generation"], *(counting or [highest])])
+        limits.append({**limit, "generation": generation})
+    return {"description": (now or {}).get("description", ""), **then, "limits": limits}
+
+
+def _asks_for_generations(now: Snapshot, then: Snapshot) -> bool:
+    """Return whether a limit comes back that does not count now; of those that do, the generation is known."""
+    for pair in pairs(now["rules"], then["rules"]):
+        if pair.after and pair.before != pair.after:
+            before, after = (_meanings(normal_rule(data)) if data else set() for data in pair)
+            if after - before:
+                return True
+    return False
+
+
+def _meanings(rule: Data) -> set[Any]:
+    return {meaning_of(limit) for limit in rule["limits"]}
+
+
+def _generations_since(version: Version) -> dict[str, int]:
+    """Return the highest generation that each rule's limits have had since a version, by slug."""
+    highest: dict[str, int] = {}
+    for snapshot in _snapshots_since(version):
+        for rule in snapshot["rules"]:
+            for limit in rule["limits"]:
+                highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
+    return highest
+
+
+def _snapshots_since(version: Version) -> Iterator[Snapshot]:
+    yield from storage.snapshots_after(version).values_list("snapshot", flat=True).iterator(chunk_size=CHUNK)
+
+
+def _assigned_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
+    """Return the tiers that were not there then but are needed now, by slug, with their number of assignments.
+
+    Needed: by assignments, which no version holds, or by a rule that cannot be enforced now and stays as it is.
+    """
+    gone = [pair.before["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.before and not pair.after]
+    if not gone:
+        return {}
+    using = router.db_for_write(models.Tier)
+    out = [entry["rule"] for entry in now["left_out"]]
+    found = {}
+    for tier in models.Tier.objects.using(using).filter(slug__in=gone):
+        assignments = models.TierAssignment.objects.using(using).filter(tier=tier).count()
+        if assignments or models.RuleLimit.objects.using(using).filter(tier=tier, rule__slug__in=out).exists():
+            found[tier.slug] = assignments
+    return found
+
+
+def _notes_on_tiers(now: Snapshot, then: Snapshot, assigned: Mapping[str, int]) -> Iterator[str]:
+    for slug, count in assigned.items():
+        text = ngettext(
+            "The tier %(tier)s was not there then, but %(count)s assignment refers to it. It stays, with it.",
+            "The tier %(tier)s was not there then, but %(count)s assignments refer to it. It stays, with them.",
+            count,
+        )
+        yield text % {"tier": slug, "count": number_format(count, force_grouping=True)}
+    again = [pair.after["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.after and not pair.before]
+    if again:
+        text = _("Assignments are not part of a version. Tiers that come back have none: %(tiers)s.")
+        yield text % {"tiers": ", ".join(again)}
+
+
+def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
+    here = pairs(now["rules"], then["rules"])
+    out_now, out_then = ({entry["rule"] for entry in each["left_out"]} for each in (now, then))
+    gone = {pair.before["slug"] for pair in here if pair.before and not pair.after}
+    if deleted := sorted(gone - out_then):
+        text = _(
+            "Rules that were not there then are deleted: %(rules)s. This history keeps them, so that you can bring "
+            "them back."
+        )
+        yield text % {"rules": ", ".join(deleted)}
+    if off := sorted(gone & out_then):
+        text = _("Rules that could not be enforced then are switched off: %(rules)s.")
+        yield text % {"rules": ", ".join(off)}
+    if lost := sorted(out_then - gone - out_now):
+        text = _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s.")
+        yield text % {"rules": ", ".join(lost)}
+    if staying := sorted(out_now - {rule["slug"] for rule in then["rules"]}):
+        text = _("Rules that cannot be enforced now stay as they are, not in force: %(rules)s.")
+        yield text % {"rules": ", ".join(staying)}
+    if now["enforcement"] and then.get("enforcement", True) is False:
+        yield _("All enforcement was stopped then. It is not stopped again.")
+    elif not now["enforcement"]:
+        yield _("All enforcement is stopped, and stays so until it is resumed.")

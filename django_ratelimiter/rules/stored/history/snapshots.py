@@ -1,0 +1,108 @@
+"""Snapshots made alike, so that those of different releases can be compared, and the same rule found in two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import NOT_PROVIDED
+
+from ..tables import models
+
+Data = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
+
+
+def rule_columns() -> list[Any]:
+    """Return the fields of a rule that snapshots hold, as the form orders them."""
+    return [field for field in models.Rule._meta.concrete_fields if not field.primary_key]
+
+
+def tier_columns() -> list[Any]:
+    """Return the fields of a tier that snapshots hold."""
+    return [field for field in models.Tier._meta.concrete_fields if not field.primary_key]
+
+
+def limit_columns() -> list[str]:
+    """Return the columns of a limit that snapshots hold beside its tier."""
+    from ....models.options import NOT_GIVEN  # with the models, not before them; see `tables`
+
+    return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
+
+
+def meaning_of(limit: Data) -> tuple[Any, ...]:
+    """Return what tells the counters of a limit from others of its rule, as the names of counters do."""
+    from ....models.limits import MEANING
+
+    meant = {"slots": 10, "anchor_day": 1}  # what the empty ones stand for
+    return tuple(
+        meant.get(column) if limit[column] is None and not limit["unlimited"] else limit[column] for column in MEANING
+    )
+
+
+def normal_rule(data: Data) -> dict[str, Any]:
+    """Return a rule of a snapshot with all its columns. Those that an earlier release lacked hold what it meant.
+
+    A description is in no snapshot of an earlier release, and nobody knows what it was: then it is missing here too.
+    """
+    found = {field.name: data.get(field.name, _default(field)) for field in rule_columns()}
+    if "description" not in data:
+        del found["description"]
+    return found | {"limits": [_normal_limit(limit) for limit in data["limits"]]}
+
+
+def normal_tier(data: Data) -> dict[str, Any]:
+    """Return a tier of a snapshot with all its columns."""
+    return {field.name: data.get(field.name, _default(field)) for field in tier_columns()}
+
+
+def _normal_limit(data: Data) -> dict[str, Any]:
+    fields = models.RuleLimit._meta
+    found = {name: data.get(name, _default(fields.get_field(name))) for name in limit_columns()}
+    return {"tier": data["tier"], **found}
+
+
+def _default(field: Any) -> Any:
+    return None if field.default is NOT_PROVIDED and field.null else field.get_default()
+
+
+class Pair(NamedTuple):
+    """The same rule or tier in two snapshots; `None` = it is in one alone."""
+
+    before: Data | None
+    after: Data | None
+
+
+def pairs(before: Sequence[Data], after: Sequence[Data]) -> list[Pair]:
+    """Return rules or tiers with the same slug together, and of the others those with the same name: renamed ones.
+
+    In the order of `after`, then those that are gone.
+    """
+    old = {data["slug"]: data for data in before}
+    gone = _by_unique_name(data for data in before if data["slug"] not in {each["slug"] for each in after})
+    come = _by_unique_name(data for data in after if data["slug"] not in old)
+    renamed = {data["slug"]: gone[name] for name, data in come.items() if name in gone}
+    found = [Pair(old.get(data["slug"]) or renamed.get(data["slug"]), data) for data in after]
+    seen = {pair.before["slug"] for pair in found if pair.before}
+    return found + [Pair(data, None) for data in before if data["slug"] not in seen]
+
+
+def _by_unique_name(rows: Iterable[Data]) -> dict[str, Data]:
+    found: dict[str, list[Data]] = {}
+    for data in rows:
+        found.setdefault(data["name"], []).append(data)
+    return {name: several[0] for name, several in found.items() if len(several) == 1 and name}
+
+
+def changed_pairs(before: Sequence[Data], after: Sequence[Data], normal: Callable[[Data], Data]) -> list[Pair]:
+    """Return the pairs of rules or tiers that differ. Most are equal as they stand, and are not looked into."""
+    differing = [pair for pair in pairs(before, after) if pair.before != pair.after]
+    looked_into = [Pair(*(data and normal(data) for data in pair)) for pair in differing]
+    return [pair for pair in looked_into if differ(pair)]
+
+
+def differ(pair: Pair) -> bool:
+    """Return whether two normal rows differ in anything that both of them hold."""
+    if pair.before is None or pair.after is None:
+        return True
+    return any(pair.before[name] != pair.after[name] for name in pair.before.keys() & pair.after.keys())

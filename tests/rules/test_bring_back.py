@@ -1,0 +1,376 @@
+"""Back to a version: the rows become what it says, whatever they are now, and counters keep their meaning."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_ratelimiter.engine.base import Version
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TierAssignment
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from django_ratelimiter.rules.stored.history.back import (
+    NotBroughtBack,
+    NothingToBringBack,
+    RulesChanged,
+    bring_back,
+    plan_back,
+)
+
+pytestmark = pytest.mark.django_db
+
+SLUGS = ("a", "b", "c")
+
+
+def limits() -> st.SearchStrategy[dict[str, Any]]:
+    """A limit's columns, of few meanings, so that different rule sets share some."""
+    kinds = st.sampled_from(
+        [
+            {"algorithm": "fixed_window", "window_seconds": "60"},
+            {"algorithm": "fixed_window", "calendar": "month", "anchor_day": 3},
+            {"algorithm": "sliding_window_log", "window_seconds": "1.5"},
+            {"algorithm": "token_bucket", "window_seconds": "60", "burst": 900},
+        ]
+    )
+    return st.builds(lambda kind, quota: {**kind, "quota": quota}, kinds, st.integers(5, 7))
+
+
+rules = st.dictionaries(
+    st.sampled_from(SLUGS),
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["One", "Two"]),
+            "mode": st.sampled_from(["off", "shadow", "enforce"]),
+            "methods": st.lists(st.sampled_from(["GET", "POST"]), unique=True),
+            "partition_by": st.sampled_from([[], ["user"], ["ip", "path:pk"]]),
+            "description": st.sampled_from(["", "For “all” <b>"]),
+            "priority": st.integers(1, 2),
+            "generation": st.integers(0, 2),
+            "limits": st.lists(
+                st.tuples(st.sampled_from([None, *SLUGS]), limits()),
+                max_size=3,
+                unique_by=lambda row: (row[0], row[1]["algorithm"], row[1].get("calendar")),
+            ),
+        }
+    ),
+)
+tiers = st.dictionaries(
+    st.sampled_from(SLUGS),
+    st.tuples(st.sampled_from(["One", "Two"]), st.integers(0, 1), st.sampled_from(["none", "anonymous"])),
+)
+
+
+def save(tier_rows: dict[str, Any], rule_rows: dict[str, Any]) -> Version:
+    """Make the rows from nothing: this rule set alone is there then. Limits of tiers that are not there are left."""
+    with cache.editing():
+        Rule.objects.all().delete()
+        Tier.objects.all().delete()
+        defaults = set()
+        for slug, (name, rank, default) in tier_rows.items():
+            default = "none" if default in defaults else default
+            defaults.add(default)
+            Tier.objects.create(slug=slug, name=name, rank=rank, default_for=default)
+        for slug, fields in rule_rows.items():
+            rule = Rule.objects.create(
+                slug=slug, **{key: fields[key] for key in fields.keys() - {"limits", "generation"}}
+            )
+            for tier, columns in fields["limits"]:
+                if tier is None or tier in tier_rows:
+                    row = RuleLimit(rule=rule, tier=tier and Tier.objects.get(slug=tier), **columns)
+                    row.generation = fields["generation"]
+                    row.save()
+    return storage.committed_version()
+
+
+def in_force() -> Any:
+    """The rows in a form that can be compared: without generations."""
+    found = snapshot_of_rows()
+    assert found["left_out"] == []
+    for rule in found["rules"]:
+        for limit in rule["limits"]:
+            del limit["generation"]
+    return found
+
+
+def generations() -> dict[str, int]:
+    return dict(RuleLimit.objects.values_list("rule__slug", "generation"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tiers, rules, tiers, rules)
+def test_it_is_exactly_that_version_again(
+    old_tiers: dict[str, Any], old: dict[str, Any], new_tiers: dict[str, Any], new: dict[str, Any]
+) -> None:
+    with transaction.atomic():
+        version = save(old_tiers, old)
+        then, before = in_force(), generations()
+        seen = save(new_tiers, new)
+        keys = dict(Rule.objects.values_list("slug", "pk")), dict(Tier.objects.values_list("slug", "pk"))
+        now = generations()
+        try:
+            made = bring_back(version, seen, reason="because")
+        except NothingToBringBack:
+            made = seen
+        assert in_force() == then
+        for model, former in zip((Rule, Tier), keys, strict=True):  # rows that stay keep their keys
+            again = dict(model._default_manager.values_list("slug", "pk"))
+            assert all(again[slug] == former[slug] for slug in again.keys() & former.keys())
+        for slug, generation in generations().items():  # what was reset stays so
+            assert generation >= max(before.get(slug, 0), now.get(slug, 0))
+        with pytest.raises(NothingToBringBack):
+            bring_back(version, made)
+        assert storage.committed_version() == made
+        transaction.set_rollback(True)
+
+
+def make(slug: str = "a", **limit: Any) -> Rule:
+    rule = Rule.objects.create(slug=slug, name=slug.upper(), mode="enforce")
+    columns = {"algorithm": "fixed_window", "quota": 5, "window_seconds": Decimal(60), **limit}
+    RuleLimit.objects.create(rule=rule, **columns)
+    return rule
+
+
+def stored() -> Version:
+    """The latest version, stored with its snapshot, as a commit would do it."""
+    cache.invalidate()
+    return storage.committed_version()
+
+
+def back_to(version: Version) -> Version:
+    return bring_back(version, storage.committed_version(), reason="because")
+
+
+class TestVersion:
+    def test_it_is_one_new_version_with_author_and_reason(self) -> None:
+        author = User.objects.create_user("ada")
+        make()
+        version = stored()
+        make("b")
+        seen = stored()
+        with transaction.atomic():
+            made = bring_back(version, seen, author, "The second one was a mistake.")
+        row = RuleSetVersion.objects.all()[0]
+        assert (row.number, row.epoch) == made == (seen.number + 1, seen.epoch)
+        assert (row.author, row.reason) == (author, "The second one was a mistake.")
+        assert row.summary == f"rules brought back from version {version.number}"
+        assert [rule["slug"] for rule in row.snapshot["rules"]] == ["a"]
+
+    def test_a_change_since_it_was_decided_stops_it(self) -> None:
+        make()
+        version = stored()
+        make("b")
+        seen = stored()
+        make("c")
+        latest = storage.committed_version()
+        with pytest.raises(RulesChanged):
+            bring_back(version, seen)
+        assert storage.committed_version() == latest
+        assert Rule.objects.count() == 3
+
+    def test_a_change_in_the_last_moment_stops_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another editor held the lock while the way back was being planned."""
+        make()
+        version = stored()
+        make("b")
+        seen = stored()
+        way = plan_back(version)
+        make("c")
+        stored()
+        monkeypatch.setattr("django_ratelimiter.rules.stored.history.back.plan_back", lambda _: way)
+        with pytest.raises(RulesChanged):
+            bring_back(version, seen)
+        assert Rule.objects.count() == 3
+
+    def test_one_that_is_gone_changes_nothing(self) -> None:
+        make()
+        with pytest.raises(NotBroughtBack):
+            back_to(Version(999, 1))
+
+    @pytest.mark.parametrize(
+        ("column", "value", "says"),
+        [("path", "relative", "a: Path: Choose how the path is matched"), ("cost", 0, "conflict with others")],
+    )
+    def test_one_that_cannot_be_enforced_any_more_changes_nothing(self, column: str, value: Any, says: str) -> None:
+        rule = make()
+        version = stored()
+        row = RuleSetVersion.objects.get(number=version.number)
+        row.snapshot["rules"][0][column] = value
+        row.save()
+        rule.delete()
+        latest = storage.committed_version()
+        with pytest.raises(NotBroughtBack, match=says):
+            back_to(version)
+        assert (storage.committed_version(), Rule.objects.count()) == (latest, 0)
+
+    def test_one_of_an_earlier_release_lacks_columns(self) -> None:
+        rule = make()
+        Rule.objects.update(description="ours")
+        version = stored()
+        row = RuleSetVersion.objects.get(number=version.number)
+        for name in ("description", "count_refusals", "charge_when", "sync_interval_ms"):
+            del row.snapshot["rules"][0][name]
+        for name in ("generation", "slots", "refill", "max_delay_ms"):
+            del row.snapshot["rules"][0]["limits"][0][name]
+        row.save()
+        rule.refresh_from_db()
+        rule.count_refusals, rule.mode = True, "off"
+        rule.save()
+        back_to(version)
+        rule.refresh_from_db()
+        assert (rule.count_refusals, rule.mode, rule.description) == (False, "enforce", "ours")
+
+    def test_the_switch_stays_as_it_is(self) -> None:
+        cache.switch_enforcement(False)
+        make()
+        version = stored()
+        make("b")
+        cache.switch_enforcement(True)
+        way = plan_back(version)
+        assert way is not None
+        assert "All enforcement was stopped then. It is not stopped again." in way.notes
+        back_to(version)
+        assert cache.enforcement_enabled()
+
+
+class TestCounters:
+    def generation(self) -> int:
+        return RuleLimit.objects.get().generation
+
+    def reset(self) -> None:
+        RuleLimit.objects.all().update(generation=self.generation() + 1)
+        cache.invalidate()
+
+    def test_a_reset_stays_a_reset(self) -> None:
+        make()
+        version = stored()
+        self.reset()
+        RuleLimit.objects.update(quota=9)
+        cache.invalidate()
+        back_to(version)
+        assert (RuleLimit.objects.get().quota, self.generation()) == (5, 1)
+
+    def test_a_reset_alone_is_nothing_to_bring_back(self) -> None:
+        make()
+        version = stored()
+        self.reset()
+        with pytest.raises(NothingToBringBack):
+            back_to(version)
+        assert self.generation() == 1
+
+    def test_a_window_that_comes_back_goes_on_with_what_it_had_counted(self) -> None:
+        """Those requests were made within the window; to forget them would allow twice the quota."""
+        make()
+        version = stored()
+        RuleLimit.objects.update(window_seconds=3600)
+        cache.invalidate()
+        back_to(version)
+        assert (RuleLimit.objects.get().window_seconds, self.generation()) == (60, 0)
+
+    def test_but_not_with_what_was_reset_in_between(self) -> None:
+        make()
+        version = stored()
+        RuleLimit.objects.update(window_seconds=3600)
+        cache.invalidate()
+        self.reset()
+        back_to(version)
+        assert (RuleLimit.objects.get().window_seconds, self.generation()) == (60, 1)
+
+    def test_nor_if_the_rule_was_deleted_after_the_reset(self) -> None:
+        rule = make()
+        version = stored()
+        self.reset()
+        self.reset()
+        rule.delete()
+        back_to(version)
+        assert self.generation() == 2
+
+
+class TestTiers:
+    def test_a_tier_with_assignments_stays(self) -> None:
+        make()
+        version = stored()
+        tier = Tier.objects.create(slug="pro", name="Pro", default_for="anonymous")
+        Tier.objects.create(slug="empty", name="Empty")
+        RuleLimit.objects.create(rule=make("b"), tier=tier, quota=5, window_seconds=60)
+        TierAssignment.objects.create(tier=tier, api_key_hash="0" * 64)
+        way = plan_back(version)
+        assert way is not None
+        assert way.notes[0] == "The tier pro was not there then, but 1 assignment refers to it. It stays, with it."
+        back_to(version)
+        assert [(tier.slug, tier.default_for) for tier in Tier.objects.all()] == [("pro", "none")]
+        assert (TierAssignment.objects.count(), Rule.objects.count(), RuleLimit.objects.count()) == (1, 1, 1)
+
+    def test_a_renamed_one_keeps_its_assignments(self) -> None:
+        tier = Tier.objects.create(slug="pro", name="Pro")
+        RuleLimit.objects.create(rule=make(), tier=tier, quota=5, window_seconds=60)
+        version = stored()
+        TierAssignment.objects.create(tier=tier, api_key_hash="0" * 64)
+        tier.slug = "gold"
+        tier.save()
+        back_to(version)
+        assert TierAssignment.objects.get().tier == Tier.objects.get(slug="pro") == tier
+
+    def test_two_swap_what_they_are_the_default_for(self) -> None:
+        first = Tier.objects.create(slug="one", name="One", default_for="anonymous")
+        second = Tier.objects.create(slug="two", name="Two", default_for="authenticated")
+        version = stored()
+        with cache.editing():
+            Tier.objects.update(default_for="none")
+            Tier.objects.filter(pk=first.pk).update(default_for="authenticated")
+            Tier.objects.filter(pk=second.pk).update(default_for="anonymous")
+        back_to(version)
+        assert [tier.default_for for tier in Tier.objects.order_by("slug")] == ["anonymous", "authenticated"]
+
+
+class TestRulesThatCannotBeEnforced:
+    def test_one_of_now_stays_as_it_is(self) -> None:
+        make()
+        version = stored()
+        make("b")
+        make("bad")
+        Rule.objects.filter(slug="bad").update(path_kind="exact", path="relative")
+        cache.invalidate()
+        way = plan_back(version)
+        assert way is not None
+        assert way.notes[-1] == "Rules that cannot be enforced now stay as they are, not in force: bad."
+        back_to(version)
+        assert sorted(Rule.objects.values_list("slug", flat=True)) == ["a", "bad"]
+
+    def test_one_that_could_be_then_is_mended(self) -> None:
+        rule = make()
+        version = stored()
+        Rule.objects.update(path_kind="exact", path="relative")
+        cache.invalidate()
+        back_to(version)
+        assert snapshot_of_rows()["left_out"] == []
+        assert Rule.objects.get().pk == rule.pk
+
+    def test_one_that_could_not_be_then_is_switched_off(self) -> None:
+        make()
+        Rule.objects.update(path_kind="exact", path="relative")
+        cache.invalidate()
+        version = stored()
+        Rule.objects.update(path="/absolute/")
+        cache.invalidate()
+        back_to(version)
+        assert (Rule.objects.get().mode, Rule.objects.get().path) == ("off", "/absolute/")
+
+
+def test_limits_keep_their_order_which_clients_see() -> None:
+    rule = make()
+    for window in (10, 20):
+        RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=5, window_seconds=window)
+    version, then = stored(), in_force()
+    keys = list(rule.limits.order_by("pk").values_list("pk", flat=True))
+    with cache.editing():
+        RuleLimit.objects.filter(window_seconds=10).delete()
+    back_to(version)
+    assert in_force() == then
+    assert list(rule.limits.order_by("pk").values_list("pk", flat=True))[:2] == [keys[0], keys[2]]
