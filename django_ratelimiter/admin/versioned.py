@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import unquote
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from ..backend import get_engine
+from ..engine.base import Version
+from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
+from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary
+from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
 from .lists import NulSafeAdmin
 
 
@@ -38,7 +46,20 @@ class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two who save at once see each other's work, and none deadlocks.
+    A save on top of another's change is stopped, see `conflicts`. Each form has a field for the reason.
     """
+
+    class Media:
+        css = {"all": ["django_ratelimiter/history.css"]}  # noqa: RUF012
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = kwargs.pop("form", self.form)
+        own = {"theirs": getattr(request, "ratelimiter_theirs", None)}
+        edited = type(form.__name__, (EditedForm, form), own)
+        return super().get_form(request, obj, change=change, form=edited, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [name for name in super().get_fields(request, obj) if name not in (REASON, SEEN)]
 
     def changeform_view(
         self,
@@ -50,7 +71,11 @@ class VersionedAdmin(NulSafeAdmin):
         if request.method != "POST":
             return super().changeform_view(request, object_id, form_url, extra_context)
         done = _("saved") if object_id else _("added")
-        with saved_as_version(request, f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"):
+        summary = f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"
+        with saved_as_version(request, summary, _reason(request)):
+            row = self.get_object(request, unquote(object_id)) if object_id else None
+            if row is not None and self.has_change_permission(request, row):
+                request.ratelimiter_theirs = conflict(request, row)  # type: ignore[attr-defined]
             response = super().changeform_view(request, object_id, form_url, extra_context)
             if not getattr(request, "ratelimiter_saved", False):
                 raise SaveAborted
@@ -59,6 +84,24 @@ class VersionedAdmin(NulSafeAdmin):
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)
         request.ratelimiter_saved = True  # type: ignore[attr-defined]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        form = context["adminform"].form
+        theirs = getattr(request, "ratelimiter_theirs", None)
+        if theirs is not None:
+            limit_forms = [each for formset in context["inline_admin_formsets"] for each in formset.formset.forms]
+            context["conflict"] = both_sides(theirs, form, limit_forms)
+            context["conflict_version"] = latest_change_of(self.opts.model_name or "", theirs.row.slug)
+        row = kwargs.get("obj")
+        if self.has_change_permission(request, row) if row else self.has_add_permission(request):
+            context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        return super().log_addition(request, obj, _with_reason(request, message))
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        return super().log_change(request, obj, _with_reason(request, message))
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with saved_as_version(request, _("%(kind)s %(name)s deleted") % {"kind": self.opts.verbose_name, "name": obj}):
@@ -72,9 +115,39 @@ class VersionedAdmin(NulSafeAdmin):
             super().delete_queryset(request, queryset)
 
 
-def warn_if_unpublished(request: HttpRequest) -> None:
+def _reason(request: HttpRequest) -> str:
+    """Return the reason that was typed. What the form refuses of it is never stored: then nothing is saved."""
+    return request.POST.get(REASON, "").strip()
+
+
+def _with_reason(request: HttpRequest, message: Any) -> Any:
+    """Return what the log says of a change: Django's list of fields, or with the reason in one text."""
+    reason = _reason(request)
+    if not reason:
+        return message
+    logged = message if isinstance(message, str) else json.dumps(message, default=str)
+    text = LogEntry(change_message=logged).get_change_message()
+    return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
+
+
+def tell_whether_in_force(request: HttpRequest, version: Version) -> None:
+    """Say whether this version is in force: the engine is asked whether it holds it."""
+    try:
+        get_engine().check([], version=version)
+    except EngineUnavailable:
+        warn_if_unpublished(request, always=True)
+    except StaleRules as stale:
+        if stale.number is None:
+            warn_if_unpublished(request, always=True)
+        else:
+            messages.warning(request, _("A later version is in force already: somebody has changed the rules since."))
+    else:
+        messages.info(request, _("Version %(number)s is in force everywhere.") % {"number": version.number})
+
+
+def warn_if_unpublished(request: HttpRequest, *, always: bool = False) -> None:
     """Warn if the last version could not be published."""
-    if cache.last_publish_failed():
+    if always or cache.last_publish_failed():
         messages.warning(
             request,
             _(

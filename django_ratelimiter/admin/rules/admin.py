@@ -27,6 +27,7 @@ from ..overview.views import OverviewSearch
 from ..versioned import SaveAborted, VersionedAdmin, saved_as_version
 from .confirmation import question_page, show_question
 from .forms import RuleForm
+from .history import HistoryPages
 from .limits import SENTENCES, RuleLimitInline, limits_context, live_preview
 from .targets import doubts, place_with_doubts
 
@@ -62,7 +63,7 @@ class RuleChangeList(ChangeList):
 
 
 @admin.register(Rule)
-class RuleAdmin(EnforcementSwitch, ExplainPage, OverviewSearch, VersionedAdmin):
+class RuleAdmin(HistoryPages, EnforcementSwitch, ExplainPage, OverviewSearch, VersionedAdmin):
     """Rules."""
 
     form = RuleForm

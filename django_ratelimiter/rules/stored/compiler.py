@@ -84,7 +84,7 @@ def _compile(
         reasons += [f"{capfirst(limit._meta.verbose_name)} “{limit.in_short}”: {fault}" for fault in faults]
     if reasons:
         return {}, reasons
-    data = _rule_data(rule, limits)
+    data = rule_data(rule, limits)
     try:
         rule_from(data)
     except ValueError as error:
@@ -112,7 +112,7 @@ def _sentence(row: Model, field: str, messages: list[str]) -> str:
 
 def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
     """Return the tiers, by rank. Of several defaults for the same callers, which MySQL can hold, keep the last."""
-    found = [_tier_data(tier) for tier in tiers]
+    found = [tier_data(tier) for tier in tiers]
     for kind in (models.Tier.DefaultFor.ANONYMOUS, models.Tier.DefaultFor.AUTHENTICATED):
         defaults = [data for data in found if data["default_for"] == kind]
         if len(defaults) > 1:
@@ -124,11 +124,11 @@ def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
     return found
 
 
-def _tier_data(tier: models.Tier) -> dict[str, Any]:
+def tier_data(tier: models.Tier) -> dict[str, Any]:
     return {name: getattr(tier, name) for name in ("slug", "name", "rank", "default_for")}
 
 
-def _rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
+def rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
     names = [field.name for field in rule._meta.concrete_fields if not field.primary_key]
     return {name: getattr(rule, name) for name in names} | {"limits": [_limit_data(limit) for limit in limits]}
 

@@ -82,7 +82,7 @@ def diff(before: Snapshot, after: Snapshot) -> list[Change]:
     """Return what differs between two snapshots: the switch, then tiers, then rules."""
     changes = [*_of_switch(before, after)]
     for pair in changed_pairs(before["tiers"], after["tiers"], normal_tier):
-        changes.append(_change("tier", pair, _tier_fields(pair)))
+        changes.append(_change("tier", pair, tier_fields(pair)))
     for pair in changed_pairs(before["rules"], after["rules"], normal_rule):
         changes.append(rule_change(pair, before, after))
     return changes
@@ -111,7 +111,8 @@ def rule_fields(pair: Pair) -> tuple[FieldChange, ...]:
     return (FieldChange("limits", _("Order of limits"), *orders),)
 
 
-def _tier_fields(pair: Pair) -> tuple[FieldChange, ...]:
+def tier_fields(pair: Pair) -> tuple[FieldChange, ...]:
+    """Return the fields of a tier that differ."""
     return tuple(_fields(pair, tier_columns()))
 
 

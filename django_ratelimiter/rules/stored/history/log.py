@@ -8,11 +8,13 @@ from typing import Any, Final, NamedTuple
 
 from ....engine.base import Version
 from .. import storage
-from .changes import Change, diff, rule_change
+from .changes import Change, diff, rule_change, summary
 from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
 
 #: So many versions are looked through for those that changed a rule, at a time.
 LOOKED_THROUGH: Final = 50
+#: Among so many of the latest versions the one is looked for that changed a rule or tier last.
+RECENT: Final = 10
 #: Snapshots in memory at once; each holds the whole rule set.
 CHUNK: Final = 5
 
@@ -22,6 +24,11 @@ class Entry(NamedTuple):
 
     row: Any
     changes: list[Change] | None
+
+    @property
+    def in_words(self) -> str:
+        """Return the changes in a sentence."""
+        return summary(self.changes or [])
 
 
 class RuleEntry(NamedTuple):
@@ -86,6 +93,14 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
             entries.append(RuleEntry(row, rule_change(pair, earlier, after)))
             slug = pair.before["slug"] if pair.before else slug
     return RulePast(entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None)
+
+
+def latest_change_of(subject: str, slug: str) -> Any:
+    """Return the version that changed this rule or tier last, of the latest few; `None` = none of them did."""
+    for entry in entries_of(rows()[:RECENT]):
+        if any((change.subject, change.slug) == (subject, slug) for change in entry.changes or ()):
+            return entry.row
+    return None
 
 
 def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:

@@ -1,0 +1,225 @@
+"""The pages of the history: all versions, one of them, any two compared, and the way back to one.
+
+Also a rule's own history, in the place of Django's, which names fields but not from what to what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...engine.base import Version
+from ...models import RuleSetVersion
+from ...rules.stored.history import log
+from ...rules.stored.history.back import NotBroughtBack, NothingToBringBack, bring_back, plan_back
+from ...rules.stored.history.changes import diff
+from ...rules.stored.storage import committed_version, primary, snapshots
+from ..versioned import tell_whether_in_force
+from .permissions import PUBLISH, missing_permissions
+
+LIST: Final = "django_ratelimiter_history"
+VERSION: Final = "django_ratelimiter_history_version"
+COMPARE: Final = "django_ratelimiter_history_compare"
+BRING_BACK: Final = "django_ratelimiter_history_bring_back"
+
+PER_PAGE: Final = 20
+#: The parameter of a rule's own history that says from which version back.
+OLDER: Final = "until"
+
+_KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+_MOST: Final = 2**63 - 1
+
+
+class BringBackForm(forms.Form):
+    """Why, and what the operator has seen: the version that was the latest when the changes were shown."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=RuleSetVersion._meta.get_field("reason").max_length,
+        help_text=gettext_lazy("Why you bring this version back. It stands in the history."),
+        widget=forms.TextInput({"class": "vTextField", "autofocus": True}),
+    )
+    seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
+
+
+class HistoryPages(admin.ModelAdmin):
+    """An admin of rules with the pages of their history."""
+
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> Any:
+            return path(route, self.admin_site.admin_view(view), name=name)
+
+        pages = [
+            page("history/", self.versions_view, LIST),
+            page("history/compare/", self.compare_view, COMPARE),
+            page("history/<str:key>/", self.version_view, VERSION),
+            page("history/<str:key>/bring-back/", self.bring_back_view, BRING_BACK),
+        ]
+        return [*pages, *super().get_urls()]
+
+    def versions_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the stored versions, the latest first, with what each has changed."""
+        self._may_view(request)
+        page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
+        entries = log.entries_of(list(page.object_list))
+        latest = committed_version()
+        *keys, key_of_latest = keys_of([*(entry.row for entry in entries), latest])
+        context = {
+            "title": _("History of the rules"),
+            "page": page,
+            "entries": list(zip(keys, entries, strict=True)),
+            "latest": key_of_latest,
+        }
+        return self._page(request, "history.html", context)
+
+    def version_view(self, request: HttpRequest, key: str) -> HttpResponse:
+        """Show one version, and what it has changed of the one before it."""
+        self._may_view(request)
+        row = _row_of(key)
+        before = log.row_before(log.version_of(row))
+        context = {"title": capfirst(row), "row": row, "key": key, "before": before}
+        if before is not None:
+            context |= {"before_key": keys_of([before])[0], "changes": diff(before.snapshot, row.snapshot)}
+        context["is_latest"] = log.version_of(row) == committed_version()
+        return self._page(request, "history_version.html", context)
+
+    def compare_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what differs between two versions: `?from=7&to=12`."""
+        self._may_view(request)
+        before, after = (_row_of(request.GET.get(name, "")) for name in ("from", "to"))
+        context = {
+            "title": _("Compare %(before)s and %(after)s") % {"before": before, "after": after},
+            "changes": diff(before.snapshot, after.snapshot),
+            "sides": list(zip(keys_of([before, after]), (before, after), strict=True)),
+        }
+        return self._page(request, "history_compare.html", context)
+
+    def bring_back_view(self, request: HttpRequest, key: str) -> HttpResponse:
+        """Show what bringing back a version would change, and do it once a reason is given."""
+        if not request.user.has_perm(PUBLISH):
+            raise PermissionDenied
+        self._may_view(request)
+        row = _row_of(key)
+        way = plan_back(log.version_of(row))
+        if way is None:
+            raise Http404
+        missing = missing_permissions(request, way)
+        form = BringBackForm(initial={"seen": exact_key_of(way.seen)})
+        if request.method == "POST":
+            if missing:
+                raise PermissionDenied
+            form = BringBackForm(request.POST)
+            if form.is_valid() and self._bring_back(request, row, **form.cleaned_data):
+                return HttpResponseRedirect(reverse(f"admin:{LIST}", current_app=self.admin_site.name))
+            form.data = request.POST.copy()
+            form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown from now on
+        context = {
+            "title": _("Bring back version %(number)s?") % {"number": row.number},
+            "row": row,
+            "key": key,
+            "changes": way.changes,
+            "notes": way.notes,
+            "missing": missing,
+            "form": form,
+        }
+        return self._page(request, "history_bring_back.html", context)
+
+    def _bring_back(self, request: HttpRequest, row: Any, reason: str, seen: str) -> bool:
+        """Bring it back, log it and say so. False = the page is to be shown again: the rules have changed."""
+        try:
+            made = bring_back(log.version_of(row), _version_of(seen), request.user, reason)
+        except NothingToBringBack as error:
+            messages.info(request, str(error))
+            return True
+        except NotBroughtBack as error:
+            messages.error(request, str(error))
+            return False
+        texts = {"number": row.number, "made": made.number, "reason": reason}
+        text = _("The rules of version %(number)s were brought back, as version %(made)s.") % texts
+        new = snapshots(made).defer("snapshot").first()
+        self.log_change(request, new, f"{text} {_('Reason: %(reason)s') % texts}")
+        messages.success(request, text)
+        transaction.on_commit(partial(tell_whether_in_force, request, made), using=primary())
+        return True
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show what was changed of one rule, from what to what, and by whom."""
+        rule = self.get_object(request, unquote(object_id))
+        if rule is None:
+            return super().history_view(request, object_id)  # which says so
+        if not self.has_view_or_change_permission(request, rule):
+            raise PermissionDenied
+        start = request.GET.get(OLDER)
+        past = log.past_of_rule(request.GET.get("slug") or rule.slug, _version_of(start) if start else None)
+        context = {
+            "title": _("Change history: %s") % rule,
+            "object": rule,
+            "module_name": str(capfirst(self.opts.verbose_name_plural)),
+            "entries": list(zip(keys_of([entry.row for entry in past.entries]), past.entries, strict=True)),
+            "older": past.older and exact_key_of(past.older),
+            "older_slug": past.slug,
+            "looked_through": log.LOOKED_THROUGH,
+        }
+        return self._page(request, "history_rule.html", context | (extra_context or {}))
+
+    def _may_view(self, request: HttpRequest) -> None:
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+
+    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> TemplateResponse:
+        own = {"opts": self.opts, "may_bring_back": request.user.has_perm(PUBLISH)}
+        request.current_app = self.admin_site.name
+        common = self.admin_site.each_context(request)
+        return TemplateResponse(request, f"admin/django_ratelimiter/{template}", {**common, **own, **context})
+
+
+def keys_of(versions: Sequence[Any]) -> list[str]:
+    """Return what names each version in an address: its number; with its epoch where a later one has that number."""
+    numbers = {version.number for version in versions}
+    latest = dict(snapshots().filter(number__in=numbers).order_by("epoch").values_list("number", "epoch"))
+    return [
+        f"{version.number}" if latest.get(version.number) == version.epoch else exact_key_of(version)
+        for version in versions
+    ]
+
+
+def exact_key_of(version: Any) -> str:
+    """Return what names a version for good."""
+    return f"{version.number}-{version.epoch}"
+
+
+def _version_of(key: str) -> Version:
+    """Return the version that a key with an epoch names. Http404 if it names none."""
+    found = _KEY.fullmatch(key)
+    if not found or not found[2] or max(map(int, found.groups())) > _MOST:
+        raise Http404
+    return Version(int(found[1]), int(found[2]))
+
+
+def _row_of(key: str) -> Any:
+    """Return the stored version of this key, the latest of its number. Http404 if there is none."""
+    found = _KEY.fullmatch(key)
+    if not found or max(int(part or 0) for part in found.groups()) > _MOST:
+        raise Http404
+    rows = snapshots().filter(number=int(found[1])).prefetch_related("author")
+    row = (rows.filter(epoch=int(found[2])) if found[2] else rows).first()
+    if row is None:
+        raise Http404
+    return row

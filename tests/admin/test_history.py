@@ -1,0 +1,314 @@
+"""The pages of the history: what they show, who may see them, and what bringing back a version does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+
+from .pages import RULES, BrowserForm, number, page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+HISTORY = reverse("admin:django_ratelimiter_history")
+COMPARE = reverse("admin:django_ratelimiter_history_compare")
+ALL = ("view_rule", "change_rule", "change_rulelimit", "publish_rule")
+
+
+def version_page(version: object, kind: str = "version") -> str:
+    return reverse(f"admin:django_ratelimiter_history_{kind}", args=[str(version)])
+
+
+@pytest.fixture
+def good(rule: Rule) -> int:
+    """The number of a version, after which two bad ones came."""
+    ada = User.objects.create_user("ada")
+    cache.invalidate()
+    good = number()
+    with cache.editing(ada, "rule export saved", "Too many complaints."):
+        rule.mode = "off"
+        rule.save()
+    with cache.editing(ada, "rule export saved"):
+        limit = rule.limits.get(quota=100)
+        limit.quota = 1
+        limit.save()
+    return good
+
+
+def seen() -> str:
+    """What the page says of the version that it was opened at."""
+    version = storage.committed_version()
+    return f"{version.number}-{version.epoch}"
+
+
+class TestList:
+    def test_says_when_who_why_and_what(self, admin_client: Client, good: int) -> None:
+        page = shown(admin_client.get(HISTORY))
+        assert "Rule “Export”: Mode: enforce → off" in page
+        assert "Limit of free: 100 per minute, sliding window → 1 per minute, sliding window" in page
+        assert "Reason: Too many complaints." in page
+        assert "ada" in page
+        assert f'href="{version_page(good, "bring_back")}"' in page
+        assert f'href="{version_page(good + 2, "bring_back")}"' not in page  # it is the latest
+        assert f'href="{HISTORY}"' in shown(admin_client.get(RULES))
+
+    def test_the_oldest_that_is_stored_cannot_say_what_it_changed(self, admin_client: Client, good: int) -> None:
+        assert "The oldest version that is stored." in shown(admin_client.get(HISTORY))
+
+    def test_is_empty_at_first(self, admin_client: Client) -> None:
+        assert "No version is stored yet." in shown(admin_client.get(HISTORY))
+
+    def test_costs_the_same_however_many_there_are(self, admin_client: Client, rule: Rule) -> None:
+        costs = []
+        for count in (3, 22):
+            for _ in range(count):
+                cache.invalidate()
+            with CaptureQueriesContext(connection) as queries:
+                admin_client.get(HISTORY)
+            costs.append(len(queries))
+        assert costs[0] == costs[1] <= 12
+        page = shown(admin_client.get(f"{HISTORY}?p=2"))
+        assert 'rel="prev" href="?p=1"' in page
+        assert "The oldest version that is stored." in page
+        for wrong in ("x", "999%00", "-1"):
+            assert admin_client.get(f"{HISTORY}?p={wrong}").status_code == 200
+
+    def test_what_is_typed_is_escaped(self, admin_client: Client, rule: Rule) -> None:
+        cache.invalidate()
+        with cache.editing(summary="<i>sum</i>", reason="<i>why</i>"):
+            rule.name = "<script>alert(1)</script>"
+            rule.message = "<b>no</b>"
+            rule.save()
+        for address in (HISTORY, version_page(number()), page_of(rule, "history")):
+            page = admin_client.get(address).content.decode()
+            assert "<script>alert" not in page
+            assert "<i>" not in page
+            assert "<b>no" not in page
+
+
+class TestVersion:
+    def test_shows_each_field_from_what_to_what(self, admin_client: Client, good: int) -> None:
+        page = shown(admin_client.get(version_page(good + 1)))
+        assert "<del>enforce</del>" in page
+        assert "<ins>off</ins>" in page
+        assert "Too many complaints." in page
+        assert "Bring back this version" in page
+        assert "Bring back this version" not in shown(admin_client.get(version_page(good + 2)))
+        assert "oldest version that is stored" in shown(admin_client.get(version_page(good)))
+
+    def test_compares_any_two(self, admin_client: Client, good: int) -> None:
+        page = shown(admin_client.get(COMPARE, {"from": good, "to": good + 2}))
+        assert "<ins>off</ins>" in page
+        assert "<ins>1 per minute, sliding window</ins>" in page
+        page = shown(admin_client.get(COMPARE, {"from": good + 2, "to": good}))
+        assert "<del>off</del>" in page
+        assert "Nothing differs." in shown(admin_client.get(COMPARE, {"from": good, "to": good}))
+
+    def test_what_is_no_version_is_not_found(self, admin_client: Client, good: int) -> None:
+        for key in ("999", "x", "0", "9" * 19, "-1", f"{good}-1", "1-2-3"):
+            assert admin_client.get(version_page(key)).status_code == 404
+            assert admin_client.get(version_page(key, "bring_back")).status_code == 404
+            assert admin_client.get(COMPARE, {"from": good, "to": key}).status_code == 404
+        assert admin_client.get(COMPARE).status_code == 404
+
+    def test_of_two_with_one_number_each_has_an_address(self, admin_client: Client, good: int) -> None:
+        stored = RuleSetVersion.objects.get(number=good)
+        RuleSetVersion.objects.create(
+            number=good, epoch=stored.epoch - 5, snapshot=stored.snapshot, summary="of a former life"
+        )
+        page = shown(admin_client.get(HISTORY))
+        assert f'href="{version_page(f"{good}-{stored.epoch - 5}")}"' in page
+        assert "of a former life" in shown(admin_client.get(version_page(f"{good}-{stored.epoch - 5}")))
+        assert "of a former life" not in shown(admin_client.get(version_page(good)))
+
+
+class TestRule:
+    def test_its_own_history_says_from_what_to_what(self, admin_client: Client, rule: Rule, good: int) -> None:
+        with cache.editing(summary="another"):
+            Rule.objects.create(slug="other", name="Other")
+        page = shown(admin_client.get(page_of(rule, "history")))
+        assert page.index("<del>100 per minute, sliding window</del>") < page.index("<ins>off</ins>")
+        assert "Too many complaints." in page
+        assert f">Version {good + 3}<" not in page
+
+    def test_follows_a_new_slug(self, admin_client: Client, rule: Rule, good: int) -> None:
+        with cache.editing():
+            rule.slug = "renamed"
+            rule.save()
+        page = shown(admin_client.get(page_of(rule, "history")))
+        assert "<del>export</del>" in page
+        assert "<ins>off</ins>" in page
+
+    def test_goes_on_where_it_has_looked(self, admin_client: Client, rule: Rule, good: int) -> None:
+        for _ in range(60):
+            cache.invalidate()
+        page = shown(admin_client.get(page_of(rule, "history")))
+        assert "None of the latest 50 versions" in page
+        (address,) = [part.split('"')[0] for part in page.split('href="')[1:] if part.startswith("?until=")]
+        assert "<ins>off</ins>" in shown(admin_client.get(page_of(rule, "history") + address))
+        for wrong in ("1", "x", "1-%00"):
+            assert admin_client.get(page_of(rule, "history"), {"until": wrong}).status_code == 404
+
+
+class TestPermissions:
+    def test_to_look_takes_the_permission_to_view_rules(self, operator: Callable[..., Client], good: int) -> None:
+        client = operator("view_tier", "publish_rule")
+        pages = [HISTORY, version_page(good), f"{COMPARE}?from={good}&to={good}", version_page(good, "bring_back")]
+        pages += [version_page(999), version_page(999, "bring_back")]
+        assert {client.get(page).status_code for page in pages} == {403}
+
+    def test_which_is_enough_to_look(self, operator: Callable[..., Client], rule: Rule, good: int) -> None:
+        client = operator("view_rule")
+        pages = [HISTORY, version_page(good), f"{COMPARE}?from={good}&to={good}", page_of(rule, "history")]
+        for page in pages:
+            response = client.get(page)
+            assert response.status_code == 200
+            assert "bring-back" not in shown(response)
+        back = version_page(good, "bring_back")
+        assert [client.get(back).status_code, client.post(back, {"reason": "x", "seen": seen()}).status_code] == [
+            403
+        ] * 2
+
+    @pytest.mark.parametrize("lacking", ALL[1:])
+    def test_bringing_back_takes_each_permission(
+        self, operator: Callable[..., Client], good: int, lacking: str
+    ) -> None:
+        client = operator(*(set(ALL) - {lacking}))
+        back = version_page(good, "bring_back")
+        response = client.get(back)
+        assert response.status_code == (403 if lacking == "publish_rule" else 200)
+        if lacking != "publish_rule":
+            assert "You cannot bring it back." in shown(response)
+            assert 'name="reason"' not in shown(response)
+        before = number()
+        assert client.post(back, {"reason": "x", "seen": seen()}).status_code == 403
+        assert number() == before
+
+    def test_all_of_them_are_enough(self, operator: Callable[..., Client], rule: Rule, good: int) -> None:
+        client = operator(*ALL)
+        assert client.post(version_page(good, "bring_back"), {"reason": "x", "seen": seen()}).status_code == 302
+        rule.refresh_from_db()
+        assert rule.mode == "enforce"
+
+    def test_a_stranger_is_asked_to_log_in(self, client: Client, good: int) -> None:
+        assert client.get(HISTORY).status_code == 302
+        assert client.post(version_page(good, "bring_back"), {"reason": "x"}).status_code == 302
+
+
+class TestBringBack:
+    def test_shows_the_changes_first_and_then_makes_them(self, admin_client: Client, rule: Rule, good: int) -> None:
+        back = version_page(good, "bring_back")
+        response = admin_client.get(back)
+        page = shown(response)
+        assert f"Bring back version {good}?" in page
+        assert "<del>off</del>" in page
+        assert "<ins>enforce</ins>" in page
+        assert "<ins>100 per minute, sliding window</ins>" in page
+        assert number() == good + 2  # looking changes nothing
+
+        sent = BrowserForm(page).sent | {"reason": "It rejected everybody."}
+        response = admin_client.post(back, sent, follow=True)
+        assert response.redirect_chain == [(HISTORY, 302)]
+        assert f"The rules of version {good} were brought back, as version {good + 3}." in shown(response)
+        rule.refresh_from_db()
+        assert (rule.mode, rule.limits.get(tier__slug="free").quota) == ("enforce", 100)
+        stored = RuleSetVersion.objects.all()[0]
+        assert (stored.number, stored.reason, str(stored.author)) == (good + 3, "It rejected everybody.", "admin")
+        entry = LogEntry.objects.get()
+        assert "It rejected everybody." in entry.change_message
+        assert str(entry.user) == "admin"
+        assert str(good + 3) in entry.object_repr
+
+    def test_takes_a_reason(self, admin_client: Client, good: int) -> None:
+        for reason in ("", "  ", "x" * 256, "a\0b"):
+            response = admin_client.post(version_page(good, "bring_back"), {"reason": reason, "seen": seen()})
+            assert response.status_code == 200
+            assert response.context["form"].errors["reason"]
+        assert number() == good + 2
+
+    def test_a_repeated_post_does_it_once(self, admin_client: Client, good: int) -> None:
+        sent = {"reason": "x", "seen": seen()}
+        for says in ("were brought back", "are those of version"):
+            assert says in shown(admin_client.post(version_page(good, "bring_back"), sent, follow=True))
+        assert number() == good + 3
+        assert LogEntry.objects.count() == 1
+
+    def test_a_change_since_stops_it_and_shows_the_changes_again(
+        self, admin_client: Client, rule: Rule, good: int
+    ) -> None:
+        sent = BrowserForm(shown(admin_client.get(version_page(good, "bring_back")))).sent | {"reason": "x"}
+        with cache.editing():
+            Rule.objects.create(slug="new", name="New")
+        response = admin_client.post(version_page(good, "bring_back"), sent)
+        assert "The rules have been changed since you opened this page." in shown(response)
+        assert "Rules that were not there then are deleted: new." in shown(response)
+        assert (number(), Rule.objects.count()) == (good + 3, 2)
+        again = BrowserForm(shown(response)).sent
+        assert again["reason"] == ["x"]
+        assert admin_client.post(version_page(good, "bring_back"), again).status_code == 302
+        assert Rule.objects.get() == rule
+
+    @pytest.mark.parametrize("forged", ["", "1", "x", "1-1", "9" * 19 + "-1"])
+    def test_a_forged_form_changes_nothing(self, admin_client: Client, good: int, forged: str) -> None:
+        response = admin_client.post(version_page(good, "bring_back"), {"reason": "x", "seen": forged})
+        assert response.status_code in (200, 404)
+        assert number() == good + 2
+
+    def test_one_from_another_site_is_refused(self, admin_user: User, good: int) -> None:
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(admin_user)
+        sent = {"reason": "x", "seen": seen()}
+        assert client.post(version_page(good, "bring_back"), sent).status_code == 403
+        assert number() == good + 2
+
+    def test_the_latest_is_nothing_to_bring_back(self, admin_client: Client, good: int) -> None:
+        page = shown(admin_client.get(version_page(good + 2, "bring_back")))
+        assert "There is nothing to bring back." in page
+        assert 'name="reason"' not in page
+
+    @pytest.mark.django_db(transaction=True)
+    def test_says_that_it_is_in_force(self, admin_client: Client, good: int) -> None:
+        response = admin_client.post(version_page(good, "bring_back"), {"reason": "x", "seen": seen()}, follow=True)
+        assert f"Version {good + 3} is in force everywhere." in shown(response)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_says_that_it_is_not(self, admin_client: Client, good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        from django_ratelimiter.exceptions import EngineUnavailable
+
+        def get_engine() -> Any:
+            raise EngineUnavailable("refused")
+
+        for module in ("django_ratelimiter.rules.stored.versions", "django_ratelimiter.admin.versioned"):
+            monkeypatch.setattr(f"{module}.get_engine", get_engine)
+        response = admin_client.post(version_page(good, "bring_back"), {"reason": "x", "seen": seen()}, follow=True)
+        assert "Saved, not yet in force everywhere" in shown(response)
+
+
+def test_hundreds_of_rules_cost_no_query_each(admin_client: Client, free: Tier) -> None:
+    rules = [Rule(slug=f"rule-{key}", name=f"Rule {key}") for key in range(120)]
+    Rule.objects.bulk_create(rules)
+    RuleLimit.objects.bulk_create(
+        RuleLimit(rule=rule, quota=quota, window_seconds=Decimal(60), tier=tier)
+        for rule, (quota, tier) in itertools.product(Rule.objects.all(), ((5, None), (9, free)))
+    )
+    cache.invalidate()
+    good = number()
+    RuleLimit.objects.update(quota=50)
+    cache.invalidate()
+    for page in (HISTORY, version_page(good + 1), version_page(good, "bring_back")):
+        with CaptureQueriesContext(connection) as queries:
+            assert admin_client.get(page).status_code == 200
+        assert len(queries) <= 20
