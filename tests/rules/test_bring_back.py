@@ -120,7 +120,7 @@ def test_it_is_exactly_that_version_again(
             made = seen
         assert in_force() == then
         for model, former in zip((Rule, Tier), keys, strict=True):  # rows that stay keep their keys
-            again = dict(model._default_manager.values_list("slug", "pk"))
+            again = dict(model.objects.values_list("slug", "pk"))
             assert all(again[slug] == former[slug] for slug in again.keys() & former.keys())
         for slug, generation in generations().items():  # what was reset stays so
             assert generation >= max(before.get(slug, 0), now.get(slug, 0))

@@ -175,7 +175,6 @@ class HistoryPages(admin.ModelAdmin):
             "entries": list(zip(keys_of([entry.row for entry in past.entries]), past.entries, strict=True)),
             "older": past.older and exact_key_of(past.older),
             "older_slug": past.slug,
-            "looked_through": log.LOOKED_THROUGH,
         }
         return self._page(request, "history_rule.html", context | (extra_context or {}))
 

@@ -19,7 +19,7 @@ RECENT: Final = 10
 CHUNK: Final = 5
 
 
-class Entry(NamedTuple):
+class VersionEntry(NamedTuple):
     """A stored version. changes: `None` = it is the oldest that is stored, so that nobody can tell."""
 
     row: Any
@@ -59,7 +59,7 @@ def rows() -> Any:
     return storage.snapshots().defer("snapshot").prefetch_related("author")
 
 
-def entries_of(page: Sequence[Any]) -> list[Entry]:
+def entries_of(page: Sequence[Any]) -> list[VersionEntry]:
     """Return these neighbouring versions, the latest first, with their changes, in one query."""
     if not page:
         return []
@@ -67,7 +67,7 @@ def entries_of(page: Sequence[Any]) -> list[Entry]:
     entries, after = [], next(snapshots, None)
     for row in page:
         before = next(snapshots, None)
-        entries.append(Entry(row, None if before is None or after is None else diff(before, after)))
+        entries.append(VersionEntry(row, None if before is None or after is None else diff(before, after)))
         after = before
     return entries
 

@@ -1,0 +1,95 @@
+"""From a bad rule back to the last good version, and two editors at once, as people do it in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
+
+from django_ratelimiter.models import Rule
+from django_ratelimiter.rules import cache
+from tests.browser import ENTER, Browser, browser, missing
+
+from .pages import page_of
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+HISTORY = reverse("admin:django_ratelimiter_history")
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def site(window: Browser, live_server: Any, rule: Rule) -> str:
+    """The address of a site whose rule was broken by its latest version; the browser is logged in there."""
+    User.objects.create_superuser("admin", password="secret")
+    with cache.editing(User.objects.create_user("ada"), "rule export saved", "Nobody needs it."):
+        Rule.objects.update(mode="off")
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}{HISTORY}")
+    window.type("#id_username", "admin")
+    window.type("#id_password", "secret" + ENTER)
+    window.wait_for(".ratelimiter-history")
+    window.complaints()
+    return str(live_server.url)
+
+
+def test_back_to_the_last_good_version(window: Browser, site: str, rule: Rule) -> None:
+    (first, *_) = window.texts(".ratelimiter-rows tbody tr")
+    assert "enforce → off" in first
+    assert "Nobody needs it." in first
+    window.click(".ratelimiter-rows a[href$='/bring-back/']")
+    window.wait_for("#ratelimiter-bring-back")
+    assert window.texts(".ratelimiter-diff del, .ratelimiter-diff ins") == ["off", "enforce"]
+    assert window.script("return document.activeElement.name") == "reason"
+    window.type("#id_reason", "Everybody needs it." + ENTER)
+    window.wait_for(".messagelist")
+    assert "is in force everywhere" in window.texts(".messagelist")[0]
+    assert "Everybody needs it." in window.texts(".ratelimiter-rows tbody tr")[0]
+    rule.refresh_from_db()
+    assert rule.mode == "enforce"
+    assert window.complaints() == []
+
+
+def test_any_two_are_compared_by_the_buttons_beside_them(window: Browser, site: str) -> None:
+    window.click(".ratelimiter-rows tbody tr:last-child input[name=from]")
+    window.click("#content-main input[type=submit]")
+    window.wait_for(".ratelimiter-cards")
+    assert window.texts(".ratelimiter-diff ins")
+
+
+def test_a_save_on_top_of_anothers_is_stopped_and_then_saved(window: Browser, site: str, rule: Rule) -> None:
+    window.open(f"{site}{page_of(rule)}")
+    with cache.editing(User.objects.get(username="ada"), "rule export saved"):
+        Rule.objects.update(message="Theirs.")
+    window.type("#id_message", "Mine.")
+    window.type("#id_change_reason", "Two at once." + ENTER)
+    window.wait_for("#ratelimiter-conflict")
+    assert "Theirs." in window.texts("#ratelimiter-conflict td")
+    assert "Mine." in window.texts("#ratelimiter-conflict td")
+    rule.refresh_from_db()
+    assert rule.message == "Theirs."
+    window.click("#rule_form .submit-row input[name=_save], #rule_form input[name=_save]")
+    window.wait_for(".messagelist")
+    rule.refresh_from_db()
+    assert rule.message == "Mine."
+
+
+def test_pages_fit_a_narrow_screen(window: Browser, site: str) -> None:
+    window.resize(360, 800)
+    for address in window.script(
+        "return [location.href, ...[...document.querySelectorAll('.ratelimiter-rows a')].slice(0, 2).map(a => a.href)]"
+    ):
+        window.open(address)
+        assert window.script("return document.documentElement.scrollWidth") <= 360, address
