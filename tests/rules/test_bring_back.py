@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
+from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -374,3 +377,65 @@ def test_limits_keep_their_order_which_clients_see() -> None:
     back_to(version)
     assert in_force() == then
     assert list(rule.limits.order_by("pk").values_list("pk", flat=True))[:2] == [keys[0], keys[2]]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestRequests:
+    """The same with real requests, and counters in Redis."""
+
+    def statuses(self, count: int = 1) -> list[int]:
+        return [Client().get("/hello/").status_code for _ in range(count)]
+
+    def test_usage_still_counts_and_a_reset_stays_one(self) -> None:
+        make(quota=2, window_seconds=86_400)
+        version = storage.committed_version()
+        assert self.statuses(3) == [200, 200, 429]
+        RuleLimit.objects.update(quota=9)
+        cache.invalidate()
+        assert self.statuses() == [200]
+        back_to(version)
+        assert self.statuses() == [429]
+        RuleLimit.objects.update(quota=9, generation=1)
+        cache.invalidate()
+        back_to(version)
+        assert self.statuses(3) == [200, 200, 429]
+
+    def test_neither_a_window_in_between_nor_a_deletion_revives_what_was_reset(self) -> None:
+        rule = make(quota=2, window_seconds=86_400)
+        version = storage.committed_version()
+        assert self.statuses(3) == [200, 200, 429]
+        RuleLimit.objects.update(generation=1)
+        cache.invalidate()
+        RuleLimit.objects.update(window_seconds=3_600)
+        cache.invalidate()
+        back_to(version)
+        assert self.statuses(3) == [200, 200, 429]
+        RuleLimit.objects.update(generation=2)
+        cache.invalidate()
+        rule.delete()
+        back_to(version)
+        assert self.statuses(3) == [200, 200, 429]
+
+    def test_of_two_who_do_it_at_once_one_does(self) -> None:
+        make()
+        version = storage.committed_version()
+        make("b")
+        seen = storage.committed_version()
+        both = threading.Barrier(2)
+
+        def go(_number: int) -> str:
+            try:
+                both.wait()
+                bring_back(version, seen)
+            except NotBroughtBack as error:
+                return type(error).__name__
+            finally:
+                connection.close()
+            return "done"
+
+        with ThreadPoolExecutor(2) as threads:
+            results = list(threads.map(go, range(2)))
+        assert sorted(results)[1] == "done"
+        assert results.count("done") == 1
+        assert storage.committed_version().number == seen.number + 1
+        assert sorted(Rule.objects.values_list("slug", flat=True)) == ["a"]

@@ -78,8 +78,8 @@ def pairs(before: Sequence[Data], after: Sequence[Data]) -> list[Pair]:
 
     In the order of `after`, then those that are gone.
     """
-    old = {data["slug"]: data for data in before}
-    gone = _by_unique_name(data for data in before if data["slug"] not in {each["slug"] for each in after})
+    old, new = ({data["slug"]: data for data in rows} for rows in (before, after))
+    gone = _by_unique_name(data for data in before if data["slug"] not in new)
     come = _by_unique_name(data for data in after if data["slug"] not in old)
     renamed = {data["slug"]: gone[name] for name, data in come.items() if name in gone}
     found = [Pair(old.get(data["slug"]) or renamed.get(data["slug"]), data) for data in after]
