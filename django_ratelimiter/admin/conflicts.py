@@ -65,8 +65,8 @@ class EditedForm(forms.ModelForm):
         super().clean()
         if self.theirs is not None:
             text = _(
-                "Nothing was saved: somebody else has changed this since you opened it. This page shows what they saved "
-                "and what you typed. To keep yours, save again."
+                "Nothing was saved: somebody else has changed this since you opened it. This page shows what they "
+                "saved and what you typed. To keep yours, save again."
             )
             self.add_error(None, ValidationError(text, code="conflict"))
         return self.cleaned_data

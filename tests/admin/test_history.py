@@ -312,3 +312,15 @@ def test_hundreds_of_rules_cost_no_query_each(admin_client: Client, free: Tier) 
         with CaptureQueriesContext(connection) as queries:
             assert admin_client.get(page).status_code == 200
         assert len(queries) <= 20
+
+
+@pytest.mark.urls("tests.admin.office")
+def test_a_site_of_its_own_stays_among_itself(admin_client: Client, rule: Rule, good: int) -> None:
+    own = [page.replace("/admin/", "/office/") for page in (HISTORY, version_page(good), page_of(rule, "history"))]
+    own.append(version_page(good, "bring_back").replace("/admin/", "/office/"))
+    for page in own:
+        found = shown(admin_client.get(page))
+        assert 'href="/office/' in found
+        assert '"/admin/' not in found
+    response = admin_client.post(own[-1], {"reason": "x", "seen": seen()})
+    assert response["Location"] == own[0]

@@ -12,7 +12,9 @@ import django_ratelimiter
 
 PACKAGE: Final = Path(django_ratelimiter.__file__).parent
 TEMPLATES: Final = sorted(PACKAGE.glob("templates/admin/**/*.html"))
-SHEETS: Final = [PACKAGE / "static/django_ratelimiter" / name for name in ("control.css", "rules.css", "usage.css")]
+SHEETS: Final = sorted(
+    PACKAGE / "static/django_ratelimiter" / f"{name}.css" for name in ("control", "rules", "usage", "history")
+)
 
 #: Classes of Django's admin that its pages have, and ours use as they are meant there.
 DJANGOS: Final = {

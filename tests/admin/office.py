@@ -1,0 +1,18 @@
+"""A project's own site of the admin, at another address and under another name."""
+
+from django.contrib.admin import AdminSite
+from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import User
+from django.urls import path
+
+from django_ratelimiter.admin.callers.tiers import TierAdmin
+from django_ratelimiter.admin.rules.admin import RuleAdmin
+from django_ratelimiter.models import Rule, Tier
+from tests.urls import urlpatterns as usual
+
+office = AdminSite(name="office")
+office.register(User, UserAdmin)
+office.register(Rule, RuleAdmin)
+office.register(Tier, TierAdmin)
+
+urlpatterns = [path("office/", office.urls), *usual]
