@@ -12,6 +12,7 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ..callers import history
 from ..exceptions import AccessDenied
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
@@ -153,7 +154,7 @@ class MeView(GenericAPIView[Any]):
             status = me.own_status(request._request)
         except AccessDenied as error:
             raise PermissionDenied from error
-        since, until, days = me.days(status.digests)
+        since, until, days = history.days(status.digests)
         usage = {
             "since": since,
             "until": until,
