@@ -1,0 +1,161 @@
+"""What operators do for a caller: each act says what it needs, does it, and looks afterwards whether it took."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar, Final, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..backend import get_engine
+from .caller import Caller
+from .counters import Counter, Counters, counters_of, latest_rules, read
+from .giving_back import end_lease, give_back
+from .grounds import grounds_of
+
+UNBLOCK: Final = "django_ratelimiter.unblock_caller"
+GRANT: Final = "django_ratelimiter.grant_caller"
+
+
+class ActRefused(ValueError):
+    """An act that cannot be done for this caller; the message says why, and nothing was changed."""
+
+
+class Outcome(NamedTuple):
+    """What became of an act, in words. took: it was looked up afterwards, and is so. changed: something was done."""
+
+    text: str
+    took: bool = True
+    changed: bool = True
+
+
+class Done(NamedTuple):
+    """What was done, for the log. row: the row that was written; `None` = only counters. is_new: it was added."""
+
+    text: str
+    row: Any = None
+    is_new: bool = False
+
+
+class Act(ABC):
+    """Something that an operator does for a caller. permission: what it takes."""
+
+    permission: ClassVar[str]
+
+    @abstractmethod
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        """Do it, within a transaction. Raises ActRefused, EngineUnavailable and ValidationError."""
+
+    @abstractmethod
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        """Ask engine and database, once it is committed, whether it took."""
+
+
+@dataclass
+class ResetCounters(Act):
+    """Reset counters, by their names; empty = all of the caller's own."""
+
+    permission = UNBLOCK
+    names: Sequence[str] = ()
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        found = counters_now(caller)
+        counters = found.named(self.names) if self.names else found.own
+        if not counters:
+            raise ActRefused(_("There is no such counter of this caller's own."))
+        get_engine().reset([each.charge for each in counters])
+        self._counters = counters
+        rules = ", ".join(dict.fromkeys(each.rule.slug for each in counters))
+        return Done(ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.",
+                             len(counters)) % {"count": len(counters), "rules": rules})  # fmt: skip
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        after = read(Counters(self._counters))
+        blocked = [each for each in after.counters if each.is_blocked]
+        if after.problem or blocked:
+            rules = ", ".join(each.rule.slug for each in blocked)
+            return Outcome(_("%(done)s Still blocked by: %(rules)s.") % {"done": done.text, "rules": rules}, took=False)
+        text = _("%(done)s Checked: none of them blocks the caller now.")
+        return Outcome(text % {"done": done.text})
+
+
+@dataclass
+class GiveBack(Act):
+    """Give units back to one counter."""
+
+    permission = UNBLOCK
+    name: str
+    units: int
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        self._counter = counter_named(caller, self.name)
+        if self._counter.charge.limit.holds_leases:
+            raise ActRefused(_("Units in progress cannot be given back; end a lease."))
+        if self.units < 1:
+            raise ActRefused(_("Give back 1 unit or more."))
+        self._given = give_back(self._counter, self.units)
+        return Done(_("Gave back %(given)d of %(units)d units: %(rule)s.") % {
+            "given": self._given, "units": self.units, "rule": self._counter.rule.slug})  # fmt: skip
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        [after] = read(Counters([self._counter])).counters
+        text = _("%(done)s Checked: %(left)s of %(capacity)s are left now.")
+        figures = {"done": done.text, "left": after.left, "capacity": after.capacity}
+        if self._given >= self.units or not after.used:
+            return Outcome(text % figures)
+        rest = _("The rest was used before the present window, or is being used; it can only be reset.")
+        return Outcome(f"{text % figures} {rest}", took=False)
+
+
+@dataclass
+class EndLease(Act):
+    """End one lease of a counter of concurrency."""
+
+    permission = UNBLOCK
+    name: str
+    began_us: int
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        self._counter = counter_named(caller, self.name)
+        if not self._counter.charge.limit.holds_leases:
+            raise ActRefused(_("This counter holds no leases."))
+        self._ended = end_lease(self._counter, self.began_us)
+        if not self._ended:
+            raise ActRefused(_("There is no such lease any more."))
+        return Done(_("Ended a lease: %(rule)s.") % {"rule": self._counter.rule.slug})
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        [after] = read(Counters([self._counter])).counters
+        text = _("%(done)s Checked: %(left)s of %(capacity)s are free now.")
+        return Outcome(text % {"done": done.text, "left": after.left, "capacity": after.capacity})
+
+
+def counters_now(caller: Caller) -> Counters:
+    """Return the caller's counters under the rules in force."""
+    rules = latest_rules()
+    return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
+
+
+def counter_named(caller: Caller, name: str) -> Counter:
+    """Return one of the caller's own counters. Raises ActRefused."""
+    found = counters_now(caller).named([name])
+    if not found:
+        raise ActRefused(_("There is no such counter of this caller's own."))
+    return found[0]
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Return a moment in the reader's time zone."""
+    return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
+
+
+def as_typed(multiplier: Decimal) -> str:
+    """Return a multiplier without the zeros that the database pads it with."""
+    return f"{multiplier.normalize():f}"

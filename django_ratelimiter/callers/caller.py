@@ -1,0 +1,213 @@
+"""A caller: what is known of who asks, from which the names of all of their counters are computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+from django.contrib.auth import SESSION_KEY, get_user_model
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from ..conf import django_setting, settings
+from ..identity import MAX_API_KEY, digest, hash_api_key
+from ..identity.proxies import client_address, client_ip
+from ..rules.records import RuleRecord
+from ..rules.tiers import is_known_api_key, resolve_api_key
+from ..values.partitions import encode_partition, is_identity
+
+KINDS: Final = ("user", "api_key", "ip", "session", "partition")
+
+#: Longer texts are nobody's.
+MAX_TEXT: Final = 1_000
+
+_DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
+
+
+class UnknownCaller(ValueError):
+    """What was typed is no caller; the message says what would be one."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A caller, by the values that are known of them.
+
+    kind, value: how they were asked for; kind "digest" = nothing is known but the digest of their counters.
+    known: values by the names that rules are split by. address: the whole IP address. api_key: the hash of the key.
+    user: the row of the user; `None` = there is none, or another kind of caller.
+    """
+
+    kind: str
+    value: str
+    known: Mapping[str, str] = field(default_factory=dict)
+    address: str | None = None
+    api_key: str | None = None
+    user: Any = None
+
+    @property
+    def user_id(self) -> str | None:
+        """The primary key of the user, as text."""
+        return self.known.get("user")
+
+    def partition(self, names: Iterable[str]) -> str | None:
+        """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
+        names = tuple(names)
+        if any(name not in self.known for name in names):
+            return None
+        return encode_partition([(name, self.known[name]) for name in names])
+
+    def missing(self, rule: RuleRecord) -> list[str]:
+        """Return the names that this rule is split by, and that are not known of the caller."""
+        if self.kind == "digest":
+            return []
+        return [name for name in rule.partition_by if name not in self.known]
+
+    def digest_for(self, rule: RuleRecord) -> str | None:
+        """Return what stands for the caller in the names of a rule's counters; `None` = it cannot be known.
+
+        An address is also that of requests which lack what the rule is split by, where these count by address.
+        """
+        if self.kind == "digest" and rule.partition_by:
+            return self.value
+        value = self.partition(rule.partition_by)
+        if value is None and self.stands_in(rule):
+            value = self.partition(("ip",))
+        return None if value is None else digest(value)
+
+    def stands_in(self, rule: RuleRecord) -> bool:
+        """Return whether the rule counts the caller by address for lack of something else."""
+        return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
+
+    @property
+    def digest(self) -> str:
+        """The digest of the caller by themselves, as in the reports of rules that are split by nothing else."""
+        if self.kind == "digest":
+            return self.value
+        if self.kind in self.known:
+            return digest(encode_partition([(self.kind, self.known[self.kind])]))
+        return digest(encode_partition(self.known.items()))
+
+    def __str__(self) -> str:
+        """Return the caller in words that may be stored: no address, session or key, but the start of the digest."""
+        if self.kind == "user":
+            return _("user %s") % self.value
+        return f"{_LABELS[self.kind]()} {self.digest[:8]}…"
+
+
+_LABELS: Final = {
+    "api_key": lambda: _("API key"),
+    "ip": lambda: _("address"),
+    "session": lambda: _("session"),
+    "partition": lambda: _("partition"),
+    "digest": lambda: _("client"),
+}
+
+
+def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
+    """Return the caller of this kind. others: partitions that are known of them as well, such as "header:X-Org=acme".
+
+    A user is found by primary key, else by login name. An API key is one, or its hash. Raises UnknownCaller.
+    """
+    value = value.strip()
+    if not value or len(value) > MAX_TEXT or "\0" in value:
+        raise UnknownCaller(_("Say who the caller is."))
+    if kind == "digest":
+        if not _DIGEST.fullmatch(value):
+            raise UnknownCaller(_("This is no digest of a client: it has 22 letters, digits, “-” and “_”."))
+        return Caller(kind, value)
+    if kind not in KINDS:
+        raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
+    parts = parts_of(value) if kind == "partition" else {kind: value}
+    for text in others:
+        if text.strip():
+            parts = {**parts_of(text), **parts}
+    return _caller(kind, value, parts)
+
+
+def parts_of(text: str) -> dict[str, str]:
+    """Return the values by name in a partition, as it is written: "user:7|ip:192.0.2.7", "header:X-Org=acme"."""
+    found: dict[str, str] = {}
+    for part in text.strip().split("|"):
+        match = _PART.fullmatch(part.strip()) if "\0" not in part and len(part) <= MAX_TEXT else None
+        if match is None or not is_identity(match[1]):
+            raise UnknownCaller(_("Write what is counted by and its value, such as “user:42” or “header:X-Org=acme”."))
+        found[match[1]] = match[2].replace("%7C", "|").replace("%25", "%").strip()
+    return found
+
+
+def _kinds() -> str:
+    return ", ".join(KINDS)
+
+
+def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
+    """Return the caller, each value as a request would have it."""
+    known = dict(parts)
+    address = api_key = user = None
+    if "session" in known:
+        _add_user_of_session(known)
+    if "user" in known:
+        user = find_user(known["user"])
+        known["user"] = str(user.pk) if user is not None else known["user"]
+    if "ip" in known:
+        known["ip"], address = _addresses(known["ip"])
+    if "api_key" in known:
+        found, api_key = _api_key(known.pop("api_key"))
+        known |= {"api_key": found} if found else {}
+    if kind != "partition" and kind in known:
+        value = known[kind]
+    return Caller(kind, value, known, address, api_key, user)
+
+
+def find_user(text: str) -> Any:
+    """Return the user of this primary key, else of this login name; `None` if there is none."""
+    users = get_user_model()._default_manager
+    try:
+        user = users.filter(pk=text).first()
+    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+        user = None
+    if user is not None:
+        return user
+    try:
+        return users.get_by_natural_key(text)
+    except (ObjectDoesNotExist, AttributeError):
+        return None
+
+
+def _addresses(text: str) -> tuple[str, str]:
+    """Return what rules count by and the whole address, of an address or a network as rules know it."""
+    request = HttpRequest()
+    request.META["REMOTE_ADDR"] = text.partition("/")[0]
+    ip, address = client_ip(request), client_address(request)
+    if ip is None or address is None:
+        raise UnknownCaller(_("This is no IP address."))
+    return ip, address
+
+
+def _api_key(text: str) -> tuple[str | None, str | None]:
+    """Return what rules count by and the hash, of a key or of either."""
+    is_hash = _HASH.fullmatch(text) is not None
+    resolver, hashed = settings.API_KEY_RESOLVER, hash_api_key(text)
+    if resolver is None:
+        known = hashed if len(text) <= MAX_API_KEY and (not is_hash or is_known_api_key(hashed)) else text
+        return known, known
+    resolved = resolve_api_key(resolver, text) if len(text) <= MAX_API_KEY else None
+    if resolved is not None:
+        return resolved, hashed
+    return text, text if is_hash else None
+
+
+def _add_user_of_session(known: dict[str, str]) -> None:
+    """Add who is logged in by this session. One that cannot be read has nobody."""
+    engine = import_module(django_setting("SESSION_ENGINE", "django.contrib.sessions.backends.db"))
+    try:
+        user = engine.SessionStore(known["session"]).load().get(SESSION_KEY)
+    except Exception:  # sessions may be kept anywhere
+        user = None
+    if user is not None:
+        known.setdefault("user", str(user))

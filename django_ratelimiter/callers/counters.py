@@ -1,0 +1,182 @@
+"""Every counter that a caller has, live: computed from rules and tier as on the path, and read by one peek."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from ..backend import get_engine
+from ..engine.base import Charge, Verdict
+from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
+from ..limiter.templates import RuleTemplate
+from ..rules import cache, inline
+from ..rules.records import LimitRecord, RuleRecord
+from ..rules.ruleset import RuleSet
+from ..rules.stored import storage
+from ..rules.tiers import Entitlement
+from .caller import Caller
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One counter of a caller. verdict: of a request of the rule's cost that came now; `None` = not known.
+
+    digest: the caller in its name. is_shared: all callers have it. stands_in: it counts requests from the address
+    which lack what the rule is split by.
+    """
+
+    rule: RuleRecord
+    tier: str
+    record: LimitRecord
+    charge: Charge
+    digest: str
+    verdict: Verdict | None = None
+    stands_in: bool = False
+
+    @property
+    def name(self) -> str:
+        """What forms and the API call this counter: the rule's slug, and what tells its limits apart."""
+        return f"{self.rule.slug}{self.charge.limit.tag}"
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.rule.partition_by
+
+    @property
+    def is_local(self) -> bool:
+        """Whether each process counts by itself, for good: nobody knows the sum."""
+        return self.charge.sync_interval is not None and self.charge.sync_interval < 0
+
+    @property
+    def capacity(self) -> int:
+        return self.charge.limit.capacity
+
+    @property
+    def left(self) -> int | None:
+        return None if self.verdict is None else self.verdict.remaining
+
+    @property
+    def used(self) -> int | None:
+        return None if self.verdict is None else max(self.capacity - self.verdict.remaining, 0)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the rule would now reject a request, or, in shadow, count it as such."""
+        return self.verdict is not None and not self.verdict.allowed
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the rule rejects the caller now."""
+        return self.is_limited and self.rule.mode == "enforce"
+
+    @property
+    def is_blocked_for_good(self) -> bool:
+        return self.is_limited and self.verdict is not None and self.verdict.retry_after is None
+
+    @property
+    def blocked_until(self) -> datetime | None:
+        if self.verdict is None or self.verdict.allowed or self.verdict.retry_after is None:
+            return None
+        return _moment(self.verdict, self.verdict.retry_after)
+
+    @property
+    def full_in(self) -> float | None:
+        """Seconds until the full quota is back."""
+        return None if self.verdict is None else self.verdict.reset_after
+
+    @property
+    def full_at(self) -> datetime | None:
+        return None if self.verdict is None else _moment(self.verdict, self.verdict.reset_after)
+
+
+class Unread(NamedTuple):
+    """A rule whose counter cannot be named: what is missing of the caller."""
+
+    rule: RuleRecord
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """All of a caller's counters. unread: the rules that more must be known for. unlimited: those without a limit for
+    the caller's tier. problem: why the engine could not be asked; the counters are without verdicts then.
+    """
+
+    counters: Sequence[Counter]
+    unread: Sequence[Unread] = ()
+    unlimited: Sequence[RuleRecord] = ()
+    problem: str = ""
+
+    @property
+    def own(self) -> list[Counter]:
+        """Those that can be reset for this caller alone."""
+        return [each for each in self.counters if not each.is_shared and not each.is_local]
+
+    @property
+    def blocked(self) -> list[Counter]:
+        return [each for each in self.counters if each.is_blocked]
+
+    def named(self, names: Iterable[str]) -> list[Counter]:
+        """Return the caller's own counters of these names."""
+        wanted = set(names)
+        return [each for each in self.own if each.name in wanted]
+
+
+def latest_rules() -> RuleSet:
+    """Return the rules in force, read again if another process has changed them: one query of one row."""
+    rules, version = cache.current_rules(), storage.committed_version()
+    if rules.compared_as is not None and rules.version.order < version.order:
+        try:
+            return cache.reload(StaleRules(*version), rules)
+        except (RulesUnavailable, EngineUnavailable):
+            pass  # those that are known are better than none
+    return rules
+
+
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
+    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard."""
+    counters: list[Counter] = []
+    unread: list[Unread] = []
+    unlimited: list[RuleRecord] = []
+    for rule in _rules(rules):
+        template = RuleTemplate(rule, entitlement)
+        if not template.records:
+            unlimited.append(rule)
+            continue
+        digest = caller.digest_for(rule)
+        if digest is None:
+            unread.append(Unread(rule, tuple(caller.missing(rule))))
+            continue
+        tier = str(template.tier or "")
+        counters += [
+            Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule))
+            for record, charge in zip(template.records, template.charges(None, None), strict=True)
+        ]
+    return read(Counters(counters, unread, unlimited))
+
+
+def read(found: Counters) -> Counters:
+    """Return these counters as they stand now."""
+    asked = [each for each in found.counters if not each.is_local]
+    try:
+        verdicts = iter(get_engine().peek([each.charge for each in asked]) if asked else ())
+    except EngineUnavailable as error:
+        return Counters(found.counters, found.unread, found.unlimited, str(error))
+    counters = [each if each.is_local else _with(each, next(verdicts)) for each in found.counters]
+    return Counters(counters, found.unread, found.unlimited)
+
+
+def _with(counter: Counter, verdict: Verdict) -> Counter:
+    fields = {name: getattr(counter, name) for name in Counter.__dataclass_fields__}
+    return Counter(**fields | {"verdict": verdict})
+
+
+def _rules(rules: RuleSet) -> list[RuleRecord]:
+    """Return all rules that count: those of operators, then those in the code of this process."""
+    return [rule for rule in (*rules.rules, *inline.registered()) if rule.mode != "off"]
+
+
+def _moment(verdict: Verdict, seconds: float) -> datetime:
+    return datetime.fromtimestamp(verdict.at_us / 1_000_000, UTC) + timedelta(seconds=seconds)

@@ -1,0 +1,138 @@
+"""Give units back to a counter, and end leases: by refunds, whose receipts are made from what peeks tell.
+
+A window that is counted, and a bucket, take any receipt of now. What keeps each request's time gives back only what was
+spent at a time that the receipt names: the engine says when the oldest of it leaves, which is a window later.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from ..backend import get_engine
+from ..engine.base import Charge, Verdict
+from ..engine.limits import Algorithm, Limit
+from .counters import Counter
+
+#: Times at which was spent, of which one act gives units back: each takes two calls.
+MAX_STEPS: Final = 100
+
+#: Leases that are listed: each takes a call.
+MAX_LEASES: Final = 25
+
+
+class LeaseLog(Limit):
+    """A limit that reads the leases of another as a log of requests: its peeks tell each lease's end, by cost.
+
+    Concurrency itself tells the end of the oldest alone, for nobody knows when the others will be released.
+    """
+
+    @cached_property
+    def tag(self) -> str:
+        """The tag of the limit that holds the leases."""
+        return f":{Algorithm.CONCURRENCY.letter}{super().tag[2:]}"
+
+
+class Lease(NamedTuple):
+    """A lease. began_us: when it was taken, in microseconds since the Unix epoch. ends_at: at the latest."""
+
+    began_us: int
+    ends_at: datetime
+
+    @property
+    def began_at(self) -> datetime:
+        return datetime.fromtimestamp(self.began_us / 1_000_000, UTC)
+
+
+def give_back(counter: Counter, units: int) -> int:
+    """Give units back to a counter and return how many more remain in it now than did before.
+
+    A sliding window counter gives back what was used in the present window of the clock, and where that had no request
+    yet, in the one before. Raises EngineUnavailable.
+    """
+    before = _peek(counter.charge)
+    wanted = min(units, before.charge.limit.capacity - before.remaining)
+    if wanted <= 0:
+        return 0
+    if Algorithm(counter.charge.limit.algorithm) in _BY_TIME:
+        return _give_back_by_time(counter.charge, before, wanted)
+    times = [before.at_us]
+    if counter.charge.limit.algorithm == Algorithm.SLIDING_WINDOW_COUNTER:
+        times.append(before.at_us - counter.charge.limit.window_us)  # of the two, one is the window of the last request
+    get_engine().refund([_receipt(counter.charge, wanted, at) for at in times])
+    return max(_peek(counter.charge).remaining - before.remaining, 0)
+
+
+def leases_of(counter: Counter) -> list[Lease]:
+    """Return the leases that a counter of concurrency holds, the oldest first, MAX_LEASES at most: a call for each."""
+    charge = counter.charge._replace(limit=_as_log(counter.charge.limit), max_delay=None)
+    found: list[Lease] = []
+    verdict = _peek(charge, 0)
+    remaining, used = verdict.remaining, charge.limit.capacity - verdict.remaining
+    for unit in range(1, used + 1):
+        verdict = _peek(charge, remaining + unit)
+        if verdict.allowed or verdict.retry_after is None:
+            break
+        lease = Lease(_spent_at(verdict), _moment(verdict.at_us + _wait_us(verdict)))
+        if lease not in found:
+            found.append(lease)
+        if len(found) == MAX_LEASES:
+            break
+    return found
+
+
+def end_lease(counter: Counter, began_us: int) -> bool:
+    """End the lease that was taken at this moment; False = there is none, or it has just ended."""
+    before = _peek(counter.charge, 0)
+    get_engine().refund([_receipt(counter.charge, counter.capacity, began_us)])
+    return _peek(counter.charge, 0).remaining > before.remaining
+
+
+#: What is given back only at the time when it was spent.
+_BY_TIME: Final = {Algorithm.SLIDING_WINDOW_LOG, Algorithm.SLIDING_WINDOW_SLOTS}
+
+
+def _give_back_by_time(charge: Charge, before: Verdict, wanted: int) -> int:
+    """Give back the oldest units, which would come back first: of one time after the other."""
+    remaining, target = before.remaining, before.remaining + wanted
+    for _ in range(MAX_STEPS):
+        verdict = _peek(charge, remaining + 1)
+        if verdict.remaining >= target or verdict.allowed or verdict.retry_after is None:
+            remaining = max(remaining, verdict.remaining)
+            break
+        get_engine().refund([_receipt(charge, target - verdict.remaining, _spent_at(verdict))])
+        after = _peek(charge, 0).remaining
+        if after <= verdict.remaining:  # others spend as fast, or a slot has just left
+            break
+        remaining = after
+        if remaining >= target:
+            break
+    return max(remaining - before.remaining, 0)
+
+
+def _peek(charge: Charge, cost: int | None = None) -> Verdict:
+    [verdict] = get_engine().peek([charge if cost is None else charge._replace(cost=cost)])
+    return verdict
+
+
+def _wait_us(verdict: Verdict) -> int:
+    return round((verdict.retry_after or 0) * 1_000_000)
+
+
+def _spent_at(verdict: Verdict) -> int:
+    """Return when that was spent which must leave before this verdict's cost passes."""
+    return verdict.at_us + _wait_us(verdict) - verdict.charge.limit.window_us
+
+
+def _receipt(charge: Charge, units: int, spent_at_us: int) -> Verdict:
+    """Return a receipt for units that were spent at a moment; the engine takes no more than was."""
+    return Verdict(True, 0, 0.0, 0.0, 0.0, False, spent_at_us, charge, units, spent_at_us)
+
+
+def _as_log(limit: Limit) -> Limit:
+    return LeaseLog(limit.quota, limit.window, Algorithm.SLIDING_WINDOW_LOG)
+
+
+def _moment(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)

@@ -1,0 +1,159 @@
+"""Acts that give a caller more, another tier, or access for a while: rows of the database, which end by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from ..conf import settings
+from ..models import AccessEntry, Tier, TierAssignment
+from ..models.validation import normal_partition
+from ..rules import cache, tiers
+from ..rules.stored import access_cache
+from ..values.access import ACTIONS
+from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed, moment_in_words
+from .caller import Caller
+from .counters import latest_rules
+from .grounds import grounds_of
+
+
+@dataclass
+class GrantMore(Act):
+    """Multiply every limit of the caller until a moment, and leave the tier as it is."""
+
+    permission = GRANT
+    multiplier: Decimal
+    until: datetime
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        _check_until(self.until)
+        if not 0 < self.multiplier < 100_000:
+            raise ActRefused(_("The multiplier must be above 0."))
+        tier = grounds_of(caller, latest_rules()).entitlement.tier
+        if tier is None:
+            raise ActRefused(_("The caller has no tier that could be multiplied. Choose a tier for a while instead."))
+        row = _assign(caller, tier.slug, self.multiplier, self.until, operator, reason)
+        self._wanted = tier.slug, self.multiplier
+        text = _("%(multiplier)s times each limit until %(until)s, tier %(tier)s.")
+        until = moment_in_words(self.until)
+        return Done(text % {"multiplier": as_typed(self.multiplier), "until": until, "tier": tier.slug}, row, True)
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        return _check_entitlement(caller, done, *self._wanted)
+
+
+@dataclass
+class MoveTier(Act):
+    """Put the caller into a tier until a moment."""
+
+    permission = GRANT
+    tier: str
+    until: datetime
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        _check_until(self.until)
+        row = _assign(caller, self.tier, Decimal(1), self.until, operator, reason)
+        text = _("Tier %(tier)s until %(until)s.") % {"tier": self.tier, "until": moment_in_words(self.until)}
+        return Done(text, row, True)
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        return _check_entitlement(caller, done, self.tier, Decimal(1))
+
+
+@dataclass
+class SetAccess(Act):
+    """Allow the caller past all rules, or deny every request, until a moment."""
+
+    permission = GRANT
+    action: str
+    until: datetime
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        _check_until(self.until)
+        if self.action not in ACTIONS:
+            raise ActRefused(_("Choose allow or deny."))
+        kind, value = _subject_of_entry(caller)
+        row = AccessEntry.objects.filter(kind=kind, value=value).first()
+        is_new = row is None
+        row = row or AccessEntry(kind=kind, value=value)
+        row.action, row.expires_at, row.reason = self.action, self.until, reason[:200]
+        row.full_clean()
+        row.save()
+        text = _("Denied until %(until)s.") if self.action == "deny" else _("Allowed past all rules until %(until)s.")
+        return Done(text % {"until": moment_in_words(self.until)}, row, is_new)
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        _forget()
+        found = cache.access_list().lookup(caller.address, caller.user_id, caller.api_key)
+        if found is None or found.action != self.action:
+            return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
+        return Outcome(_obeyed(done))
+
+
+def _check_until(until: datetime) -> None:
+    if until <= timezone.now():
+        raise ActRefused(_("The end must be in the future."))
+
+
+def _assign(
+    caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
+) -> TierAssignment:
+    if settings.TIER_RESOLVER is not None:
+        raise ActRefused(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, and no assignment counts."))
+    row = Tier.objects.filter(slug=tier).first()
+    if row is None:
+        raise ActRefused(_("There is no tier “%(slug)s”.") % {"slug": tier})
+    assignment = TierAssignment(tier=row, multiplier=multiplier, starts_at=None, ends_at=until, reason=reason[:200])
+    assignment.created_by = operator
+    if caller.kind == "user" and caller.user is not None:
+        assignment.user = caller.user
+    elif caller.kind == "api_key" and caller.api_key:
+        assignment.api_key_hash = caller.api_key
+    else:
+        partition = None if caller.kind in ("user", "digest") else caller.partition(_names(caller))
+        if partition is None:
+            raise ActRefused(_("Nothing can be assigned to this caller: only the digest is known."))
+        assignment.partition = normal_partition(partition)
+    assignment.full_clean()
+    assignment.save()
+    return assignment
+
+
+def _names(caller: Caller) -> tuple[str, ...]:
+    return tuple(caller.known) if caller.kind == "partition" else (caller.kind,)
+
+
+def _subject_of_entry(caller: Caller) -> tuple[str, str]:
+    values = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}
+    value = values.get(caller.kind)
+    if value is None:
+        raise ActRefused(_("Only users, API keys and addresses can be allowed or denied."))
+    return caller.kind, value
+
+
+def _check_entitlement(caller: Caller, done: Done, tier: str, multiplier: Decimal) -> Outcome:
+    """Ask as a request would be, with nothing remembered."""
+    _forget()
+    rules = latest_rules()
+    found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+    if (str(found.tier or ""), found.multiplier) == (tier, multiplier):
+        return Outcome(_obeyed(done))
+    text = _("%(done)s But another assignment counts: tier %(tier)s, %(multiplier)s times each limit.")
+    figures = {"tier": found.tier or _("none"), "multiplier": as_typed(found.multiplier)}
+    return Outcome(text % {"done": done.text, **figures}, took=False)
+
+
+def _obeyed(done: Done) -> str:
+    text = _("%(done)s Checked: it is in force; every process obeys it within %(seconds)s seconds.")
+    return text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"}
+
+
+def _forget() -> None:
+    """Have this process read assignments and entries again, as others do within TIER_CACHE_SECONDS."""
+    tiers.forget()
+    access_cache.forget()

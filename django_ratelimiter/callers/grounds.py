@@ -1,0 +1,161 @@
+"""Why a caller may do what they may: the assignments and access entries that touch them, and which one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from ipaddress import ip_network
+from itertools import permutations
+from operator import or_
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils import timezone
+
+from ..conf import settings
+from ..identity import Identity
+from ..models import AccessEntry, TierAssignment
+from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement
+from ..values.access import AccessList, AccessRecord
+from .caller import Caller
+
+#: Rows that are shown of each kind.
+MAX_ROWS: Final = 100
+
+#: Values of which partitions of several are looked for.
+MAX_NAMES: Final = 4
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a caller is entitled to, and why.
+
+    source: assignment, group, default, resolver or nothing. assignment: the one that counts. assignments: all that
+    touch the caller and are not over. entries: the access entries likewise. access: the one that counts now.
+    """
+
+    entitlement: Entitlement
+    source: str
+    assignment: TierAssignment | None
+    assignments: Sequence[TierAssignment]
+    entries: Sequence[AccessEntry]
+    access: AccessEntry | None
+
+
+def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
+    """Return why, from the database and not from what this process remembers. At most five queries."""
+    assignments = _assignments(caller)
+    entries = _entries(caller)
+    access = _counting(caller, entries)
+    if settings.TIER_RESOLVER is not None:
+        slug = _made_up_identity(caller).resolve_tier()
+        tier = rules.tiers.get(slug or "")
+        source = "resolver" if tier else "default"
+        return Grounds(Entitlement(tier or _default(caller, rules)), source, None, assignments, entries, access)
+    now = timezone.now()
+    in_force = [each for each in assignments if each.tier.slug in rules.tiers and not _is_to_come(each, now)]
+    if not in_force:
+        tier = _default(caller, rules)
+        source = "default" if tier else "nothing"
+        return Grounds(Entitlement(tier), source, None, assignments, entries, access)
+    best = max(in_force, key=_weight)
+    entitlement = Entitlement(rules.tiers[best.tier.slug], best.multiplier)
+    source = "group" if best.group_id is not None else "assignment"
+    return Grounds(entitlement, source, best, assignments, entries, access)
+
+
+def _weight(assignment: TierAssignment) -> tuple[bool, int, int]:
+    """As in `rules.tiers`: a dated one first, then the highest rank, then the latest."""
+    dated = assignment.starts_at is not None or assignment.ends_at is not None
+    return dated, assignment.tier.rank, assignment.pk
+
+
+def _is_to_come(assignment: TierAssignment, now: Any) -> bool:
+    return assignment.starts_at is not None and assignment.starts_at > now
+
+
+def _default(caller: Caller, rules: RuleSet) -> Any:
+    is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
+    return rules.default_tier("anonymous" if is_anonymous else "authenticated")
+
+
+def _made_up_identity(caller: Caller) -> Identity:
+    """Return the identity of a request that carries the user and the address, and nothing else."""
+    request = HttpRequest()
+    request.META["REMOTE_ADDR"] = caller.address or ""
+    request.user = caller.user
+    return Identity(request)
+
+
+def _assignments(caller: Caller) -> list[TierAssignment]:
+    subjects = [*_user_subjects(caller)]
+    if caller.api_key is not None:
+        subjects.append(Q(api_key_hash=caller.api_key))
+    if partitions := _partitions(caller):
+        subjects.append(Q(partition__in=partitions))
+    if not subjects:
+        return []
+    not_over = Q(ends_at=None) | Q(ends_at__gt=timezone.now())
+    rows = TierAssignment.objects.filter(not_over).filter(reduce(or_, subjects)).select_related("tier")
+    return list(rows.prefetch_related("user", "group").order_by("-pk")[:MAX_ROWS])
+
+
+def _user_subjects(caller: Caller) -> Iterator[Q]:
+    if caller.user_id is None:
+        return
+    users = get_user_model()
+    try:
+        users._meta.pk.to_python(caller.user_id)
+    except ValidationError:
+        return
+    yield Q(user=caller.user_id)
+    with suppress(FieldDoesNotExist):  # a custom user model without groups
+        users._meta.get_field("groups")
+        groups = list(users._default_manager.filter(pk=caller.user_id).values_list("groups", flat=True))
+        yield Q(group__in=[group for group in groups if group is not None])
+
+
+def _partitions(caller: Caller) -> list[str]:
+    """Return the partitions that the caller is known to have, and the networks around the address."""
+    names = list(caller.known)[:MAX_NAMES]
+    found = [caller.partition(some) for size in range(1, len(names) + 1) for some in permutations(names, size)]
+    return [*filter(None, found), *(f"ip:{network}" for network in _networks(caller.known.get("ip")))]
+
+
+def _networks(address: str | None) -> Iterator[str]:
+    """Return the networks that hold this one, from the narrowest, as entries and assignments write them."""
+    if address is None:
+        return
+    network = ip_network(address)
+    yield str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+    for length in range(network.prefixlen - 1, -1, -1):
+        yield str(network.supernet(new_prefix=length))
+
+
+def _entries(caller: Caller) -> list[AccessEntry]:
+    subjects = [Q(kind="ip", value__in=list(_networks(caller.address)))] if caller.address else []
+    for kind, value in (("user", caller.user_id), ("api_key", caller.api_key)):
+        if value is not None:
+            subjects.append(Q(kind=kind, value=value))
+    if not subjects:
+        return []
+    not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
+
+
+def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | None:
+    """Return the entry that counts, as enforcement finds it."""
+    records = {_record_of(row): row for row in entries}
+    found = AccessList(records).lookup(caller.address, caller.user_id, caller.api_key)
+    return None if found is None else records[found]
+
+
+def _record_of(row: AccessEntry) -> AccessRecord:
+    expires_at = None if row.expires_at is None else row.expires_at.timestamp()
+    return AccessRecord(row.action, row.kind, row.value, expires_at, row.reason)

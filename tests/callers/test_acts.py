@@ -1,0 +1,247 @@
+"""Acts on a caller: what they take, what they do, that it is checked and logged, and that none is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, Permission, User
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.utils import timezone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_ratelimiter.callers import acts, performing
+from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, ResetCounters, counters_now
+from django_ratelimiter.callers.caller import Caller, caller_of
+from django_ratelimiter.callers.counters import latest_rules
+from django_ratelimiter.callers.giving_back import leases_of
+from django_ratelimiter.callers.grants import GrantMore, MoveTier, SetAccess
+from django_ratelimiter.callers.grounds import grounds_of
+from django_ratelimiter.callers.performing import new_token, perform, read_token
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+from django_ratelimiter.rules import cache, tiers
+
+from .test_counters import ask, counter
+
+pytestmark = pytest.mark.django_db
+
+FRIDAY = timezone.now() + timedelta(days=3)
+
+
+@pytest.fixture
+def operator() -> User:
+    return User.objects.create_superuser("operator")
+
+
+@pytest.fixture
+def caller(user: User) -> Caller:
+    return caller_of("user", str(user.pk))
+
+
+def test_resets_all_counters_and_says_that_it_took(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+) -> None:
+    for slug in ("export", "search"):
+        add_rule(slug, ["user"], quota=2)
+    add_rule("all", [])
+    ask(user, 2)
+    outcome = perform(operator, caller, ResetCounters(), "he called", "1")
+    assert outcome.text == "Reset 2 counters: export, search. Checked: none of them blocks the caller now."
+    assert outcome.took
+    assert ask(user).allowed
+    assert counter(caller, "all").used == 3  # all callers' counter is left alone
+    [entry] = LogEntry.objects.all()
+    assert entry.change_message == "Reset 2 counters: export, search. Reason: he called [1]"
+    assert (entry.user, entry.object_repr, entry.object_id) == (operator, f"user {user.pk}", caller.digest)
+    assert performing.log_of(caller) == [entry]
+
+
+def test_resets_one_counter(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
+    add_rule("export", ["user"])
+    add_rule("search", ["user"])
+    ask(user)
+    perform(operator, caller, ResetCounters([counter(caller, "export").name]), "he called", "1")
+    assert (counter(caller, "export").used, counter(caller, "search").used) == (0, 1)
+    with pytest.raises(ActRefused):
+        perform(operator, caller, ResetCounters(["nothing:c60"]), "he called", "2")
+
+
+def test_gives_back_once_however_often_it_is_sent(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+) -> None:
+    add_rule("export", ["user"], algorithm="fixed_window")
+    ask(user, 5)
+    act = GiveBack(counter(caller, "export").name, 2)
+    assert "2 of 5 are left now" in perform(operator, caller, act, "an error of ours", "7").text
+    assert not perform(operator, caller, act, "an error of ours", "7").changed
+    assert counter(caller, "export").used == 3
+    assert LogEntry.objects.count() == 1
+
+
+def test_ends_a_lease(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
+    add_rule("jobs", ["user"], algorithm="concurrency", quota=2)
+    ask(user, 2)
+    jobs = counter(caller, "jobs")
+    assert jobs.is_blocked
+    [first, _second] = leases_of(jobs)
+    outcome = perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "1")
+    assert outcome.text == "Ended a lease: jobs. Checked: 1 of 2 are free now."
+    with pytest.raises(ActRefused):
+        perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "2")
+    with pytest.raises(ActRefused):
+        perform(operator, caller, GiveBack(jobs.name, 1), "hangs", "3")
+
+
+def test_doubles_until_friday(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User, free: Tier
+) -> None:
+    add_rule("export", ["user"], quota=2)
+    ask(user, 2)
+    assert not ask(user).allowed
+    outcome = perform(operator, caller, GrantMore(Decimal(2), FRIDAY), "he called", "1")
+    assert outcome.took
+    assert "Checked: it is in force; every process obeys it within 5 seconds." in outcome.text
+    assert ask(user).allowed
+    assert counter(caller, "export").capacity == 4
+    [row] = TierAssignment.objects.all()
+    assert (row.tier, row.user, row.multiplier, row.ends_at) == (free, user, 2, FRIDAY)
+    assert (row.reason, row.created_by) == ("he called", operator)
+    assert {entry.object_repr for entry in LogEntry.objects.all()} == {f"user {user.pk}", "user ann: Free"}
+    grounds = grounds_of(caller, latest_rules())
+    assert (grounds.source, grounds.assignment, grounds.entitlement.multiplier) == ("assignment", row, 2)
+
+
+def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
+    caller: Caller, user: User, operator: User, free: Tier, pro: Tier
+) -> None:
+    assert perform(operator, caller, MoveTier("pro", FRIDAY), "trial", "1").took
+    assert str(grounds_of(caller, latest_rules()).entitlement.tier) == "pro"
+    outcome = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")  # of lower rank
+    assert not outcome.took
+    assert "But another assignment counts: tier pro" in outcome.text
+    with pytest.raises(ActRefused):
+        perform(operator, caller, MoveTier("gold", FRIDAY), "trial", "3")
+
+
+def test_grants_to_addresses_keys_and_partitions(operator: User, free: Tier, pro: Tier) -> None:
+    for number, (kind, value) in enumerate([("ip", "192.0.2.7"), ("partition", "header:X-Org=acme")]):
+        assert perform(operator, caller_of(kind, value), MoveTier("pro", FRIDAY), "trial", str(number)).took
+    assert set(TierAssignment.objects.values_list("partition", flat=True)) == {"ip:192.0.2.7", "header:X-Org:acme"}
+    assert perform(operator, caller_of("api_key", "s3cret"), MoveTier("pro", FRIDAY), "trial", "9").took
+    with pytest.raises(ActRefused):
+        perform(operator, caller_of("digest", "a" * 22), MoveTier("pro", FRIDAY), "trial", "10")
+
+
+def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]) -> None:
+    add_rule("export", ["user"], quota=1)
+    assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "1").took
+    assert ask(user).access.action == "deny"
+    assert perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "2").took
+    assert ask(user, 3).allowed
+    [entry] = AccessEntry.objects.all()  # one row for a caller
+    assert (entry.action, entry.reason, entry.expires_at) == ("allow", "sorry", FRIDAY)
+    access = grounds_of(caller, latest_rules()).access
+    assert access == entry
+    with pytest.raises(ActRefused):
+        perform(operator, caller_of("partition", "header:X=1"), SetAccess("deny", FRIDAY), "abuse", "3")
+    with pytest.raises(ActRefused):
+        perform(operator, caller, SetAccess("deny", timezone.now()), "abuse", "4")
+
+
+@pytest.mark.parametrize(
+    ("act", "permission"),
+    [(ResetCounters(), "unblock_caller"), (GiveBack("x", 1), "unblock_caller"), (EndLease("x", 1), "unblock_caller"),
+     (GrantMore(Decimal(2), FRIDAY), "grant_caller"), (MoveTier("free", FRIDAY), "grant_caller"),
+     (SetAccess("deny", FRIDAY), "grant_caller")],
+)  # fmt: skip
+def test_each_act_takes_its_own_permission(act: Any, permission: str, caller: Caller) -> None:
+    others = Permission.objects.filter(content_type__app_label="django_ratelimiter").exclude(codename=permission)
+    staff = User.objects.create_user("staff", is_staff=True)
+    staff.user_permissions.set(others)
+    with pytest.raises(PermissionDenied):
+        perform(staff, caller, act, "why not", "1")
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 201, "a\0"])
+def test_a_reason_is_required(reason: str, caller: Caller, operator: User, add_rule: Callable[..., Rule]) -> None:
+    add_rule("export", ["user"])
+    with pytest.raises(ActRefused):
+        perform(operator, caller, ResetCounters(), reason, "1")
+    assert not LogEntry.objects.exists()
+
+
+def test_what_fails_is_not_logged(
+    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rule("export", ["user"])
+
+    def refuse() -> Any:
+        raise EngineUnavailable("refused")
+
+    monkeypatch.setattr(acts, "get_engine", refuse)
+    with pytest.raises(EngineUnavailable):
+        perform(operator, caller, ResetCounters(), "he called", "1")
+    with pytest.raises(ValidationError):
+        perform(operator, caller, GrantMore(Decimal("0.00001"), FRIDAY), "he called", "2")
+    assert not LogEntry.objects.exists()
+    assert not TierAssignment.objects.exists()
+
+
+def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, operator: User) -> None:
+    token = new_token(operator, caller)
+    assert read_token(token, operator, caller)
+    assert read_token(new_token(operator, caller), operator, caller) != read_token(token, operator, caller)
+    other = caller_of("ip", "192.0.2.7")
+    for user, who, text in ((operator, other, token), (User(pk=9_999), caller, token), (operator, caller, "forged")):
+        with pytest.raises(ActRefused):
+            read_token(text, user, who)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["user", "group", "ip", "network", "other"]),
+        st.sampled_from(["free", "pro"]),
+        st.sampled_from([(None, None), (-1, None), (None, 1), (1, None), (-2, -1)]),
+        st.integers(1, 3),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=ROWS)
+def test_agrees_with_what_a_request_gets(rows: Any, django_db_setup: None) -> None:
+    Tier.objects.all().delete()
+    TierAssignment.objects.all().delete()
+    for rank, slug in enumerate(("free", "pro")):
+        Tier.objects.create(slug=slug, name=slug, rank=rank, default_for="authenticated" if slug == "free" else "none")
+    user, _ = User.objects.get_or_create(username="ann")
+    group, _ = Group.objects.get_or_create(name="staff")
+    user.groups.set([group])
+    subjects: Any = {
+        "user": {"user": user}, "group": {"group": group}, "ip": {"partition": "ip:192.0.2.7"},
+        "network": {"partition": "ip:192.0.2.0/24"}, "other": {"partition": "ip:198.51.100.1"},
+    }  # fmt: skip
+    seen = set()
+    for who, tier, (start, end), multiplier in rows:
+        dated = [None if day is None else timezone.now() + timedelta(days=day) for day in (start, end)]
+        if dated == [None, None] and (who, tier) in seen:
+            continue
+        seen.add((who, tier))
+        TierAssignment.objects.create(
+            **subjects[who], tier=Tier.objects.get(slug=tier), starts_at=dated[0], ends_at=dated[1],
+            multiplier=multiplier,
+        )  # fmt: skip
+    tiers.forget()
+    caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7")
+    rules = cache.current_rules()
+    real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+    assert grounds_of(caller, rules).entitlement == real
+    assert counters_now(caller).problem == ""

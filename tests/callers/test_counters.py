@@ -1,0 +1,149 @@
+"""The counters of a caller: those of a real request, read in one call, and what cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.db import SessionStore
+from django.test import RequestFactory
+
+from django_ratelimiter import limiter
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.callers.acts import counters_now
+from django_ratelimiter.callers.caller import Caller, UnknownCaller, caller_of
+from django_ratelimiter.callers.counters import Counter
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.models import AccessEntry, Rule, Tier
+
+pytestmark = pytest.mark.django_db
+
+
+def ask(user: Any = None, times: int = 1, **meta: str) -> Any:
+    """Send requests through the limiter."""
+    for _ in range(times):
+        request = RequestFactory().get("/", **meta)
+        request.user = user or AnonymousUser()
+        decision = limiter.check(request)
+    return decision
+
+
+def counter(caller: Caller, rule: str) -> Counter:
+    [found] = [each for each in counters_now(caller).counters if each.rule.slug == rule]
+    return found
+
+
+def test_of_a_user_with_what_is_used_left_and_blocked(add_rule: Callable[..., Rule], user: User) -> None:
+    add_rule("export", ["user"], quota=3, algorithm="fixed_window")
+    add_rule("search", ["user"], quota=10, mode="shadow")
+    ask(user, 3)
+    caller = caller_of("user", str(user.pk))
+    export, search = counter(caller, "export"), counter(caller, "search")
+    assert (export.used, export.left, export.capacity, export.is_blocked) == (3, 0, 3, True)
+    assert (search.used, search.left, search.is_blocked) == (3, 7, False)
+    decision = ask(user)
+    [refused] = [result.verdict for result in decision.results if result.rule.slug == "export"]
+    assert export.verdict is not None
+    until = export.verdict.at_us + round(export.verdict.retry_after * 1e6)
+    assert until == refused.at_us + round(refused.retry_after * 1e6)
+    assert counters_now(caller_of("user", str(User.objects.create_user("bob").pk))).blocked == []
+
+
+def test_are_those_that_a_request_charges(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
+    add_rule("both", ["user", "ip"])
+    add_rule("org", ["header:X-Org"])
+    add_rule("all", [])
+    add_rule("address", ["ip"])
+    decision = ask(user, REMOTE_ADDR="192.0.2.7", HTTP_X_ORG="acme|100%")
+    charged = {result.verdict.charge.key for result in decision.results}
+    caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7|header:X-Org=acme%7C100%25")
+    assert {each.charge.key for each in counters_now(caller).counters} == charged
+    assert [each.used for each in counters_now(caller).counters] == [1, 1, 1, 1]
+
+
+def test_an_address_stands_for_what_is_missing(add_rule: Callable[..., Rule]) -> None:
+    add_rule("export", ["user"], missing_partition="ip")
+    ask(REMOTE_ADDR="2001:db8::7")
+    found = counter(caller_of("ip", "2001:db8::99"), "export")  # of the same network of 64 bits
+    assert (found.used, found.stands_in) == (1, True)
+
+
+def test_what_cannot_be_known_is_said_and_can_be_added(add_rule: Callable[..., Rule], user: User) -> None:
+    add_rule("org", ["user", "header:X-Org"])
+    caller = caller_of("user", str(user.pk))
+    [unread] = counters_now(caller).unread
+    assert (unread.rule.slug, unread.missing) == ("org", ("header:X-Org",))
+    ask(user, HTTP_X_ORG="acme")
+    assert counter(caller_of("user", str(user.pk), ["header:X-Org=acme"]), "org").used == 1
+
+
+def test_a_digest_alone_finds_the_counters(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
+    add_rule("export", ["user"])
+    ask(user, 2)
+    assert counter(caller_of("digest", digest(f"user:{user.pk}")), "export").used == 2
+    assert caller_of("user", str(user.pk)).digest == digest(f"user:{user.pk}")
+
+
+def test_an_api_key_by_itself_or_by_its_hash(add_rule: Callable[..., Rule]) -> None:
+    add_rule("api", ["api_key"])
+    AccessEntry.objects.create(kind="api_key", value=hash_api_key("s3cret"), action="deny")
+    AccessEntry.objects.update(expires_at="2020-01-01T00:00Z")
+    ask(HTTP_X_API_KEY="s3cret")
+    for text in ("s3cret", hash_api_key("s3cret")):
+        caller = caller_of("api_key", text)
+        assert caller.value == hash_api_key("s3cret")
+        assert counter(caller, "api").used == 1
+
+
+def test_a_session_tells_its_user(add_rule: Callable[..., Rule], user: User) -> None:
+    session = SessionStore()
+    session["_auth_user_id"] = str(user.pk)
+    session.create()
+    caller = caller_of("session", session.session_key or "")
+    assert caller.user == user
+    assert caller.known == {"session": session.session_key, "user": str(user.pk)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("user", ""), ("user", "a\0"), ("ip", "nonsense"), ("partition", "nonsense"), ("partition", "header:X="),
+     ("digest", "short"), ("colour", "red"), ("user", "x" * 2_000)],
+)  # fmt: skip
+def test_what_is_no_caller_is_refused(kind: str, value: str) -> None:
+    with pytest.raises(UnknownCaller):
+        caller_of(kind, value)
+
+
+def test_one_call_for_all_rules(
+    add_rule: Callable[..., Rule], user: User, redis_client: redis.Redis, django_assert_num_queries: Any
+) -> None:
+    for number in range(20):
+        add_rule(f"rule-{number}", ["user"])
+    caller = caller_of("user", str(user.pk))
+    counters_now(caller)
+    before = scripts_run(redis_client)
+    with django_assert_num_queries(4):  # version, groups, assignments, entries
+        assert len(counters_now(caller).counters) == 20
+    assert scripts_run(redis_client) == before + 1
+
+
+def scripts_run(client: redis.Redis) -> int:
+    return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_without_the_engine_the_counters_are_named(
+    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rule("export", ["user"])
+
+    def peek(charges: Any) -> Any:
+        raise EngineUnavailable("refused")
+
+    monkeypatch.setattr(get_engine(), "peek", peek)
+    found = counters_now(caller_of("user", str(user.pk)))
+    assert found.problem == "refused"
+    assert [each.used for each in found.counters] == [None]
