@@ -19,6 +19,7 @@ from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
 from .deletion import deleted_with_tiers
 from .forms import AssignmentForm, NewAssignmentForm
+from .page import CallerPage
 
 #: As many users, and groups, of a name that is searched for in another database.
 MAX_FOUND = 500
@@ -70,7 +71,7 @@ class TierAdmin(VersionedAdmin):
 
 
 @admin.register(TierAssignment)
-class TierAssignmentAdmin(NulSafeAdmin):
+class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
     form = AssignmentForm

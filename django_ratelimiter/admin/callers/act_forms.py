@@ -1,0 +1,92 @@
+"""From what the form on a caller's page sends to the act that it means."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
+from ...callers.grants import GrantMore, MoveTier, SetAccess
+
+#: The day on which most grants end, unless another is chosen; Monday is 0.
+FRIDAY = 4
+
+
+class Day(NamedTuple):
+    """A day until the end of which something may be granted."""
+
+    value: str
+    label: str
+    is_chosen: bool
+
+
+def days(today: date | None = None) -> list[Day]:
+    """Return the days to choose from; the coming Friday is chosen."""
+    today = today or timezone.localdate()
+    friday = today + timedelta(days=(FRIDAY - today.weekday() - 1) % 7 + 1)
+    month = today + timedelta(days=30)
+    choices = {
+        today: _("the end of today"),
+        today + timedelta(days=1): _("the end of tomorrow"),
+        today + timedelta(days=7): _("the end of %(day)s, in a week"),
+        month: _("the end of %(day)s, in 30 days"),
+    }
+    choices[friday] = _("the end of %(day)s")
+    return [
+        Day(day.isoformat(), text % {"day": date_format(day, "l, j F")}, day == friday)
+        for day, text in sorted(choices.items())
+    ]
+
+
+def act_from(sent: Any) -> Act:
+    """Return the act whose button was pressed. Raises ActRefused for what cannot be read."""
+    verb, _colon, name = str(sent.get("act", "")).partition(":")
+    if verb == "reset":
+        return ResetCounters([name] if name else ())
+    if verb == "give":
+        return GiveBack(name, _number(sent.get(f"units:{name}"), _("Enter how many units to give back.")))
+    if verb == "end":
+        began, _colon, name = name.partition(":")
+        return EndLease(name, _number(began, _("There is no such lease any more.")))
+    if verb == "more":
+        return GrantMore(_multiplier(sent.get("multiplier")), _until(sent))
+    if verb == "tier":
+        return MoveTier(str(sent.get("tier", "")), _until(sent))
+    if verb in ("allow", "deny"):
+        return SetAccess(verb, _until(sent))
+    raise ActRefused(_("Choose what to do."))
+
+
+def _number(text: Any, problem: str) -> int:
+    if not str(text or "").isascii() or not str(text or "").isdigit() or len(str(text)) > 18:
+        raise ActRefused(problem)
+    return int(text)
+
+
+def _multiplier(text: Any) -> Decimal:
+    try:
+        multiplier = Decimal(str(text).strip())
+    except InvalidOperation:
+        multiplier = Decimal(0)
+    if not multiplier.is_finite() or multiplier <= 0:
+        raise ActRefused(_("Enter a number above 0: 2 = twice as much."))
+    return multiplier
+
+
+def _until(sent: Any) -> datetime:
+    """Return the end of the day that was chosen: the next midnight, in the operator's time zone."""
+    try:
+        day = date.fromisoformat(str(sent.get("date") or sent.get("until") or ""))
+        end = datetime.combine(day + timedelta(days=1), time())
+        return timezone.make_aware(end) if _uses_zones() else end
+    except (ValueError, OverflowError):
+        raise ActRefused(_("Choose until when.")) from None
+
+
+def _uses_zones() -> bool:
+    return timezone.is_aware(timezone.now())

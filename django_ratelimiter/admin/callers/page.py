@@ -1,0 +1,224 @@
+"""A caller's page: who it is, why they may do what they may, all of their counters, and what to do for them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.debug import sensitive_post_parameters
+
+from ...callers.acts import GRANT, UNBLOCK, ActRefused
+from ...callers.caller import Caller, UnknownCaller, caller_of
+from ...callers.counters import Counters, counters_of, latest_rules
+from ...callers.giving_back import leases_of
+from ...callers.grounds import Grounds, grounds_of
+from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
+from ...exceptions import EngineUnavailable
+from ...values.partitions import is_identity
+from ..identities import label_of
+from . import rows
+from .act_forms import act_from, days
+
+ADDRESS: Final = "django_ratelimiter_caller"
+
+#: Who may see the page has one of these.
+PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", UNBLOCK, GRANT)
+REPORTS: Final = "django_ratelimiter.view_usage_report"
+
+#: What the operator's session keeps: the callers who were looked up, and the reason that was typed last.
+LOOKED_UP: Final = "ratelimiter_callers"
+REASON: Final = "ratelimiter_reason"
+MAX_LOOKED_UP: Final = 50
+
+KIND_LABELS: Final = {
+    "user": gettext_lazy("user (primary key or login name)"),
+    "api_key": gettext_lazy("API key (or its hash)"),
+    "ip": gettext_lazy("IP address"),
+    "session": gettext_lazy("session key"),
+    "partition": gettext_lazy("partition, such as header:X-Org=acme"),
+    "digest": gettext_lazy("digest, from a report"),
+}
+
+
+class CallerPage(admin.ModelAdmin):
+    """An admin with the page of a caller."""
+
+    def get_urls(self) -> list[URLPattern]:
+        page = path("caller/", self.admin_site.admin_view(self.caller_view), name=ADDRESS)
+        return [page, *super().get_urls()]
+
+    @method_decorator(sensitive_post_parameters())
+    def caller_view(self, request: HttpRequest) -> HttpResponse:
+        """Show a caller, look one up, or act on one. 403 without a permission to."""
+        if not any(request.user.has_perm(each) for each in PERMISSIONS):
+            raise PermissionDenied
+        request.current_app = self.admin_site.name
+        if request.method == "POST" and "act" not in request.POST:
+            return self._look_up(request)
+        try:
+            caller = self._caller(request)
+        except UnknownCaller as error:
+            return self._search(request, str(error))
+        if caller is None:
+            return self._search(request)
+        if request.method == "POST":
+            return self._act(request, caller)
+        typed = request.GET.get("value")
+        if typed and (caller.kind == "session" or (caller.kind == "api_key" and typed != caller.value)):
+            return self._to(request, caller)
+        return self._show(request, caller)
+
+    def _caller(self, request: HttpRequest) -> Caller | None:
+        """Return the caller that the address names; of a digest the caller whom this operator has looked up."""
+        known = request.GET.getlist("is")
+        known += [
+            f"{key[3:]}={value}" for key, value in request.GET.dict().items() if key.startswith("is:") and value.strip()
+        ]
+        if digest := request.GET.get("digest", ""):
+            kind, value = request.session.get(LOOKED_UP, {}).get(digest, ("digest", digest))
+            return caller_of(kind, value, () if kind == "digest" else known)
+        if "kind" not in request.GET and "value" not in request.GET:
+            return None
+        return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
+
+    def _look_up(self, request: HttpRequest) -> HttpResponse:
+        """On to the page of who was typed. What may stand in no log is not in its address."""
+        try:
+            caller = caller_of(request.POST.get("kind", ""), request.POST.get("value", ""))
+        except UnknownCaller as error:
+            return self._search(request, str(error))
+        return self._to(request, caller)
+
+    def _to(self, request: HttpRequest, caller: Caller) -> HttpResponse:
+        """On to the page of a caller, whose address holds no key of an API or a session."""
+        _remember(request, caller)
+        if caller.kind in ("session", "digest"):
+            return HttpResponseRedirect(self._url({"digest": caller.digest}))
+        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.value}))
+
+    def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Find a caller"),
+            "opts": self.opts,
+            "kinds": [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()],
+            "problem": problem,
+        }
+        return TemplateResponse(request, "admin/django_ratelimiter/caller_search.html", context)
+
+    def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
+        """Do it, and tell what was found afterwards."""
+        reason = request.POST.get("reason", "")
+        request.session[REASON] = reason[:MAX_REASON]
+        try:
+            number = read_token(request.POST.get("token", ""), request.user, caller)
+            outcome = perform(request.user, caller, act_from(request.POST), reason, number)
+        except (ActRefused, EngineUnavailable) as error:
+            messages.error(request, _("Nothing was changed. %(why)s") % {"why": error})
+        except ValidationError as error:
+            messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
+        else:
+            messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
+        return HttpResponseRedirect(self._url(request.GET))
+
+    def _show(self, request: HttpRequest, caller: Caller) -> HttpResponse:
+        _remember(request, caller)
+        rules = latest_rules()
+        grounds = grounds_of(caller, rules)
+        counters = counters_of(caller, rules, grounds.entitlement)
+        links, name = rows.Links(self.admin_site, request), rows.name_of(caller, request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _title(caller, name),
+            "opts": self.opts,
+            "caller": caller,
+            "user_url": rows.Links.row(links, caller.user) if caller.user is not None else "",
+            "user_name": name,
+            "enforced": rules.enforced,
+            "explain_url": links.explain(caller),
+            "find_url": self._url({}),
+            "log": log_of(caller),
+            **self._why(grounds, links),
+            **self._counters(request, caller, counters, links),
+            **_acts(request, caller, rules),
+        }
+        if request.user.has_perm(REPORTS):
+            context["since"], context["until"], context["usage"] = rows.usage_rows(caller, counters)
+            context["may_see_usage"] = True
+        return TemplateResponse(request, "admin/django_ratelimiter/caller.html", context)
+
+    def _why(self, grounds: Grounds, links: rows.Links) -> dict[str, Any]:
+        return {
+            "grounds": grounds,
+            "times": "" if grounds.entitlement.multiplier == 1 else f"{grounds.entitlement.multiplier.normalize():f}",
+            "assignments": rows.assignment_rows(grounds.assignments, links, grounds.assignment),
+            "entries": rows.entry_rows(grounds.entries, links, grounds.access),
+        }
+
+    def _counters(self, request: HttpRequest, caller: Caller, found: Counters, links: rows.Links) -> dict[str, Any]:
+        shown = found.counters
+        if caller.kind == "digest":
+            shown = [each for each in found.counters if not each.is_shared and (each.used or found.problem)]
+        unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
+                  for each in found.unread]  # fmt: skip
+        missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
+        context: dict[str, Any] = {
+            "counters": rows.counter_rows(shown, links),
+            "problem": found.problem,
+            "blocked": found.blocked,
+            "blocked_until": rows.blocked_until(found),
+            "unread": unread,
+            "unlimited": [(rule, links.rule(rule.slug)) for rule in found.unlimited],
+            "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
+            "page_parameters": [(key, value) for key, values in request.GET.lists() for value in values],
+        }
+        for counter in found.named([request.GET.get("leases", "")]):
+            if counter.charge.limit.holds_leases and not found.problem:
+                context["leases_of"] = counter
+                context["leases"] = rows.lease_rows(counter.name, leases_of(counter))
+        return context
+
+    def _url(self, query: Any) -> str:
+        text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
+        return reverse(f"admin:{ADDRESS}", current_app=self.admin_site.name) + (f"?{text}" if text else "")
+
+
+def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:
+    """Return what the form of acts shows."""
+    may_grant = request.user.has_perm(GRANT)
+    return {
+        "may_unblock": request.user.has_perm(UNBLOCK),
+        "may_grant": may_grant and caller.kind != "digest",
+        "may_deny": may_grant and caller.kind in ("user", "api_key", "ip"),
+        "token": new_token(request.user, caller),
+        "reason": request.session.get(REASON, ""),
+        "days": days(),
+        "tiers": sorted(rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
+    }
+
+
+def _title(caller: Caller, name: str) -> str:
+    if caller.kind == "user":
+        return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else str(caller).capitalize()
+    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Client %s")}
+    if caller.kind == "session":
+        return str(caller).capitalize()
+    return labels[caller.kind] % (caller.value if caller.kind != "api_key" else f"{caller.value[:8]}…")
+
+
+def _remember(request: HttpRequest, caller: Caller) -> None:
+    """Keep who was looked up in the operator's session, so that their digest in a report leads here."""
+    if caller.kind == "digest":
+        return
+    known = dict(request.session.get(LOOKED_UP, {}))
+    if known.pop(caller.digest, None) != [caller.kind, caller.value] or len(known) >= MAX_LOOKED_UP:
+        known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
+        request.session[LOOKED_UP] = {**known, caller.digest: [caller.kind, caller.value]}

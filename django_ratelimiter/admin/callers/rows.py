@@ -1,0 +1,176 @@
+"""A caller as the page shows them: counters as lines of a table, figures in words, links for those who may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext as _
+
+from ...callers import history
+from ...callers.acts import moment_in_words
+from ...callers.caller import Caller
+from ...callers.counters import Counter, Counters
+from ...callers.giving_back import Lease
+from ...models import Rule, TierAssignment
+from ...rules.formatting import duration, limit_in_words, units
+from ..formatting import period_in_words
+from ..identities import label_of
+
+#: Lines of usage that are shown.
+MAX_DAYS: Final = 200
+
+#: A counter that is used up to this share is nearly full.
+NEARLY: Final = 0.8
+
+
+class CounterRow(NamedTuple):
+    """A counter. width: of its bar. level: the class of its bar's colour."""
+
+    counter: Counter
+    rule_url: str
+    limit: str
+    counted_by: str
+    used: str
+    capacity: str
+    left: str
+    width: str
+    level: str
+    full: str
+    until: str
+
+
+class LeaseRow(NamedTuple):
+    """A lease, with the value of the button that ends it."""
+
+    began: str
+    ends: str
+    value: str
+
+
+class Links:
+    """Addresses of other pages of this admin, for those who may see them; "" = none."""
+
+    def __init__(self, site: Any, request: HttpRequest) -> None:
+        self._site, self._request = site, request
+        may_see = site.is_registered(Rule) and site.get_model_admin(Rule).has_view_permission(request)
+        self._rules = dict(Rule.objects.values_list("slug", "pk")) if may_see else {}
+
+    def url(self, name: str, *args: Any) -> str:
+        """Return the address of a page; "" where the site has none of this name."""
+        try:
+            return reverse(f"admin:{name}", args=args, current_app=self._site.name)
+        except NoReverseMatch:
+            return ""
+
+    def rule(self, slug: str) -> str:
+        return self.url("django_ratelimiter_rule_change", self._rules[slug]) if slug in self._rules else ""
+
+    def row(self, row: Any) -> str:
+        """Return the address of a row's page."""
+        model = type(row)
+        if not self._site.is_registered(model) or not self._site.get_model_admin(model).has_view_permission(
+            self._request
+        ):
+            return ""
+        return self.url(f"{model._meta.app_label}_{model._meta.model_name}_change", row.pk)
+
+    def explain(self, caller: Caller) -> str:
+        """Return the page that explains a request of this caller's."""
+        names = {"user": caller.user_id, "ip": caller.address, "session": caller.known.get("session")}
+        query = {name: value for name, value in names.items() if value and name != "session"}
+        url = self.url("django_ratelimiter_explain")
+        return f"{url}?{urlencode(query)}" if url else ""
+
+
+def counter_rows(counters: Iterable[Counter], links: Links) -> list[CounterRow]:
+    """Return the lines, those that block the caller first, then the fullest."""
+    rows = [_row(counter, links) for counter in counters]
+    return sorted(rows, key=lambda row: (not row.counter.is_blocked, not row.counter.is_limited, -_share(row.counter)))
+
+
+def _share(counter: Counter) -> float:
+    return (counter.used or 0) / counter.capacity
+
+
+def _row(counter: Counter, links: Links) -> CounterRow:
+    share = _share(counter)
+    known = counter.verdict is not None
+    full_in = round((counter.full_in or 0) * 1_000_000)
+    by = _(" and ").join(label_of(name) for name in counter.rule.partition_by) or _("all callers together")
+    return CounterRow(
+        counter,
+        links.rule(counter.rule.slug),
+        limit_in_words(counter.record),
+        _("IP address, for lack of: %(names)s") % {"names": by} if counter.stands_in else by,
+        units(counter.used or 0) if known else "",
+        units(counter.capacity),
+        units(counter.left or 0) if known else "",
+        f"{100 * share:.2f}%",
+        "ratelimiter-full" if counter.is_limited or share >= 1 else "ratelimiter-nearly" if share >= NEARLY else "",
+        _rough(full_in) if known else "",
+        moment_in_words(counter.blocked_until) if counter.blocked_until else "",
+    )
+
+
+def _rough(microseconds: int) -> str:
+    """Return a length of time in words, as exact as an operator needs it."""
+    seconds = -(-microseconds // 1_000_000)
+    for size in (86_400, 3_600, 60):
+        if seconds >= 2 * size:
+            return duration(-(-seconds // size) * size * 1_000_000)
+    return duration(seconds * 1_000_000) if seconds else _("now")
+
+
+def blocked_until(counters: Counters) -> str:
+    """Return until when the caller is rejected by some rule; "" = not at all, or for good."""
+    ends: list[datetime] = [each.blocked_until for each in counters.blocked if each.blocked_until]
+    return moment_in_words(max(ends)) if len(ends) == len(counters.blocked) and ends else ""
+
+
+def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:
+    return [
+        LeaseRow(moment_in_words(each.began_at), moment_in_words(each.ends_at), f"end:{each.began_us}:{name}")
+        for each in leases
+    ]
+
+
+def assignment_rows(assignments: Iterable[TierAssignment], links: Links, counting: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": each,
+            "url": links.row(each),
+            "period": period_in_words(each.starts_at, each.ends_at),
+            "times": "" if each.multiplier == 1 else f"{each.multiplier.normalize():f}",
+            "counts": each == counting,
+        }
+        for each in assignments
+    ]
+
+
+def entry_rows(entries: Iterable[Any], links: Links, counting: Any) -> list[dict[str, Any]]:
+    return [
+        {"row": each, "url": links.row(each), "period": period_in_words(None, each.expires_at),
+         "counts": each == counting}
+        for each in entries
+    ]  # fmt: skip
+
+
+def usage_rows(caller: Caller, counters: Counters) -> tuple[Any, Any, list[history.Day]]:
+    """Return the first and the last day, and the known usage, the latest first."""
+    since, until, days = history.days({each.rule.slug: each.digest for each in counters.own})
+    return since, until, days[: -MAX_DAYS - 1 : -1]
+
+
+def name_of(caller: Caller, request: HttpRequest) -> str:
+    """Return the name of the user, for those who may see users, or who callers are."""
+    meta = get_user_model()._meta
+    may_see = request.user.has_perm(f"{meta.app_label}.view_{meta.model_name}")
+    if caller.user is None or not (may_see or request.user.has_perm("django_ratelimiter.reveal_caller")):
+        return ""
+    return str(caller.user.get_username())

@@ -1,0 +1,302 @@
+"""A caller's page: what it shows, what it does, who may, and that nothing is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+import redis
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ratelimiter import limiter
+from django_ratelimiter.admin.callers.act_forms import days
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment, TopPartition
+from django_ratelimiter.rules import cache
+
+from .pages import shown
+
+pytestmark = pytest.mark.django_db
+
+CALLER = reverse("admin:django_ratelimiter_caller")
+
+
+@pytest.fixture(autouse=True)
+def _no_rules_in_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ratelimiter.rules.inline.registered", tuple)
+
+
+@pytest.fixture
+def ann() -> User:
+    return User.objects.create_user("ann")
+
+
+@pytest.fixture
+def page(ann: User, free: Tier) -> str:
+    """The page of a user who is blocked by one of two rules."""
+    Tier.objects.update(default_for="authenticated")
+    for slug, quota in (("export", 3), ("search", 100)):
+        rule = Rule.objects.create(slug=slug, name=slug.title(), mode="enforce", partition_by=["user"])
+        RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=Decimal(3600), algorithm="fixed_window")
+    ask(ann, 3)
+    return f"{CALLER}?kind=user&value={ann.pk}"
+
+
+def ask(user: User, times: int = 1, **meta: str) -> bool:
+    for _ in range(times):
+        request = RequestFactory().get("/", **meta)
+        request.user = user
+        allowed = limiter.check(request).allowed
+    return allowed
+
+
+def press(client: Client, page: str, act: str, **fields: str) -> str:
+    """Press a button of the page, as a browser would, and return the page that comes next."""
+    context = client.get(page).context
+    sent = {"token": context["token"], "reason": "he called", "until": days()[-1].value, **fields}
+    response = client.post(page, {**sent, "act": act}, follow=True)
+    assert response.redirect_chain == [(page, 302)]
+    return shown(response)
+
+
+def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, ann: User) -> None:
+    text = shown(admin_client.get(page))
+    assert f"<h1>User {ann.pk}, ann</h1>" in text
+    assert f'<a href="{reverse("admin:auth_user_change", args=[ann.pk])}">ann</a>' in text
+    assert "One rule rejects requests of this caller now, until" in text
+    assert "3 of 3" in text
+    assert "3 of 100" in text
+    assert "the default of authenticated callers" in text
+    export = Rule.objects.get(slug="export")
+    assert f'<a href="{reverse("admin:django_ratelimiter_rule_change", args=[export.pk])}">Export</a>' in text
+    assert text.index(">Export<") < text.index(">Search<")  # what blocks comes first
+
+
+def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
+    admin_client: Client, page: str, ann: User
+) -> None:
+    text = press(admin_client, page, "reset")
+    assert "Reset 2 counters: export, search. Checked: none of them blocks the caller now." in text
+    assert "No rule rejects this caller now." in text
+    assert 'value="he called"' in text  # the reason is typed once
+    friday = next(day for day in days() if day.is_chosen)
+    text = press(admin_client, page, "more", until=friday.value, multiplier="2")
+    assert "2 times each limit until" in text
+    assert "Checked: it is in force" in text
+    assert "0 of 6" in text
+    assert "each limit \u00d7 2" in text
+    [row] = TierAssignment.objects.all()
+    assert timezone.localtime(row.ends_at).isoformat()[:19] == f"{_next_day(friday.value)}T00:00:00"
+    assert ask(ann, 6)
+    assert not ask(ann)
+    assert LogEntry.objects.count() == 3  # the reset, the grant, and the new row
+    assert "What operators did" in text
+    assert "he called" in text
+
+
+def _next_day(text: str) -> str:
+    return (date.fromisoformat(text) + timedelta(days=1)).isoformat()
+
+
+def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, page: str, ann: User) -> None:
+    assert "2 of 3 are left now" in press(admin_client, page, "give:export:f3600", **{"units:export:f3600": "2"})
+    assert "Reset 1 counter: search." in press(admin_client, page, "reset:search:f3600")
+    jobs = Rule.objects.create(slug="jobs", name="Jobs", mode="enforce", partition_by=["user"])
+    RuleLimit.objects.create(rule=jobs, quota=1, window_seconds=Decimal(60), algorithm="concurrency")
+    ask(ann)
+    [name] = [row.counter.name for row in admin_client.get(page).context["counters"] if row.counter.rule.slug == "jobs"]
+    response = admin_client.get(f"{page}&leases={name}")
+    assert "In progress: Jobs" in shown(response)
+    [lease] = response.context["leases"]
+    assert "1 of 1 are free now" in press(admin_client, f"{page}&leases={quote(name)}", lease.value)
+
+
+def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
+    assert "An access entry rejects every request" in press(admin_client, page, "deny")
+    assert not ask(ann)
+    assert "allows this caller past all rules until" in press(admin_client, page, "allow")
+    assert ask(ann, 5)
+    assert AccessEntry.objects.get().action == "allow"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"reason": ""}, {"reason": " "}, {"token": "forged"}, {"act": "nothing"}, {"act": "reset:nothing:f60"},
+     {"act": "give:export:f3600"}, {"act": "give:export:f3600", "units:export:f3600": "-1"},
+     {"act": "more", "multiplier": "0"}, {"act": "more", "multiplier": "NaN"}, {"act": "more", "until": "2020-01-01"},
+     {"act": "more", "until": "soon"}, {"act": "more", "date": "9999-12-31"}, {"act": "tier", "tier": "gold"},
+     {"act": "end:x:export:f3600"}, {"act": "end:1:export:f3600"}],
+)  # fmt: skip
+def test_what_is_wrong_is_said_and_changes_nothing(admin_client: Client, page: str, wrong: dict[str, str]) -> None:
+    text = press(admin_client, page, **{"act": "reset", "multiplier": "2", **wrong})  # type: ignore[arg-type]
+    assert "Nothing was changed." in text
+    assert "3 of 3" in text
+    assert not LogEntry.objects.exists()
+    assert not TierAssignment.objects.exists()
+
+
+def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: str) -> None:
+    token = admin_client.get(page).context["token"]
+    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    assert "1 of 3 are left now" in shown(admin_client.post(page, sent, follow=True))
+    assert "This was done already" in shown(admin_client.post(page, sent, follow=True))
+    assert "2 of 3" in shown(admin_client.get(page))
+
+
+def test_a_form_from_elsewhere_is_refused(ann: User, page: str, admin_user: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    token = client.get(page).context["token"]
+    response = client.post(page, {"token": token, "reason": "he called", "act": "reset"})
+    assert response.status_code == 403
+    assert not ask(ann)
+
+
+UNBLOCK, GRANT = ["Reset all counters", ">Give back<"], ["Allow more", "Change tier", "Deny every request"]
+
+
+@pytest.mark.parametrize(
+    ("permissions", "status", "buttons"),
+    [([], 403, []), (["view_rule", "view_usage_report"], 403, []), (["view_tierassignment"], 200, []),
+     (["unblock_caller"], 200, UNBLOCK), (["grant_caller"], 200, GRANT),
+     (["unblock_caller", "grant_caller"], 200, [*UNBLOCK, *GRANT])],
+)  # fmt: skip
+def test_each_act_takes_its_own_permission(
+    operator: Callable[..., Client], page: str, ann: User, permissions: list[str], status: int, buttons: list[str]
+) -> None:
+    client = operator(*permissions)
+    response = client.get(page)
+    assert response.status_code == status
+    assert [each for each in [*UNBLOCK, *GRANT] if each in shown(response)] == buttons
+    assert client.get(f"{CALLER}?kind=user&value=424242").status_code == status  # whoever that is
+    assert client.get(CALLER).status_code == status
+    acts = {"reset": "unblock_caller", "more": "grant_caller", "deny": "grant_caller"}
+    for act, permission in acts.items():
+        token = client.get(page).context["token"] if status == 200 else ""
+        sent = {"token": token, "reason": "x", "act": act, "multiplier": "2", "until": days()[-1].value}
+        assert client.post(page, sent).status_code == (302 if permission in permissions else 403)
+    assert TierAssignment.objects.count() == AccessEntry.objects.count() == int("grant_caller" in permissions)
+
+
+def test_a_stranger_has_to_log_in(client: Client, page: str) -> None:
+    assert urlsplit(client.get(page)["Location"]).path == reverse("admin:login")
+
+
+def test_shows_the_name_usage_and_links_to_those_alone_who_may(
+    operator: Callable[..., Client], page: str, ann: User
+) -> None:
+    text = shown(operator("unblock_caller").get(page))
+    assert "ann" not in text.replace("cannot", "")
+    assert "Known usage" not in text
+    assert reverse("admin:django_ratelimiter_rule_changelist") not in text
+
+
+def test_lookups_keep_secrets_out_of_addresses(admin_client: Client, page: str) -> None:
+    response = admin_client.post(CALLER, {"kind": "api_key", "value": "s3cret"})
+    assert parse_qs(urlsplit(response["Location"]).query) == {"kind": ["api_key"], "value": [hash_api_key("s3cret")]}
+    assert "API key" in shown(admin_client.get(response["Location"]))
+    key = Session.objects.get().session_key
+    response = admin_client.post(CALLER, {"kind": "session", "value": key})
+    assert key not in response["Location"]
+    assert "3 of 3" not in shown(admin_client.get(response["Location"]))
+    for kind, value in (("api_key", "s3cret"), ("session", key)):
+        assert value not in admin_client.get(CALLER, {"kind": kind, "value": value})["Location"]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("ip", "x"), ("colour", "red"), ("user", "\0"), ("partition", "<b>")])
+def test_who_is_nobody_is_said_beside_the_form(admin_client: Client, kind: str, value: str) -> None:
+    for response in (
+        admin_client.get(CALLER, {"kind": kind, "value": value}),
+        admin_client.post(CALLER, {"kind": kind, "value": value}),
+    ):
+        assert response.status_code == 200
+        assert 'role="alert"' in response.content.decode()
+
+
+def test_a_digest_leads_to_counters_and_to_the_name_once_looked_up(admin_client: Client, page: str) -> None:
+    digest = admin_client.get(page).context["caller"].digest
+    assert "<h1>User" in shown(admin_client.get(f"{CALLER}?digest={digest}"))  # looked up just now
+    session = admin_client.session
+    del session["ratelimiter_callers"]
+    session.save()
+    text = shown(admin_client.get(f"{CALLER}?digest={digest}&rule=export"))
+    assert f"<h1>Client {digest}</h1>" in text
+    assert "3 of 3" in text
+    assert "Allow more" not in text
+    assert "none of them blocks" in press(admin_client, f"{CALLER}?digest={digest}&rule=export", "reset")
+
+
+def test_shows_what_cannot_be_known_and_takes_it(admin_client: Client, page: str, ann: User) -> None:
+    rule = Rule.objects.create(slug="org", name="Org", mode="enforce", partition_by=["user", "header:X-Org"])
+    RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
+    press(admin_client, page, "reset")
+    ask(ann, HTTP_X_ORG="acme")
+    assert 'name="is:header:X-Org"' in shown(admin_client.get(page))
+    assert "1 of 7" in shown(admin_client.get(f"{page}&is:header:X-Org=acme"))
+
+
+def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
+    digest = admin_client.get(page).context["caller"].digest
+    start = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    for partition, denied in ((digest, 7_431), ("x" * 22, 9_999)):
+        TopPartition.objects.create(
+            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, denied=denied
+        )
+    text = shown(admin_client.get(page))
+    assert ">7431<" in text
+    assert "9999" not in text
+
+
+def test_nothing_typed_reaches_the_page_as_html(admin_client: Client, page: str) -> None:
+    evil = "<script>alert(1)</script>"
+    for query in ({"kind": "partition", "value": f"header:X={evil}"}, {"kind": evil, "value": evil}, {"digest": evil}):
+        assert evil not in admin_client.get(CALLER, query).content.decode()
+    sent = {"token": "x", "reason": evil, "act": evil}
+    assert evil not in admin_client.post(page, sent, follow=True).content.decode()
+
+
+@pytest.fixture
+def many(ann: User) -> None:
+    tier = Tier.objects.create(slug="big", name="Big", rank=9)
+    for number in range(500):
+        rule = Rule(slug=f"rule-{number}", name=f"Rule {number}", mode="enforce", partition_by=["user"])
+        rule.save()
+    RuleLimit.objects.bulk_create(
+        [RuleLimit(rule=rule, quota=10, window_seconds=Decimal(60)) for rule in Rule.objects.all()]
+    )
+    TierAssignment.objects.bulk_create(
+        [TierAssignment(tier=tier, partition=f"header:X-Org:{number}") for number in range(2_000)]
+    )
+    TierAssignment.objects.create(tier=tier, user=ann)
+    cache.invalidate()
+
+
+def test_five_hundred_rules_take_one_call_and_few_queries(
+    admin_client: Client, many: None, ann: User, redis_client: redis.Redis, django_assert_max_num_queries: Any
+) -> None:
+    page = f"{CALLER}?kind=user&value={ann.pk}"
+    admin_client.get(page)
+    before = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    with django_assert_max_num_queries(20):
+        response = admin_client.get(page)
+    assert len(response.context["counters"]) == 500
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
+
+
+def test_friday_is_always_to_come() -> None:
+    monday = date(2026, 11, 16)
+    for ahead in range(7):
+        today = monday + timedelta(days=ahead)
+        [friday] = [day.value for day in days(today) if day.is_chosen]
+        found = date.fromisoformat(friday)
+        assert found.weekday() == 4
+        assert 0 < (found - today).days <= 7

@@ -1,0 +1,142 @@
+"""A caller's page in a browser: from "a customer says he is blocked" to "unblocked, and doubled until Friday"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import RequestFactory, override_settings
+
+from django_ratelimiter import limiter
+from django_ratelimiter.models import Rule, RuleLimit, Tier
+from tests.browser import ENTER, TAB, Browser, browser, missing
+
+from .test_caller import CALLER
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+#: Where to put pictures of what the tests see; none are taken without.
+PICTURES = os.environ.get("CALLER_PICTURES")
+
+
+class StrictPolicy:
+    """Middleware that has the browser refuse whatever is inline or from elsewhere."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        response = self.get_response(request)
+        response["Content-Security-Policy"] = "default-src 'self'"
+        return response
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def ann(monkeypatch: pytest.MonkeyPatch) -> User:
+    """A user who has used up one of her limits."""
+    monkeypatch.setattr("django_ratelimiter.rules.inline.registered", tuple)
+    User.objects.create_superuser("admin", password="secret")
+    for rank, (slug, default) in enumerate((("free", "authenticated"), ("pro", "none"))):
+        Tier.objects.create(slug=slug, name=slug.title(), rank=rank, default_for=default)
+    for slug, quota, split, mode in (
+        ("Exports", 20, ["user"], "enforce"),
+        ("Search", 300, ["user"], "enforce"),
+        ("Reports by address", 40, ["user", "ip"], "enforce"),
+        ("Uploads", 15, ["user"], "shadow"),
+    ):
+        rule = Rule.objects.create(slug=slug.replace(" ", "-").lower(), name=slug, mode=mode, partition_by=split)
+        RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=Decimal(86_400))
+    user = User.objects.create_user("ann")
+    request = RequestFactory().get("/")
+    request.user = user
+    assert all(limiter.check(_again(request)).allowed for _ in range(20))
+    assert not limiter.check(_again(request)).allowed
+    return user
+
+
+def _again(request: Any) -> Any:
+    request.__dict__.pop("ratelimit", None)
+    return request
+
+
+@pytest.fixture
+def page(window: Browser, live_server: Any, ann: User) -> Iterator[Browser]:
+    """The search form, reached by an operator who has just logged in."""
+    policy = f"{__name__}.StrictPolicy"
+    with override_settings(MIDDLEWARE=[policy, *_middleware()]):
+        window.resize(1280, 900)
+        window.open(f"{live_server.url}{CALLER}")
+        window.type("#id_username", "admin")
+        window.type("#id_password", "secret" + ENTER)
+        window.wait_for("#ratelimiter-find")
+        window.complaints()
+        yield window
+
+
+def _middleware() -> list[str]:
+    from django.conf import settings
+
+    return list(settings.MIDDLEWARE)
+
+
+def picture(page: Browser, name: str, *, width: int = 1280, dark: bool = False) -> None:
+    if PICTURES:
+        page.resize(width, 900, dark=dark)
+        height = page.script("return document.querySelector('#content').getBoundingClientRect().bottom + 20")
+        Path(PICTURES, f"{name}.png").write_bytes(page.pictured(int(height)))
+        page.resize(1280, 900)
+
+
+def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: Browser, ann: User) -> None:
+    page.type("#ratelimiter-value", "ann" + ENTER)
+    page.wait_for("#ratelimiter-state")
+    [state] = page.texts("#ratelimiter-state")
+    assert state.startswith("blocked One rule rejects requests of this caller now, until")
+    assert state.endswith(": Exports.")
+    for name, options in {"blocked": {}, "dark": {"dark": True}, "narrow": {"width": 360}}.items():
+        picture(page, name, **options)  # type: ignore[arg-type]
+    page.click("#ratelimiter-reset")
+    assert page.texts(".messagelist li") == []  # the browser asks for the reason first
+    page.type("#ratelimiter-reason", "Called: our import ran twice")
+    page.click("#ratelimiter-reset")
+    page.wait_for(".messagelist li.success")
+    page.click("#ratelimiter-more")
+    page.wait_for(".ratelimiter-track")
+    [said] = page.texts(".messagelist li")
+    assert said.startswith("2 times each limit until")
+    assert "Checked: it is in force" in said
+    assert page.texts("#ratelimiter-state") == ["not blocked No rule that could be read rejects this caller now."]
+    assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
+    picture(page, "doubled")
+    assert page.complaints() == []
+
+
+def test_is_as_wide_as_the_screen_and_can_be_used_by_keyboard(page: Browser, ann: User) -> None:
+    page.type("#ratelimiter-value", "ann" + ENTER)
+    page.wait_for("#ratelimiter-state")
+    page.resize(360, 800)
+    assert page.script("return document.documentElement.scrollWidth") <= 360
+    page.script("document.querySelector('#ratelimiter-reason').focus()")
+    page.press(TAB)
+    assert page.script("return document.activeElement.id") == "ratelimiter-reset"
+    unnamed = (
+        "return [...document.querySelectorAll('.ratelimiter-control :is(input:not([type=hidden]), select, button)')]"
+        ".filter(e => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') && !e.textContent.trim()"
+        " && e.type !== 'submit').map(e => e.outerHTML)"
+    )
+    assert page.script(unnamed) == []
