@@ -16,6 +16,11 @@ from ..conf import settings
 from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
 
+#: Who may see a caller's page has one of these.
+CALLER_PERMISSIONS: Final = tuple(
+    f"django_ratelimiter.{name}" for name in ("view_tierassignment", "unblock_caller", "grant_caller")
+)
+
 IDENTITY_LABELS: Final = {
     "user": gettext_lazy("user"),
     "ip": gettext_lazy("IP address"),

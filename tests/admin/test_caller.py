@@ -20,7 +20,7 @@ from django.utils import timezone
 from django_ratelimiter import limiter
 from django_ratelimiter.admin.callers.act_forms import days
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment, TopPartition
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
 
 from .pages import shown
@@ -300,3 +300,24 @@ def test_friday_is_always_to_come() -> None:
         found = date.fromisoformat(friday)
         assert found.weekday() == 4
         assert 0 < (found - today).days <= 7
+
+
+def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: str, ann: User) -> None:
+    text = shown(admin_client.get(reverse("admin:auth_user_change", args=[ann.pk])))
+    assert f'<a href="{page}">Rate limits</a>' in text
+    assert "Rate limits</a></li>" not in shown(admin_client.get(reverse("admin:auth_user_add")))
+    digest, hour = admin_client.get(page).context["caller"].digest, timezone.now().replace(minute=0, second=0)
+    hour = hour.replace(microsecond=0) - timedelta(hours=1)
+    for granularity in ("minute", "hour"):
+        UsageBucket.objects.create(rule_slug="export", granularity=granularity, start=hour, allowed=1)
+    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=digest, allowed=1)
+    report = reverse("admin:django_ratelimiter_usagebucket_rule")
+    link = f"{CALLER}?digest={digest}&rule=export"
+    assert f'<a href="{link}"><code>{digest}</code></a>' in shown(admin_client.get(f"{report}?rule=export&period=24h"))
+    assert "<h1>User" in shown(admin_client.get(link))
+
+
+def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., Client], page: str, ann: User) -> None:
+    client = operator("view_user", "view_usage_report")
+    assert CALLER not in shown(client.get(reverse("admin:auth_user_change", args=[ann.pk])))
+    assert client.get(page).status_code == 403

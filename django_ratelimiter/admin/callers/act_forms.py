@@ -17,7 +17,7 @@ from ...callers.grants import GrantMore, MoveTier, SetAccess
 FRIDAY = 4
 
 
-class Day(NamedTuple):
+class EndDay(NamedTuple):
     """A day until the end of which something may be granted."""
 
     value: str
@@ -25,7 +25,7 @@ class Day(NamedTuple):
     is_chosen: bool
 
 
-def days(today: date | None = None) -> list[Day]:
+def days(today: date | None = None) -> list[EndDay]:
     """Return the days to choose from; the coming Friday is chosen."""
     today = today or timezone.localdate()
     friday = today + timedelta(days=(FRIDAY - today.weekday() - 1) % 7 + 1)
@@ -38,7 +38,7 @@ def days(today: date | None = None) -> list[Day]:
     }
     choices[friday] = _("the end of %(day)s")
     return [
-        Day(day.isoformat(), text % {"day": date_format(day, "l, j F")}, day == friday)
+        EndDay(day.isoformat(), text % {"day": date_format(day, "l, j F")}, day == friday)
         for day, text in sorted(choices.items())
     ]
 

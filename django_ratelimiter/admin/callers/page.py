@@ -23,14 +23,12 @@ from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...exceptions import EngineUnavailable
 from ...values.partitions import is_identity
-from ..identities import label_of
+from ..identities import CALLER_PERMISSIONS, label_of
 from . import rows
 from .act_forms import act_from, days
 
 ADDRESS: Final = "django_ratelimiter_caller"
 
-#: Who may see the page has one of these.
-PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", UNBLOCK, GRANT)
 REPORTS: Final = "django_ratelimiter.view_usage_report"
 
 #: What the operator's session keeps: the callers who were looked up, and the reason that was typed last.
@@ -58,7 +56,7 @@ class CallerPage(admin.ModelAdmin):
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
         """Show a caller, look one up, or act on one. 403 without a permission to."""
-        if not any(request.user.has_perm(each) for each in PERMISSIONS):
+        if not any(request.user.has_perm(each) for each in CALLER_PERMISSIONS):
             raise PermissionDenied
         request.current_app = self.admin_site.name
         if request.method == "POST" and "act" not in request.POST:

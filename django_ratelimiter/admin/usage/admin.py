@@ -16,6 +16,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...models import Rule, UsageBucket
 from ...rules import inline
+from ..identities import CALLER_PERMISSIONS
 from . import export
 from . import search as usage_search
 from .page import Names, page_context, report_url
@@ -111,6 +112,7 @@ class UsageBucketAdmin(admin.ModelAdmin):
             "form": form,
             "rule": rule,
             "search": usage_search.form_for(rule),
+            "may_see_callers": any(request.user.has_perm(each) for each in CALLER_PERMISSIONS),
             **picker_context(form, request),
             **(page_context(request, _report(request, form, rule), names) if form.is_valid() else {}),
             **(extra or {}),
