@@ -13,6 +13,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...backend import get_engine
+from ...callers.caller import KINDS, UnknownCaller, caller_of
+from ...callers.summary import in_words, summary_of
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
@@ -40,6 +42,7 @@ class Command(BaseCommand):
         commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
         commands.add_parser("on", help="Resume enforcement.")
         add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
+        _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
@@ -124,6 +127,17 @@ class Command(BaseCommand):
         for line in lines_of(explanation):
             self.stdout.write(line)
 
+    def caller(self) -> None:
+        """Show a caller, in words or as JSON. Nothing is charged."""
+        [(kind, value)] = [(kind, self._options[kind]) for kind in (*KINDS, "digest") if self._options[kind]]
+        try:
+            summary = summary_of(caller_of(kind, value, self._options["known"]))
+        except UnknownCaller as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+        self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary)))
+
     def off(self) -> None:
         """Stop all enforcement."""
         self._switch(False)
@@ -163,6 +177,19 @@ def _add_thresholds(command: ArgumentParser) -> None:
     command.add_argument("--least", type=int, default=usual.least, help="If they were so many: %(default)s.")
     behind = "Tell of usage that waits for more than so many seconds: %(default)s."
     command.add_argument("--behind", type=float, default=usual.behind, help=behind)
+
+
+def _add_caller(command: ArgumentParser) -> None:
+    """Who the caller is, in one of the ways that there are."""
+    who = command.add_mutually_exclusive_group(required=True)
+    who.add_argument("--user", help="Primary key, or login name.")
+    who.add_argument("--api-key", help="The key, or its SHA-256 in hex, which does not stand in the shell's history.")
+    who.add_argument("--ip", help="Address.")
+    who.add_argument("--session", help="Key of the session.")
+    who.add_argument("--partition", help="What is counted by and its value, such as header:X-Org=acme.")
+    who.add_argument("--digest", help="As it stands in reports.")
+    command.add_argument("--known", action="append", default=[], help="What else is known, such as path:pk=7.")
+    command.add_argument("--json", action="store_true", help="Write JSON.")
 
 
 def _summary(collected: Collected) -> str:

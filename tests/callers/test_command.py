@@ -1,0 +1,65 @@
+"""`manage.py ratelimit caller`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import AccessEntry, Rule, Tier
+
+from .test_counters import ask
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command("ratelimit", "caller", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _blocked(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
+    add_rule("export", ["user"], quota=2, algorithm="fixed_window")
+    add_rule("org", ["user", "header:X-Org"])
+    ask(user, 2, HTTP_X_ORG="acme")
+
+
+def test_says_it_in_words(user: User) -> None:
+    lines = run("--user", "ann").splitlines()
+    assert lines[0] == f"user {user.pk} ({digest(f'user:{user.pk}')}): blocked"
+    assert lines[1] == "Tier: free, 1 times each limit (default)"
+    assert lines[2].startswith("export: 2 of 2 used, 0 left (2 per hour, fixed window), blocked until ")
+    assert lines[3] == "org: needs to know header:X-Org"
+    assert "org: 2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
+
+
+def test_says_it_as_json(user: User) -> None:
+    found = json.loads(run("--user", str(user.pk), "--json"))
+    assert found["blocked"]
+    assert found["tier"]["source"] == "default"
+    assert found["counters"][0] | {"blocked_until": "", "full_in": 0} == {
+        "name": "export:f3600", "rule": "export", "mode": "enforce", "limit": "2 per hour, fixed window",
+        "capacity": 2, "used": 2, "left": 0, "blocked": True, "shared": False, "blocked_until": "", "full_in": 0,
+    }  # fmt: skip
+    assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
+
+
+def test_an_access_entry_counts_first(user: User) -> None:
+    AccessEntry.objects.create(kind="user", value=str(user.pk), action="allow", reason="partner")
+    lines = run("--user", "ann").splitlines()
+    assert lines[0].endswith(": not blocked")
+    assert lines[1] == "Access entry: allow until it is deleted. partner"
+
+
+def test_who_is_nobody_is_an_error() -> None:
+    with pytest.raises(CommandError, match="This is no IP address"):
+        run("--ip", "nonsense")
+    with pytest.raises(CommandError):
+        run()
