@@ -7,6 +7,7 @@ from typing import Any, Final
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from ..callers.acts import GRANT, UNBLOCK
 from ..identity import identify
 
 VIEW_REPORTS: Final = "django_ratelimiter.view_usage_report"
@@ -27,3 +28,31 @@ class IsKnownCaller(BasePermission):
         request.user  # noqa: B018  authenticates, which tells Django's request whose it is
         identity = identify(request._request)
         return identity.user_id is not None or identity.api_key is not None
+
+
+class _HasOne(BasePermission):
+    """Users with one of these permissions."""
+
+    names: tuple[str, ...] = ()
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        user: Any = request.user
+        return bool(user and user.is_authenticated and any(user.has_perm(name) for name in self.names))
+
+
+class MaySeeCallers(_HasOne):
+    """Users who may see a caller's page."""
+
+    names = ("django_ratelimiter.view_tierassignment", UNBLOCK, GRANT)
+
+
+class MayUnblock(_HasOne):
+    """Users with the permission to reset a caller's counters."""
+
+    names = (UNBLOCK,)
+
+
+class MayGrant(_HasOne):
+    """Users with the permission to grant a caller more."""
+
+    names = (GRANT,)

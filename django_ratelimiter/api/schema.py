@@ -71,3 +71,26 @@ _described("PartitionsView", many=True, wrong=True, missing=True)
 _described("UsageView", many=True, wrong=True, missing=True)
 _described("TotalsView", many=True, wrong=True, missing=True)
 _described("MeView")
+
+
+def _described_act(name: str) -> None:
+    """Have the view of this name in `callers` described, which is asked by POST."""
+
+    class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
+        target_class = f"django_ratelimiter.api.callers.{name}"
+
+        def view_replacement(self) -> Any:
+            original: Any = self.target_class
+            found = original.answers or {"type": "object", "additionalProperties": {}}
+            answers: dict[int, Any] = {200: found, 400: _WRONG}
+            for status in (401, 403, 503):
+                answers[status] = serializers.RateLimitProblemSerializer
+            projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
+            described = type("Described", (_Answers, projects), {})
+            view = type(name, (original,), {"__doc__": original.__doc__, "schema": described()})
+            return extend_schema(request=original.serializer_class, responses=answers)(view)
+
+
+_described_act("CallerView")
+_described_act("ResetView")
+_described_act("GrantView")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.urls import path
 
-from . import views
+from . import callers, views
 
 if apps.is_installed("drf_spectacular"):
     from . import schema as schema
@@ -18,5 +18,8 @@ urlpatterns = [
     path("rules/<str:slug>/partitions/", views.PartitionsView.as_view(), name="partitions"),
     path("usage/", views.UsageView.as_view(), name="usage"),
     path("usage/totals/", views.TotalsView.as_view(), name="totals"),
+    path("callers/", callers.CallerView.as_view(), name="caller"),
+    path("callers/reset/", callers.ResetView.as_view(), name="reset"),
+    path("callers/grant/", callers.GrantView.as_view(), name="grant"),
     path("me/", views.MeView.as_view(), name="me"),
 ]

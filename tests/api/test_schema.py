@@ -20,6 +20,7 @@ PATTERNS = [path("limits/", include("django_ratelimiter.api.urls"))]
 
 LIST = ["200", "400", "401", "403", "404", "429", "503"]
 ANSWERS = {
+    **{f"/limits/callers/{act}": ["200", "400", "401", "403", "429", "503"] for act in ("", "reset/", "grant/")},
     "/limits/me/": ["200", "401", "403", "429", "503"],
     "/limits/rules/": LIST,
     "/limits/rules/{slug}/": ["200", "401", "403", "404", "429", "503"],
@@ -44,12 +45,20 @@ def paths(request: pytest.FixtureRequest) -> Any:
     return schema_by(request.param)["paths"]
 
 
-def test_nothing_but_get(paths: Any) -> None:
-    assert {path: list(methods) for path, methods in paths.items()} == {path: ["get"] for path in ANSWERS}
+def method_of(path: str) -> str:
+    return "post" if "/callers/" in path else "get"
+
+
+def test_one_method_each(paths: Any) -> None:
+    assert {path: list(methods) for path, methods in paths.items()} == {path: [method_of(path)] for path in ANSWERS}
 
 
 def test_parameters(paths: Any) -> None:
-    told = {path: [each["name"] for each in methods["get"].get("parameters", [])] for path, methods in paths.items()}
+    told = {
+        path: [each["name"] for each in methods["get"].get("parameters", [])]
+        for path, methods in paths.items()
+        if "get" in methods
+    }
     period = ["period", "until"]
     assert {path: sorted(names) for path, names in told.items()} == {
         "/limits/me/": [],
@@ -62,7 +71,7 @@ def test_parameters(paths: Any) -> None:
 
 
 def test_answers(paths: Any) -> None:
-    assert {path: sorted(methods["get"]["responses"]) for path, methods in paths.items()} == ANSWERS
+    assert {path: sorted(methods[method_of(path)]["responses"]) for path, methods in paths.items()} == ANSWERS
 
 
 def test_an_api_key_lets_a_caller_in_to_its_own_limits_only() -> None:
@@ -70,6 +79,8 @@ def test_an_api_key_lets_a_caller_in_to_its_own_limits_only() -> None:
     scheme = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
     assert schema["components"]["securitySchemes"]["rateLimitApiKey"] == scheme
     accepting = [
-        url for url, methods in schema["paths"].items() if {"rateLimitApiKey": []} in methods["get"]["security"]
+        url
+        for url, methods in schema["paths"].items()
+        if {"rateLimitApiKey": []} in methods[method_of(url)]["security"]
     ]
     assert accepting == ["/limits/me/"]
