@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
@@ -19,6 +20,7 @@ from django.utils import timezone
 
 from django_ratelimiter import limiter
 from django_ratelimiter.admin.callers.act_forms import days
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
@@ -45,7 +47,8 @@ def page(ann: User, free: Tier) -> str:
     """The page of a user who is blocked by one of two rules."""
     Tier.objects.update(default_for="authenticated")
     for slug, quota in (("export", 3), ("search", 100)):
-        rule = Rule.objects.create(slug=slug, name=slug.title(), mode="enforce", partition_by=["user"])
+        rule = Rule(slug=slug, name=slug.title(), mode="enforce", partition_by=["user"], path_kind="exact", path="/")
+        rule.save()
         RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=Decimal(3600), algorithm="fixed_window")
     ask(ann, 3)
     return f"{CALLER}?kind=user&value={ann.pk}"
@@ -72,7 +75,7 @@ def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, an
     text = shown(admin_client.get(page))
     assert f"<h1>User {ann.pk}, ann</h1>" in text
     assert f'<a href="{reverse("admin:auth_user_change", args=[ann.pk])}">ann</a>' in text
-    assert "One rule rejects requests of this caller now, until" in text
+    assert "One rule rejects requests of this caller now until" in " ".join(text.split())
     assert "3 of 3" in text
     assert "3 of 100" in text
     assert "the default of authenticated callers" in text
@@ -321,3 +324,46 @@ def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., C
     client = operator("view_user", "view_usage_report")
     assert CALLER not in shown(client.get(reverse("admin:auth_user_change", args=[ann.pk])))
     assert client.get(page).status_code == 403
+
+
+@pytest.mark.urls("tests.admin.other_site")
+def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
+    own = page.replace("/admin/", "/backoffice/")
+    text = press(admin_client, own, "reset")
+    assert "none of them blocks" in text
+    assert 'href="/admin/' not in text
+    assert f'<a href="/backoffice/auth/user/{ann.pk}/change/">ann</a>' in text
+    assert own in shown(admin_client.get(f"/backoffice/auth/user/{ann.pk}/change/"))
+    assert admin_client.post(own.partition("?")[0], {"kind": "user", "value": "ann"})["Location"] == own
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client, page: str, admin_user: User) -> None:
+    token = admin_client.get(page).context["token"]
+    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    clients = [Client() for _ in range(4)]
+    for client in clients:
+        client.force_login(admin_user)
+    with ThreadPoolExecutor(4) as threads:
+        assert {response.status_code for response in threads.map(lambda each: each.post(page, sent), clients)} == {302}
+    assert "2 of 3" in shown(admin_client.get(page))
+    assert LogEntry.objects.count() == 1
+
+
+def test_shows_the_last_refusals_where_the_engine_keeps_them(
+    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusal(NamedTuple):
+        rule: str
+        partition: str
+        at_us: int = 1_800_000_000_000_000
+        since_us: int = 1_799_999_000_000_000
+        times: int = 7_431
+        shadow: bool = False
+
+    digest = admin_client.get(page).context["caller"].digest
+    recent = [Refusal("export", digest), Refusal("export", "x" * 22, times=9_999), Refusal("gone", digest)]
+    monkeypatch.setattr(get_engine(), "recent_refusals", lambda limit: recent, raising=False)
+    text = shown(admin_client.get(page))
+    assert "7431 since" in text
+    assert len(admin_client.get(page).context["refusals"]) == 1

@@ -106,7 +106,7 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     page.type("#ratelimiter-value", "ann" + ENTER)
     page.wait_for("#ratelimiter-state")
     [state] = page.texts("#ratelimiter-state")
-    assert state.startswith("blocked One rule rejects requests of this caller now, until")
+    assert state.startswith("blocked One rule rejects requests of this caller now until")
     assert state.endswith(": Exports.")
     for name, options in {"blocked": {"width": 1000}, "dark": {"dark": True}, "narrow": {"width": 360}}.items():
         picture(page, name, **options)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     page.click("#ratelimiter-reset")
     page.wait_for(".messagelist li.success")
     page.click("#ratelimiter-more")
-    page.wait_for(".ratelimiter-track")
+    page.wait_for("#ratelimiter-why + ul")
     [said] = page.texts(".messagelist li")
     assert said.startswith("2 times each limit until")
     assert "Checked: it is in force" in said

@@ -21,6 +21,7 @@ from ...callers.counters import Counters, counters_of, latest_rules
 from ...callers.giving_back import leases_of
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
+from ...callers.refusals import refusals_of
 from ...exceptions import EngineUnavailable
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
@@ -144,6 +145,7 @@ class CallerPage(admin.ModelAdmin):
             "explain_url": links.explain(caller),
             "find_url": self._url({}),
             "log": log_of(caller),
+            "refusals": refusals_of(counters),
             **self._why(grounds, links),
             **self._counters(request, caller, counters, links),
             **_acts(request, caller, rules),

@@ -82,8 +82,8 @@ class Links:
 
     def explain(self, caller: Caller) -> str:
         """Return the page that explains a request of this caller's."""
-        names = {"user": caller.user_id, "ip": caller.address, "session": caller.known.get("session")}
-        query = {name: value for name, value in names.items() if value and name != "session"}
+        known = {"user": caller.user_id, "ip": caller.address, "api_key": caller.api_key}
+        query = {name: value for name, value in known.items() if value}
         url = self.url("django_ratelimiter_explain")
         return f"{url}?{urlencode(query)}" if url else ""
 

@@ -1,0 +1,48 @@
+"""The last refusals of a caller, from the engine's own record of recent ones, where it keeps one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from ..backend import get_engine
+from ..exceptions import EngineUnavailable
+from .counters import Counters
+
+#: Recent refusals of all callers that are looked through.
+MAX_READ: Final = 1_000
+
+#: Those of the caller that are returned.
+MAX_SHOWN: Final = 20
+
+
+class CallerRefusal(NamedTuple):
+    """Requests of a caller that a rule rejected, or would have, in shadow. times: how many since the first of them."""
+
+    rule: str
+    at: datetime
+    since: datetime
+    times: int
+    shadow: bool
+
+
+def refusals_of(found: Counters) -> list[CallerRefusal]:
+    """Return the caller's, the latest first. None are known where the engine keeps no record of them."""
+    recent: Any = getattr(get_engine(), "recent_refusals", None)
+    names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
+    if recent is None or found.problem or not names:
+        return []
+    try:
+        rows = recent(MAX_READ)
+    except EngineUnavailable:
+        return []
+    own = [
+        CallerRefusal(names[row.rule, row.partition], _moment(row.at_us), _moment(row.since_us), row.times, row.shadow)
+        for row in rows
+        if (row.rule, row.partition) in names
+    ]
+    return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+
+
+def _moment(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
