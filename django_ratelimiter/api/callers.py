@@ -88,7 +88,7 @@ class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
 
 
 class EngineOut(APIException):
-    """Redis cannot be asked; nothing was changed."""
+    """Redis gave no answer; it may have done a part."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
 

@@ -79,7 +79,9 @@ class ResetCounters(Act):
     def check(self, caller: Caller, done: Done) -> Outcome:
         after = read(Counters(self._counters))
         blocked = [each for each in after.counters if each.is_blocked]
-        if after.problem or blocked:
+        if after.problem:
+            return unchecked(done)
+        if blocked:
             rules = ", ".join(each.rule.slug for each in blocked)
             return Outcome(_("%(done)s Still blocked by: %(rules)s.") % {"done": done.text, "rules": rules}, took=False)
         text = _("%(done)s Checked: none of them blocks the caller now.")
@@ -106,6 +108,8 @@ class GiveBack(Act):
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         [after] = read(Counters([self._counter])).counters
+        if after.verdict is None:
+            return unchecked(done)
         text = _("%(done)s Checked: %(left)s of %(capacity)s are left now.")
         figures = {"done": done.text, "left": after.left, "capacity": after.capacity}
         if self._given >= self.units or not after.used:
@@ -133,8 +137,15 @@ class EndLease(Act):
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         [after] = read(Counters([self._counter])).counters
+        if after.verdict is None:
+            return unchecked(done)
         text = _("%(done)s Checked: %(left)s of %(capacity)s are free now.")
         return Outcome(text % {"done": done.text, "left": after.left, "capacity": after.capacity})
+
+
+def unchecked(done: Done) -> Outcome:
+    """Return the outcome of an act after which the engine gave no answer."""
+    return Outcome(_("%(done)s It could not be checked: Redis gives no answer now.") % {"done": done.text}, took=False)
 
 
 def counters_now(caller: Caller) -> Counters:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
 from ..engine.limits import Algorithm, Limit
+from ..exceptions import EngineUnavailable
 from .counters import Counter
 
 #: Times at which was spent, of which one act gives units back: each takes two calls.
@@ -61,7 +62,10 @@ def give_back(counter: Counter, units: int) -> int:
     if counter.charge.limit.algorithm == Algorithm.SLIDING_WINDOW_COUNTER:
         times.append(before.at_us - counter.charge.limit.window_us)  # of the two, one is the window of the last request
     get_engine().refund([_receipt(counter.charge, wanted, at) for at in times])
-    return max(_peek(counter.charge).remaining - before.remaining, 0)
+    try:
+        return max(_peek(counter.charge).remaining - before.remaining, 0)
+    except EngineUnavailable:  # it was done, and cannot be looked up now
+        return wanted
 
 
 def leases_of(counter: Counter) -> list[Lease]:

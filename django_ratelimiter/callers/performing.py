@@ -12,9 +12,10 @@ from django.db import router, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
+from ..exceptions import EngineUnavailable
 from ..models import RuleSetState
 from ..rules.stored import storage
-from .acts import Act, ActRefused, Outcome
+from .acts import Act, ActRefused, Done, Outcome
 from .caller import Caller
 
 #: Seconds for which the form of a page can be sent.
@@ -45,7 +46,8 @@ def read_token(token: str, operator: Any, caller: Caller) -> str:
 def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -> Outcome:
     """Do an act once, log it and check it. number: of the act; one that was done already changes nothing.
 
-    Raises PermissionDenied, ActRefused, EngineUnavailable and ValidationError: then nothing is logged.
+    Raises PermissionDenied, ActRefused and ValidationError: then nothing was done. Raises EngineUnavailable where Redis
+    gave no answer; it may have done a part, so the attempt is logged.
     """
     if not operator.has_perm(act.permission):
         raise PermissionDenied
@@ -59,8 +61,15 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         storage.state().update(number=F("number"))
         if _is_done(operator, number):
             return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
-        done = act.do(caller, operator, reason)
-        _log(operator, caller, done.text, reason, number, done.row, is_new=done.is_new)
+        problem: EngineUnavailable | None = None
+        try:
+            done = act.do(caller, operator, reason)
+            _log(operator, caller, done, reason, _mark(number))
+        except EngineUnavailable as error:
+            problem = error
+            _log(operator, caller, Done(_("Tried, without an answer from Redis.")), reason)
+    if problem is not None:
+        raise problem
     return act.check(caller, done)
 
 
@@ -75,17 +84,17 @@ def _is_done(operator: Any, number: str) -> bool:
     return bool(rows.filter(change_message__endswith=_mark(number)).exists())
 
 
-def _log(operator: Any, caller: Caller, text: str, reason: str, number: str, row: Any, *, is_new: bool) -> None:
+def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str = "") -> None:
     """Write it about the caller, and about the row that was written, if one was."""
-    entries = _entries()
-    message = _("%(done)s Reason: %(reason)s") % {"done": text, "reason": reason}
+    entries, row = _entries(), done.row
+    message = _("%(done)s Reason: %(reason)s") % {"done": done.text, "reason": reason}
     entries.objects.create(
         user_id=operator.pk,
         content_type=_content_type(None),
         object_id=caller.digest,
         object_repr=str(caller)[:200],
         action_flag=2,  # a change
-        change_message=f"{message} {_mark(number)}",
+        change_message=f"{message} {mark}".strip(),
     )
     if row is not None:
         entries.objects.create(
@@ -93,7 +102,7 @@ def _log(operator: Any, caller: Caller, text: str, reason: str, number: str, row
             content_type=_content_type(row),
             object_id=str(row.pk),
             object_repr=str(row)[:200],
-            action_flag=1 if is_new else 2,
+            action_flag=1 if done.is_new else 2,
             change_message=message,
         )
 

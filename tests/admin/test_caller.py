@@ -103,6 +103,8 @@ def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
     assert not ask(ann)
     assert LogEntry.objects.count() == 3  # the reset, the grant, and the new row
     assert "What operators did" in text
+    other = User.objects.create_user("bob")
+    assert 'value="he called"' not in shown(admin_client.get(f"{CALLER}?kind=user&value={other.pk}"))
     assert "he called" in text
 
 

@@ -177,7 +177,7 @@ def test_a_reason_is_required(reason: str, caller: Caller, operator: User, add_r
     assert not LogEntry.objects.exists()
 
 
-def test_what_fails_is_not_logged(
+def test_what_is_refused_is_not_logged_and_what_redis_may_have_done_is(
     caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_rule("export", ["user"])
@@ -190,7 +190,10 @@ def test_what_fails_is_not_logged(
         perform(operator, caller, ResetCounters(), "he called", "1")
     with pytest.raises(ValidationError):
         perform(operator, caller, GrantMore(Decimal("0.00001"), FRIDAY), "he called", "2")
-    assert not LogEntry.objects.exists()
+    [entry] = LogEntry.objects.all()
+    assert entry.change_message == "Tried, without an answer from Redis. Reason: he called"
+    monkeypatch.undo()
+    assert perform(operator, caller, ResetCounters(), "he called", "1").changed  # it was not done under this number
     assert not TierAssignment.objects.exists()
 
 

@@ -116,12 +116,15 @@ class CallerPage(admin.ModelAdmin):
     def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
         """Do it, and tell what was found afterwards."""
         reason = request.POST.get("reason", "")
-        request.session[REASON] = reason[:MAX_REASON]
+        request.session[REASON] = [caller.digest, reason[:MAX_REASON]]
         try:
             number = read_token(request.POST.get("token", ""), request.user, caller)
             outcome = perform(request.user, caller, act_from(request.POST), reason, number)
-        except (ActRefused, EngineUnavailable) as error:
+        except ActRefused as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": error})
+        except EngineUnavailable as error:
+            text = _("Redis gave no answer, so it may have been done in part or not at all: %(why)s")
+            messages.error(request, text % {"why": error})
         except ValidationError as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
         else:
@@ -199,10 +202,16 @@ def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:
         "may_grant": may_grant and caller.kind != "digest",
         "may_deny": may_grant and caller.kind in ("user", "api_key", "ip"),
         "token": new_token(request.user, caller),
-        "reason": request.session.get(REASON, ""),
+        "reason": _last_reason(request, caller),
         "days": days(),
         "tiers": sorted(rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
     }
+
+
+def _last_reason(request: HttpRequest, caller: Caller) -> str:
+    """Return the reason that was typed for this caller last, so that it is typed once for several acts."""
+    digest, reason = request.session.get(REASON) or ("", "")
+    return str(reason) if digest == caller.digest else ""
 
 
 def _title(caller: Caller, name: str) -> str:
