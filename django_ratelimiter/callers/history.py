@@ -45,8 +45,10 @@ def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
 
 
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    # Each day by name: so the columns of the unique index are all given, and no other caller's rows are read.
+    starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
     rows = TopPartition.objects.filter(
-        granularity=TopPartition.Granularity.DAY, start__gte=start,
+        granularity=TopPartition.Granularity.DAY, start__in=starts,
         rule_slug__in=list(digests), partition__in=set(digests.values()),
     )  # fmt: skip
     for row in rows.iterator():

@@ -30,15 +30,13 @@ NEARLY: Final = 0.8
 
 
 class CounterRow(NamedTuple):
-    """A counter. width: of its bar. level: the class of its bar's colour."""
+    """A counter in words. used: "" = not known. width: of its bar. level: the class of the bar's colour."""
 
     counter: Counter
     rule_url: str
     limit: str
     counted_by: str
     used: str
-    capacity: str
-    left: str
     width: str
     level: str
     full: str
@@ -103,18 +101,19 @@ def _row(counter: Counter, links: Links) -> CounterRow:
     known = counter.verdict is not None
     full_in = round((counter.full_in or 0) * 1_000_000)
     by = _(" and ").join(label_of(name) for name in counter.rule.partition_by) or _("all callers together")
+    if counter.stands_in:
+        by = _("IP address, for lack of: %(names)s") % {"names": by}
+    figures = {"used": units(counter.used or 0), "capacity": units(counter.capacity), "left": units(counter.left or 0)}
     return CounterRow(
         counter,
         links.rule(counter.rule.slug),
         limit_in_words(counter.record),
-        _("IP address, for lack of: %(names)s") % {"names": by} if counter.stands_in else by,
-        units(counter.used or 0) if known else "",
-        units(counter.capacity),
-        units(counter.left or 0) if known else "",
+        _("by %(by)s") % {"by": by},
+        _("%(used)s of %(capacity)s, %(left)s left") % figures if known else "",
         f"{100 * share:.2f}%",
         "ratelimiter-full" if counter.is_limited or share >= 1 else "ratelimiter-nearly" if share >= NEARLY else "",
         _rough(full_in) if known else "",
-        moment_in_words(counter.blocked_until) if counter.blocked_until else "",
+        _("until %(until)s") % {"until": moment_in_words(counter.blocked_until)} if counter.blocked_until else "",
     )
 
 
