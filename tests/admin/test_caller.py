@@ -330,6 +330,11 @@ def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: 
     assert "<h1>User" in shown(admin_client.get(link))
 
 
+def test_the_list_of_assignments_leads_to_the_search(admin_client: Client) -> None:
+    listed = shown(admin_client.get(reverse("admin:django_ratelimiter_tierassignment_changelist")))
+    assert f'<a href="{CALLER}">Find a caller</a>' in listed
+
+
 def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., Client], page: str, ann: User) -> None:
     client = operator("view_user", "view_usage_report")
     assert CALLER not in shown(client.get(reverse("admin:auth_user_change", args=[ann.pk])))

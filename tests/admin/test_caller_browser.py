@@ -108,7 +108,7 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     [state] = page.texts("#ratelimiter-state")
     assert state.startswith("blocked One rule rejects requests of this caller now until")
     assert state.endswith(": Exports.")
-    for name, options in {"blocked": {"width": 1000}, "dark": {"dark": True}, "narrow": {"width": 360}}.items():
+    for name, options in {"blocked": {"width": 1200}, "dark": {"dark": True}, "narrow": {"width": 360}}.items():
         picture(page, name, **options)  # type: ignore[arg-type]
     page.click("#ratelimiter-reset")
     assert page.texts(".messagelist li") == []  # the browser asks for the reason first
