@@ -19,6 +19,7 @@ from django_ratelimiter.callers.counters import Counter
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, Tier
+from django_ratelimiter.rules import cache
 
 pytestmark = pytest.mark.django_db
 
@@ -147,3 +148,16 @@ def test_without_the_engine_the_counters_are_named(
     found = counters_now(caller_of("user", str(user.pk)))
     assert found.problem == "refused"
     assert [each.used for each in found.counters] == [None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rules_that_another_process_has_changed_are_read(
+    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rule("export", ["user"])
+    ask(user)
+    known = cache.current_rules()
+    add_rule("search", ["user"])
+    cache.current_rules()
+    monkeypatch.setattr(cache, "current_rules", lambda: known)  # as in a process that has not heard of it
+    assert {each.rule.slug for each in counters_now(caller_of("user", str(user.pk))).counters} == {"export", "search"}
