@@ -31,6 +31,8 @@ CHARGES = [
     Charge("global", Limit(100_000_000, 3_600, "fixed_window"), usage="everybody|"),
 ]
 
+#: Refused, and so recorded now and then.
+NONE_LEFT = Charge("user:7", Limit(1, 86_400), cost=2, usage="tight|pro")
 
 #: What is kept for each request is timed with so many of them, each call adding one and dropping another.
 ENTRIES = 100
@@ -51,6 +53,7 @@ def contestants(client: redis.Redis) -> Calls:
         "1 charge, no version, no usage": lambda: engine.check(unlabelled),
         "1 charge": lambda: engine.check(CHARGES[:1], version=1),
         "3 charges": lambda: engine.check(CHARGES, version=1),
+        "1 charge, refused": lambda: engine.check([NONE_LEFT], version=1),
         **{f"  {name}": call for algorithm in Algorithm for name, call in by_algorithm(engine, algorithm).items()},
         "1 charge, in memory": lambda: memory.check(CHARGES[:1], version=1),
         "3 charges, in memory": lambda: memory.check(CHARGES, version=1),

@@ -62,6 +62,7 @@ class MemoryEngine:
         self._batches: dict[str, Counter[str]] = {}
         #: What is known of the partitions that were met.
         self.partitions = MemoryPartitions(self._clock)
+        self._refusals = usage.RecentRefusals()
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def fresh_copy(self) -> MemoryEngine:
@@ -74,6 +75,7 @@ class MemoryEngine:
             for stored in (self._counters, self._minutes, self._batches, self._added):
                 stored.clear()
             self.partitions = MemoryPartitions(self._clock)
+            self._refusals = usage.RecentRefusals()
 
     def check(
         self,
@@ -102,7 +104,7 @@ class MemoryEngine:
             if denied:
                 self._refund(refund_if_denied)
             if field := usage.field_of(verdicts):
-                self._count(now // MINUTE_US, field, 1)
+                self._refusals.record(verdicts, self._count(now // MINUTE_US, field, 1))
                 self.partitions.note(verdicts, now)
             if counts:
                 self._add_once(counts, now)
@@ -167,6 +169,11 @@ class MemoryEngine:
     def drop_usage(self, batch: str) -> None:
         """Forget a batch that has been collected."""
         self._batches.pop(batch, None)
+
+    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        with self._lock:
+            return usage.latest(self._refusals, self._clock(), limit, rule)
 
     def _now(self, now_us: int | None) -> int:
         if now_us is None:
@@ -274,11 +281,13 @@ class MemoryEngine:
             for entry in carry.entries:
                 self._count(*entry)
 
-    def _count(self, minute: int, field: str, calls: int) -> None:
+    def _count(self, minute: int, field: str, calls: int) -> int:
+        """Count calls, and return how many were counted under this field in this minute."""
         if minute not in self._minutes:
             self._forget_usage_before(minute - USAGE_MINUTES)
             self._minutes[minute] = Counter()
         self._minutes[minute][field] += calls
+        return self._minutes[minute][field]
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop what nobody collected, as Redis does."""

@@ -255,7 +255,7 @@ def test_a_minute_that_is_closed_twice_comes_in_once(after: str, redis_client: r
     decided = Outcomes()
     decide(decided)
     decide(decided, minute=1)
-    kept = {key: redis_client.dump(key) for key in redis_client.scan_iter("{rl:0}:[um]*s*")}
+    kept = {key: redis_client.dump(key) for key in redis_client.scan_iter("{rl:0}:[ur]*e*")}
     if after == "closing":
         get_engine().take_usage()
     else:

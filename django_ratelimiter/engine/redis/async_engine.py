@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -22,8 +23,9 @@ from .connections.async_transport import AsyncTransport
 from .connections.faults import NOT_A_REPLY
 from .connections.handshake import Handshake
 from .core import RedisCore
-from .packing import command
+from .packing import RECENT, command
 from .protocol import ScriptMode
+from .refusals import refusals_of
 
 T = TypeVar("T")
 
@@ -96,6 +98,12 @@ class AsyncRedisEngine(RedisCore):
             await self._send(
                 shard, command("DEL", *names), kind=int
             )  # the client's own connections know one event loop only
+
+    async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        calls = [command("HGETALL", f"{self._prefix(shard)}{RECENT}") for shard in range(self.shards)]
+        found = [refusals_of(await self._send(shard, call)) for shard, call in enumerate(calls)]
+        return usage.latest(chain.from_iterable(found), self.estimate_time(self.time_to_send()), limit, rule)
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""

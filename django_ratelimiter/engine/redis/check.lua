@@ -6,7 +6,7 @@
 -- user may not run, is met later: then what was written stays, and the quota of that call is spent.
 --
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"
--- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "minutes"; then the counters
+-- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "recent"; then the counters
 --          of the charges, then those of the refunds; then for each note what it needs of "unique:HOUR:LABEL" and
 --          "hours", "allowed:HOUR:RULE" and "denied:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
 --          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute in
@@ -31,7 +31,8 @@
 --          longest delay; wait (0 = passes at once, -1 = never, below -1 = passes and is held for what it is below);
 --          reset; lead of its clock}
 --
--- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py.
+-- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@refused` by
+-- refused.lua.
 
 local call, sub, match = redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
@@ -121,7 +122,7 @@ end
 
 if raises then call('SET', KEYS[1], ARGV[1]) end
 
-local reply, field = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2]
+local reply, field, refused = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2], false
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 31)
   local level = levels[i]
@@ -166,6 +167,7 @@ for i = 1, charges do
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   if field ~= '' and (not passes or remaining < soft_floor and not denied) then
+    refused = refused or not passes
     local letter = i - charges - 1 -- of this charge, counted from the end
     field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
   end
@@ -183,17 +185,20 @@ if refunding then
 end
 
 local function count(usage, minute, field, calls)
-  if call('HINCRBY', usage, field, calls) == tonumber(calls) then -- perhaps the first of its minute
+  local counted = call('HINCRBY', usage, field, calls)
+  if counted == tonumber(calls) then -- perhaps the first of its minute
     -- When the hash began names its batch, see closing.py. One long value turns it from a list that is searched into a
     -- table.
     call('HSETNX', usage, '', string.format('%d.%d', now, mark) .. string.rep(' ', 512))
-    call('SADD', KEYS[3], minute)
+    call('HSETNX', KEYS[3], minute, '')
     call('EXPIRE', usage, USAGE_SECONDS)
     call('EXPIRE', KEYS[3], USAGE_SECONDS)
   end
+  return counted
 end
 
-if field ~= '' then count(KEYS[2], floor(now / 60000000), field, mode == 5 and '-1' or '1') end
+local counted = field ~= '' and count(KEYS[2], floor(now / 60000000), field, mode == 5 and '-1' or '1')
+--@refused
 
 local notes, key = 3 * tonumber(ARGV[4] or 0), first + charges + refunds -- the key before those that come next
 if notes > 0 then

@@ -15,7 +15,8 @@ from uuid import uuid4
 from redis import Redis
 
 from ..partition_stats import MINUTE_US
-from .packing import text_of
+from .packing import RECENT, text_of
+from .refusals import forget_old, split
 from .scripts import TAKE_USAGE
 
 USAGE_SECONDS: Final = 8 * 86_400
@@ -50,14 +51,16 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
         pipeline.set(f"{prefix}source", uuid4().hex, nx=True)
         pipeline.get(f"{prefix}source")
         pipeline.expire(f"{prefix}source", USAGE_SECONDS)
-        pipeline.smembers(f"{prefix}minutes")
+        pipeline.hgetall(f"{prefix}{RECENT}")
         if now_us is None:
             pipeline.time()
-        _, source, _, minutes, *time = pipeline.execute()
+        _, source, _, recent, *time = pipeline.execute()
     if now_us is None:
         seconds, microseconds = time[0]
         now_us = int(seconds) * 1_000_000 + int(microseconds)
-    return text_of(source), [int(minute) for minute in minutes], now_us
+    minutes, refusals = split(recent)
+    forget_old(client, prefix, refusals, now_us)
+    return text_of(source), minutes, now_us
 
 
 def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[int]) -> None:
@@ -68,6 +71,6 @@ def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[in
         for minute, found in zip(minutes, began, strict=True):
             unique = f"{source}-{found[0]}" if found else uuid4().hex
             batch = f"{minute}:{unique}:{shard}" if shard else f"{minute}:{unique}"
-            keys = (f"{prefix}usage:{minute}", f"{prefix}batch:{batch}", f"{prefix}minutes", f"{prefix}batches")
+            keys = (f"{prefix}usage:{minute}", f"{prefix}batch:{batch}", f"{prefix}{RECENT}", f"{prefix}batches")
             pipeline.eval(TAKE_USAGE, len(keys), *keys, str(minute), batch, found[0] if found else "")
         pipeline.execute()

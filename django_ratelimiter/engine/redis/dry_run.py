@@ -18,6 +18,7 @@ from ..partition_stats import MINUTE_US, is_sampled
 from ..usage import UsageCarry
 from .closing import close_minutes, waiting
 from .engine import RedisEngine
+from .packing import RECENT
 from .protocol import ScriptMode
 
 _LABEL: Final = "dry|run"
@@ -83,7 +84,7 @@ class _DryEngine(RedisEngine):
 
     def _delete(self, client: Redis, shard: int) -> None:
         prefix, rule = self._prefix(shard), _LABEL.partition("|")[0]
-        names = ["minutes", "batches", "source", "hours", "sampled", f"held:{self._held}"]
+        names = [RECENT, "batches", "source", "hours", "sampled", f"held:{self._held}"]
         names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
         for hour in {minute // 60 for minute in self._minutes}:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from operator import methodcaller
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -31,9 +32,10 @@ from .connections.faults import NOT_A_REPLY, explain
 from .connections.handshake import Handshake
 from .connections.transport import Transport
 from .core import RedisCore
-from .packing import text_of
+from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode
+from .refusals import RedisNames, refusals_of
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -75,6 +77,8 @@ class RedisEngine(RedisCore):
             raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
         else:
             self._transport = Transport(client, Handshake(self), deadline)
+        #: Names of callers, for pages that may show them.
+        self.names = RedisNames(self._prefix(0), self._run, None if self._cluster else self._transport.pipeline)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""
@@ -183,6 +187,12 @@ class RedisEngine(RedisCore):
                 pipeline.execute()
 
         self._run(shard, drop)
+
+    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        names = [f"{self._prefix(shard)}{RECENT}" for shard in range(self.shards)]
+        found = (refusals_of(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
+        return usage.latest(chain.from_iterable(found), self.estimate_time(self.time_to_send()), limit, rule)
 
     def _check_filled(self, charges: FilledCharges, version: int | Version | None, call: bytes) -> Sequence[Verdict]:
         """Check charges whose call has been packed, on one server."""

@@ -39,6 +39,9 @@ def text_of(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
+#: The key of a shard's minutes that are not closed, and of its recent refusals, behind what all its keys begin with.
+RECENT: Final = "recent"
+
 #: A word without a letter.
 EMPTY: Final = bulk_string(b"")
 

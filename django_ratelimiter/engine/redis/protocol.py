@@ -18,6 +18,7 @@ from .formats import CallFormats
 from .packing import (
     COST_ONE,
     EMPTY,
+    RECENT,
     bulk_string,
     cost_of,
     field_bulk_string,
@@ -255,7 +256,7 @@ class CallEncoder:
         """A call up to its counters. number: of the keys from these on. more: arguments behind the three."""
         prefix, keys = self._prefixes[shard], [self.version_key(shard).encode()]
         if minute is not None:
-            keys += f"{prefix}usage:{minute}".encode(), f"{prefix}minutes".encode()
+            keys += f"{prefix}usage:{minute}".encode(), f"{prefix}{RECENT}".encode()
         start = (b"EVALSHA", CHECK_SHA, b"%d" % (len(keys) + number), *keys)
         return b"*%d\r\n" % (len(start) + number + 3 + more) + b"".join(map(bulk_string, start))
 

@@ -1,4 +1,6 @@
-"""The Lua scripts, put together from their files: the frame, `check.lua`, holds every algorithm's `NAME.lua`."""
+"""The Lua scripts, put together from their files: `check.lua`, the frame, holds `refused.lua` and every algorithm's
+`NAME.lua`.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +50,11 @@ def _with_algorithms(frame: str) -> str:
     return _STEP.sub(branches, frame)
 
 
-CHECK: Final = _with_algorithms((_FRAMES / "check.lua").read_text("utf-8")).encode()
+def _with_refusals(frame: str) -> str:
+    """Put refused.lua where the frame names it."""
+    return frame.replace("--@refused\n", (_FRAMES / "refused.lua").read_text("utf-8"))
+
+
+CHECK: Final = _with_algorithms(_with_refusals((_FRAMES / "check.lua").read_text("utf-8"))).encode()
 CHECK_SHA: Final = sha1(CHECK, usedforsecurity=False).hexdigest().encode()
 TAKE_USAGE: Final = (_FRAMES / "take_usage.lua").read_text("utf-8")

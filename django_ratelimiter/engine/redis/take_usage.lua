@@ -1,7 +1,7 @@
 -- Close one minute that has passed: its counts become a batch under a name of its own, in one step, so that a late
 -- count starts a new usage key and, with it, a new batch. See redis/closing.py, which calls it once for each minute.
 --
--- KEYS     "usage:MINUTE", "batch:NAME", "minutes" and "batches", under one tag
+-- KEYS     "usage:MINUTE", "batch:NAME", "recent" and "batches", under one tag
 -- ARGV     MINUTE, NAME, and what tells this usage key from an earlier or later one of the same minute
 -- Returns  1, or 0 where it is another usage key by now, and nothing was done
 local call = redis.call
@@ -14,5 +14,5 @@ if call('EXISTS', KEYS[1]) == 1 then
   call('SADD', KEYS[4], ARGV[2])
   call('EXPIRE', KEYS[4], USAGE_SECONDS)
 end
-call('SREM', KEYS[3], ARGV[1])
+call('HDEL', KEYS[3], ARGV[1])
 return 1

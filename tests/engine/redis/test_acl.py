@@ -43,6 +43,7 @@ def use(engine: RedisEngine) -> None:
     engine.release(verdicts)
     engine.refund(verdicts)
     engine.reset(charges)
+    assert engine.recent_refusals()
     batches = engine.take_usage(now_us=int(time.time() * 1e6) + 120_000_000)
     assert {count.label for batch in batches for count in engine.read_usage(batch)} >= {"held|", "gcra|"}
     for batch in batches:
@@ -51,6 +52,7 @@ def use(engine: RedisEngine) -> None:
 
     async def use_the_twin() -> None:
         await twin.check(charges, version=3)
+        assert await twin.recent_refusals() == engine.recent_refusals()
         await twin.publish(4)
         await twin.reset(charges)
         await twin.aclose()

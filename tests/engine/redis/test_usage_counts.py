@@ -158,16 +158,16 @@ def test_usage_keys_expire(redis_client: redis.Redis) -> None:
     engine.take_usage(now_us=LATER)
     check(engine, Charge("a", FIVE, usage="a|"))
     keys = [key for key in redis_client.keys("{expire:0}:*") if not key.startswith(b"{expire:0}:a:")]
-    assert len(keys) == len(["minutes", "usage", "batches", "batch", "source"])
+    assert len(keys) == len(["recent", "usage", "batches", "batch", "source"])
     assert all(7 * 86_400 < redis_client.ttl(key) <= 8 * 86_400 for key in keys)
 
 
 def test_a_closed_minute_is_not_looked_at_again(redis_client: redis.Redis) -> None:
     engine = RedisEngine(redis_client, "closed")
     check(engine, Charge("a", FIVE, usage="a|"))
-    assert redis_client.scard("{closed:0}:minutes") == 1
+    assert redis_client.hlen("{closed:0}:recent") == 1
     collected(engine)
-    assert redis_client.scard("{closed:0}:minutes") == redis_client.scard("{closed:0}:batches") == 0
+    assert redis_client.hlen("{closed:0}:recent") == redis_client.scard("{closed:0}:batches") == 0
 
 
 def test_a_minute_of_many_kinds_of_calls_stays_cheap_to_count(redis_client: redis.Redis) -> None:

@@ -151,6 +151,12 @@ class Keyspace:
         fields[field] = b"%d" % (int(fields.get(field, 0)) + whole(units))
         return int(fields[field])
 
+    def do_hset(self, key: bytes, field: bytes, value: bytes) -> int:
+        fields = self._find(key, Hash, make=True)
+        added = field not in fields
+        fields[field] = value
+        return int(added)
+
     def do_hsetnx(self, key: bytes, field: bytes, value: bytes) -> int:
         fields = self._find(key, Hash, make=True)
         return int(fields.setdefault(field, value) is value)

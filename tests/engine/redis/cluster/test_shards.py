@@ -40,7 +40,7 @@ def test_all_keys_of_a_call_stand_under_the_tag_of_its_shard() -> None:
     planner, charge = CallEncoder("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
     shard = planner.shard_of(charge)
     packed = planner.encode(ScriptMode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
-    assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "minutes", "key"])
+    assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "recent", "key"])
     assert b"{ns:%d}:version\r\n" % shard in packed
     assert b"{ns:%d}:key:f60\r\n" % shard in packed
 

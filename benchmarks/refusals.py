@@ -1,0 +1,88 @@
+"""What it costs to record whom Redis has refused: `python -m benchmarks.refusals [ROUNDS]`.
+
+Three scripts are run on one server in turn, round by round: one records nothing, one records as it does, and one
+records each refusal. They differ in one condition. The table tells the medians, and those of the ratios to the first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from hashlib import sha1
+from itertools import cycle
+from statistics import median
+
+import redis
+
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.partition_stats import is_sampled
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.scripts import CHECK, CHECK_SHA
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
+from example_project.redis_server import redis_url
+
+from .engine import Round, timed
+
+CONDITION = b"(counted <= 100 or counted % 100 == 0)"
+SCRIPTS = {"none": b"false", "as it does": CONDITION, "each": b"true"}
+#: Who is sampled has calls that cost more.
+CALLERS = [whom for whom in (f"{number:022}" for number in range(60)) if not is_sampled(whom)]
+
+
+def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, rules: int) -> Callable[[], object]:
+    """Return what makes a call of a caller, each time of the next one."""
+    assert CHECK.count(CONDITION) == 1
+    script = CHECK.replace(CONDITION, condition)
+    client.script_load(script)
+    sha = sha1(script, usedforsecurity=False).hexdigest().encode()
+    engine = RedisEngine(client, namespace)
+    engine.publish(1)
+    template = CallTemplate(
+        [
+            ChargeTemplate(f"rule-{number}:", "", Charge("", Limit(quota, 86_400), usage=f"rule-{number}|free"))
+            for number in range(rules)
+        ]
+    )
+    filled = [FilledCharges(template, (caller,) * rules) for caller in CALLERS]
+    for charges in [*filled, *filled]:  # so that nobody is new, and those who are refused have nothing left
+        engine.check(charges, version=1)
+    turns = cycle(filled)
+
+    def call() -> None:
+        packed = engine.encode_filled(next(turns), 1)
+        assert packed
+        engine._transport.call(packed.replace(CHECK_SHA, sha))
+
+    return call
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    with redis_url() as url, redis.Redis.from_url(url) as client:
+        print(f"{'us in the script, us of the call':34}", *(f"{name:>28}" for name in SCRIPTS))
+        for rules in (1, 3):
+            for outcome, quota in (("allowed", 10**8), ("refused", 1)):
+                calls = [
+                    call_of(client, f"{outcome}{rules}{number}", condition, quota, rules)
+                    for number, condition in enumerate(SCRIPTS.values())
+                ]
+                made: list[list[Round]] = [[] for _ in calls]
+                for number in range(rounds):
+                    for place in range(len(calls)):  # each begins as often as the others
+                        turn = (number + place) % len(calls)
+                        made[turn].append(timed(calls[turn], client))
+                print(f"{f'{rules} rules, {outcome}':34}", *(f"{figures(each, made[0]):>28}" for each in made))
+
+
+def figures(mine: list[Round], first: list[Round]) -> str:
+    """Return the medians of a script's rounds, and of their ratios to those of the first one."""
+    texts = []
+    for part in ("script", "call"):
+        pairs = [(getattr(a, part), getattr(b, part)) for a, b in zip(mine, first, strict=True)]
+        more = median(a / b for a, b in pairs) - 1
+        texts.append(f"{median(a for a, _ in pairs):6.2f} {more:+6.1%}")
+    return "  ".join(texts)
+
+
+if __name__ == "__main__":
+    main()
