@@ -22,6 +22,7 @@ from .values import (
     families,
     flag,
     identities,
+    identity_names,
     number,
     one_of,
     paths,
@@ -112,6 +113,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         ),
     ),
     "RETENTION": Entry(RETENTION, retention),
+    "REVEAL": Entry(("user",), identity_names),
 }
 
 
@@ -170,6 +172,8 @@ class Settings:
     RESPONSE: str | None
     #: Days for which usage is kept, by granularity, and versions of the rule set; None = for ever.
     RETENTION: Mapping[str, int | None]
+    #: The identities whose values staff with the permission may see instead of digests.
+    REVEAL: tuple[str, ...]
 
     if not TYPE_CHECKING:  # mypy shall know the names above and no others
 

@@ -155,6 +155,13 @@ def retention(value: Any) -> dict[str, int | None]:
     return RETENTION | value
 
 
+def identity_names(value: Any) -> tuple[str, ...]:
+    """Return the names of identities, each once."""
+    if not isinstance(value, list | tuple) or not all(map(is_identity, value)):
+        raise ValueError('a list of identities, such as ["user", "ip", "header:X-Org"], or [] for none')
+    return tuple(dict.fromkeys(value))
+
+
 def identities(value: Any) -> dict[str, str]:
     """Return the dotted paths of a project's own identities, by name."""
     right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'

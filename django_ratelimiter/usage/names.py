@@ -1,0 +1,171 @@
+"""Names instead of digests: what REVEAL lets staff know of callers, and the views that rejected them.
+
+Both are kept in Redis only, for a week, in a fixed number of keys: two names of one key push each other out, and are
+told again. A process tells them beside a rejected request, and not again for a while; an allowed request tells nothing.
+Whoever shows a name asks for the permission `reveal_caller` first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from django.utils.asyncio import async_unsafe
+
+from ..backend import get_engine
+from ..conf import settings
+from ..exceptions import EngineUnavailable
+from ..rules.records import RuleRecord
+from ..values.partitions import encode_partition, partition_names
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: What staff need to see a name.
+PERMISSION: Final = "django_ratelimiter.reveal_caller"
+
+#: Seconds after which a process tells the same again; how much it remembers to have told, and tells in one second.
+TELL_AGAIN_SECONDS: Final = 3_600.0
+MAX_NOTIFIED: Final = 10_000
+MAX_PER_SECOND: Final = 5
+
+#: Finds the digest and the partition of a request by these names.
+FindPartition = Callable[[tuple[str, ...]], tuple[str, str] | None]
+
+
+class Name(NamedTuple):
+    """Who a digest stands for. kind: `user`, `ip`, …; `partition` where several values tell callers apart."""
+
+    kind: str
+    value: str
+
+
+class _Notified:
+    """What this process has told lately. For all threads, without a lock: a race at worst tells twice."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, str], float] = {}
+        self._second, self._left = 0, MAX_PER_SECOND
+
+    def is_news(self, what: str, text: str) -> bool:
+        """Return whether to tell it now; from now on it is told."""
+        now = monotonic()
+        if self._until.get((what, text), 0.0) > now:
+            return False
+        if self._second != int(now):
+            self._second, self._left = int(now), MAX_PER_SECOND
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        if len(self._until) >= MAX_NOTIFIED:
+            self._until.clear()
+        self._until[what, text] = now + TELL_AGAIN_SECONDS
+        return True
+
+    def forget(self) -> None:
+        """Tell all again."""
+        self._until.clear()
+        self._left = MAX_PER_SECOND
+
+
+notified: Final = _Notified()
+
+
+def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> dict[str, str | tuple[str, ...]]:
+    """Return what to tell of a rejected request that was not told lately.
+
+    refusing: the rules that reject it, each with the digest of the caller. The view by rule and digest; and by digest
+    what the caller is to be named by, if REVEAL says so.
+    """
+    news: dict[str, str | tuple[str, ...]] = {}
+    for rule, digest in refusing:
+        about = f"{rule.slug} {digest}"
+        if view and notified.is_news(about, view):
+            news[about] = view
+        names = rule.partition_by
+        if names and not set(names) - set(settings.REVEAL) and notified.is_news(digest, ""):
+            news[digest] = tuple(names)
+    return news
+
+
+@async_unsafe("Redis is asked by the client of the cache.")
+def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None:
+    """Keep what `news_of` has returned. Without Redis nothing is kept, and nothing is raised.
+
+    find: the digest of a caller and its partition, by the names of its values; `None` if it lacks one of them.
+    """
+    texts: dict[str, str] = {}
+    for what, text in news.items():
+        if isinstance(text, str):
+            texts[what] = text
+        elif (found := find(text)) is not None and found[0] == what:  # else it is counted by something else
+            texts[what] = found[1]
+    _write(texts)
+
+
+def _write(texts: Mapping[str, str]) -> None:
+    try:
+        _store().write(texts)
+    except EngineUnavailable as error:
+        logger.debug("Names of callers were not kept: %s", error)
+
+
+def remember(digest: str, kind: str, value: str) -> None:
+    """Keep who a digest stands for, if REVEAL says so: for a page where somebody has looked a caller up."""
+    if kind in settings.REVEAL:
+        _write({digest: encode_partition([(kind, value)])})
+
+
+def revealed(digests: Iterable[str]) -> dict[str, Name]:
+    """Return who these digests stand for, as far as it is known and REVEAL says so; in one call to Redis."""
+    found = _read(list(digests))
+    return {digest: _name(text) for digest, text in found.items() if set(partition_names(text)) <= set(settings.REVEAL)}
+
+
+def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the view that was told last for each rule and digest, as far as one is known; in one call to Redis."""
+    by_text = {f"{rule} {digest}": (rule, digest) for rule, digest in pairs}
+    return {by_text[what]: view for what, view in _read(list(by_text)).items()}
+
+
+def _read(whats: list[str]) -> dict[str, str]:
+    try:
+        found: dict[str, str] = _store().read(whats) if whats else {}
+    except EngineUnavailable:
+        return {}
+    return found
+
+
+def _name(partition: str) -> Name:
+    names = partition_names(partition)
+    if len(names) > 1:
+        return Name("partition", partition)
+    value = partition.removeprefix(f"{names[0]}:")
+    return Name(names[0], value.replace("%7C", "|").replace("%25", "%"))
+
+
+class _MemoryNames:
+    """Names where the engine is in this process's memory."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def write(self, news: Mapping[str, str]) -> None:
+        """Keep these."""
+        if len(self._texts) >= MAX_NOTIFIED:
+            self._texts.clear()
+        self._texts.update(news)
+
+    def read(self, whats: Iterable[str]) -> dict[str, str]:
+        """Return those of these that are known."""
+        return {what: self._texts[what] for what in whats if what in self._texts}
+
+
+_in_memory: Final[WeakKeyDictionary[object, _MemoryNames]] = WeakKeyDictionary()
+
+
+def _store() -> Any:
+    engine: object = get_engine()
+    return getattr(engine, "names", None) or _in_memory.setdefault(engine, _MemoryNames())
