@@ -23,6 +23,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, versions
+from django_ratelimiter.usage import names
 from example_project.redis_server import RedisServer
 from tests import profiles
 
@@ -95,6 +96,8 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
+    names.notified.forget()
+    events.names_until.clear()
     tiers.forget()
     access_cache.forget()
     if isinstance(connections._engine, LocalFirstEngine):

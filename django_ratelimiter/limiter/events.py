@@ -7,8 +7,11 @@ Nor does it bear the path, for a rule may be split by a part of it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from functools import partial
 from math import inf
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -18,14 +21,24 @@ from ..decision import Answer, Decision, Result
 from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
 from ..exceptions import EngineUnavailable
+from ..identity import Identity, digest, partition
 from ..locks import freed_by_fork
+from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+from ..usage import names as caller_names
 from .io import IO
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: Of how many partitions a process remembers what signals were sent; beyond that the oldest is forgotten.
 MAX_NOTIFIED: Final = 10_000
+
+
+#: Seconds for which the names of the same callers and view are not thought of again.
+NAMES_INTERVAL: Final = 10.0
+
+#: Until when, in monotonic seconds, by the partitions of a refusal and the view.
+names_until: Final[dict[tuple[Any, str], float]] = {}
 
 
 class NotificationDedup:
@@ -68,6 +81,10 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_refusal(decision)
+        match, answer = request.resolver_match, latest.answer
+        about = (answer.verdicts.charges.partitions if answer else None, match.view_name if match else "")
+        if names_until.get(about, 0.0) < monotonic():  # looked up here, for most refusals are of those who were told of
+            await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     is_plain = latest.answer is not None and latest.answer.is_plain
@@ -80,6 +97,16 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             percent = percent_reached(result)
             if percent and _is_reached_first(result, percent):
                 await io.send(quota_reached, Result, request=request, result=result, percent=percent)
+
+
+async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:
+    """Tell of callers and views that a refusal is about, unless that was done lately."""
+    if about[0] is not None:
+        if len(names_until) >= MAX_NOTIFIED:
+            names_until.clear()
+        names_until[about] = monotonic() + NAMES_INTERVAL
+    if news := caller_names.news_of(_refusing(latest), about[1] or ""):
+        await io.look_up(caller_names.tell, news, partial(_partition_of, request))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
@@ -123,6 +150,26 @@ def _log_refusal(decision: Decision) -> None:
     logger.warning(
         "A request was refused by %s.%s", ", ".join(names), _why(decision), extra=_extra(decision, decision.binding)
     )
+
+
+def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
+    """Yield the rules that refuse a request by what Redis has counted, each with the caller's digest."""
+    if latest.answer is not None:
+        owners, verdicts = latest.answer.owners, latest.answer.verdicts
+        gates, partitions = verdicts.charges.template.gates, verdicts.charges.partitions
+        for place, wait in enumerate(verdicts.states.waits):
+            if gates[place] and (wait > 0 or wait == -1):
+                yield owners[place][0], partitions[place]
+        return
+    for result in latest.refused_by:
+        if result.verdict is not None and not result.local:
+            yield result.rule, result.verdict.charge.key.removeprefix(f"{result.rule.slug}:").partition(":")[0]
+
+
+def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the digest and the partition of a request by these names; `None` if it lacks one of them."""
+    value = partition(Identity(request), names)
+    return None if value is None else (digest(value), value)
 
 
 def _refusal_of(answer: Answer, version: Version) -> tuple[dict[str, None], dict[str, Any]]:
