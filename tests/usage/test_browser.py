@@ -148,6 +148,8 @@ def test_by_keyboard(page: Browser) -> None:
     page.click(".ratelimiter-periods a:nth-of-type(3)")
     page.script("document.querySelector('.ratelimiter-periods a:last-of-type').focus()")
     page.press(TAB)
+    assert page.script("return document.activeElement.innerText") == "Recent rejections"
+    page.press(TAB)
     assert page.script("return document.activeElement.tagName") == "SUMMARY"
     assert page.texts(".ratelimiter-chart table")[0] == ""
     page.press(ENTER)

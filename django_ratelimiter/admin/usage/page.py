@@ -15,11 +15,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...models import Rule, Tier
+from ...usage import names as caller_names
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
 from ...usage.reports.partitions import TopPartitionRow
 from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
+from ..refusals import name_in_words
 from .report import BY_DENIED, Report
 
 #: The parameters that links keep.
@@ -146,10 +148,11 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     if report.rule is None:
         return {}
     counts = [moment for moment in report.clients if moment.partitions is not None]
+    known = _names_of(request, report)
     return {
         "clients_chart": chart.clients(report.clients) if counts else None,
         "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
-        "top_partitions": [_top_row(each) for each in report.top_partitions],
+        "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
         "by_denied": report.by_denied,
         "client": report.client,
@@ -159,6 +162,14 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
         "by_denied_url": report_url(request, "rule", by=BY_DENIED),
         "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
     }
+
+
+def _names_of(request: HttpRequest, report: Report) -> Mapping[str, str]:
+    """Return whom the digests of a report stand for, for those who may see it."""
+    if not report.top_partitions or not request.user.has_perm(caller_names.PERMISSION):
+        return {}
+    found = caller_names.revealed(each.partition for each in report.top_partitions)
+    return {digest: name_in_words(name) for digest, name in found.items()}
 
 
 def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:

@@ -1,0 +1,190 @@
+"""The page of recent refusals: whom the rules have refused lately, by the engine's own list. It updates by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from ..engine.usage import RECORDED_EXACTLY, Refusal
+from ..exceptions import EngineUnavailable
+from ..models import Rule, Tier
+from ..rules import cache, inline
+from ..rules.formatting import limit_in_words, units
+from ..rules.records import RuleRecord
+from ..usage import names as caller_names
+from ..usage.names import Name
+from ..usage.refusals import recent
+from .identities import label_of
+
+ADDRESS: Final = "django_ratelimiter_refusals"
+PERMISSION: Final = "django_ratelimiter.view_usage_report"
+
+#: Any of these opens a caller's page.
+CALLER_PERMISSIONS: Final = ("view_tierassignment", "unblock_caller", "grant_caller")
+
+#: So many rows at most.
+MAX_ROWS: Final = 100
+
+#: Seconds between two updates.
+UPDATE_SECONDS: Final = 5
+
+
+class RefusalRow(NamedTuple):
+    """A line of the page. limit: in words; reach: the view that rejected last, else what the rule applies to.
+
+    caller: the digest. name: whom it stands for, empty if that is not known or not to be seen. number: of the time, to
+    tell new lines.
+    """
+
+    at: datetime
+    at_text: str
+    since: datetime
+    since_text: str
+    times: str
+    is_estimate: bool
+    rule: str
+    tier: str
+    limit: str
+    reach: str
+    caller: str
+    name: str
+    caller_url: str
+    explain_url: str
+    shadow: bool
+    number: int
+
+
+class RefusalsPage(admin.ModelAdmin):
+    """An admin with the page. The same permission as for reports opens it."""
+
+    def refusals_urls(self) -> list[URLPattern]:
+        """Return the URL of the page."""
+        return [path("refusals/", self.admin_site.admin_view(self.refusals_view), name=ADDRESS)]
+
+    def refusals_view(self, request: HttpRequest) -> HttpResponse:
+        """The page, or the rows alone where `part` is in the query. 403 without the permission to view reports."""
+        if not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
+        request.current_app = self.admin_site.name
+        rule = request.GET.get("rule") or None
+        records = _records()
+        context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS}
+        try:
+            context["rows"] = list(_rows(request, recent(MAX_ROWS, rule), records))
+        except EngineUnavailable:
+            context["unavailable"] = True
+        if "part" in request.GET:
+            return TemplateResponse(request, "admin/django_ratelimiter/refusals_rows.html", context)
+        context |= self.admin_site.each_context(request) | {
+            "title": _("Recent rejections"),
+            "opts": self.opts,
+            "rules": sorted(records),
+            "every": UPDATE_SECONDS,
+            "query": urlencode({"rule": rule}) if rule else "",
+        }
+        return TemplateResponse(request, "admin/django_ratelimiter/refusals.html", context)
+
+
+def _records() -> Mapping[str, RuleRecord]:
+    """Return the rules in force and those in code, by slug."""
+    return {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
+
+
+def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[str, RuleRecord]) -> Iterable[RefusalRow]:
+    names = dict(Rule.objects.values_list("slug", "name"))
+    tiers = dict(Tier.objects.values_list("slug", "name"))
+    opens_callers = any(request.user.has_perm(f"django_ratelimiter.{each}") for each in CALLER_PERMISSIONS)
+    refusals = list(refusals)
+    seen = caller_names.views((each.rule, each.partition) for each in refusals)
+    may_see = request.user.has_perm(caller_names.PERMISSION)
+    known = caller_names.revealed({each.partition for each in refusals}) if may_see else {}
+    for each in refusals:
+        record = records.get(each.rule)
+        query = {"digest": each.partition, "rule": each.rule}
+        yield RefusalRow(
+            at=_moment(each.at_us),
+            at_text=_clock(each.at_us),
+            since=_moment(each.since_us),
+            since_text=_clock(each.since_us),
+            times=units(each.times),
+            is_estimate=each.times > RECORDED_EXACTLY,
+            rule=names.get(each.rule) or each.rule,
+            tier=tiers.get(each.tier, each.tier),
+            limit=_limit_of(each, record) if record else "",
+            reach=seen.get((each.rule, each.partition)) or (_reach_of(record) if record else ""),
+            caller=each.partition,
+            name=name_in_words(known[each.partition]) if each.partition in known else "",
+            caller_url=_url(request, "django_ratelimiter_caller", query) if opens_callers else "",
+            explain_url=_url(
+                request,
+                "django_ratelimiter_explain",
+                _asked(record, seen.get((each.rule, each.partition)), known.get(each.partition)),
+            )
+            if record
+            else "",
+            shadow=each.shadow,
+            number=each.at_us,
+        )
+
+
+def _moment(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
+
+
+def _clock(at_us: int) -> str:
+    """Return the time of day; before it the day of the week unless it is today."""
+    moment = timezone.localtime(_moment(at_us))
+    return date_format(moment, "H:i:s" if moment.date() == timezone.localdate() else "D H:i:s")
+
+
+def _limit_of(refusal: Refusal, record: RuleRecord) -> str:
+    """Return the limit that refuses, in words; empty if the rule has it no more."""
+    limits = record.limits[refusal.tier] if refusal.tier in record.limits else record.limits.get(None, ())
+    found = [limit for limit in limits if refusal.counter.endswith(limit.limit.tag)]
+    return limit_in_words(found[0]) if found else ""
+
+
+def _reach_of(record: RuleRecord) -> str:
+    """Return what a rule applies to, in short."""
+    parts = [*sorted(record.methods), record.view_name, record.path, record.scope]
+    return " ".join(filter(None, parts)) or _("all requests")
+
+
+def _asked(record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
+    """Return what to ask the page that explains, as far as it is known."""
+    path = record.path if record.path_kind in ("exact", "prefix") and not view else ""
+    asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
+    asked["scope"] = record.scope
+    if name is not None and name.kind in ("user", "ip"):
+        asked[name.kind] = name.value
+    return {name: value for name, value in asked.items() if value}
+
+
+def name_in_words(name: Name) -> str:
+    """Return who it is: "User: 42"."""
+    return name.value if name.kind == "partition" else f"{label_of(name.kind)}: {name.value}"
+
+
+def refusals_url(request: HttpRequest, rule: str | None = None) -> str:
+    """Return the URL of the page, of one rule only if it is named; empty if this site has none."""
+    return _url(request, ADDRESS, {"rule": rule} if rule else {})
+
+
+def _url(request: HttpRequest, name: str, query: Mapping[str, str]) -> str:
+    """Return the URL of a page of the same site; empty if it has none."""
+    try:
+        url = reverse(f"admin:{name}", current_app=getattr(request, "current_app", None))
+    except NoReverseMatch:
+        return ""
+    return f"{url}?{urlencode(query)}" if query else url

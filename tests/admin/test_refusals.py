@@ -1,0 +1,150 @@
+"""The page of recent rejections: who may see it, what it says of whom, and that nothing of a request reaches it raw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_ratelimiter.admin import refusals as page
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.rules import cache
+
+pytestmark = pytest.mark.django_db
+
+PAGE = "/admin/django_ratelimiter/usagebucket/refusals/"
+LogIn = Callable[..., Client]
+ANN = digest("user:1")
+NOTHING = "\u2013"
+
+
+def refuse(rule: str = "export", whom: str = ANN, tier: str = "free", times: int = 1, *, gating: bool = True) -> None:
+    """Refuse somebody so often, by the first limit of `export`."""
+    charge = Charge(f"{rule}:{whom}", Limit(100, 60), cost=101, usage=f"{rule}|{tier}", gating=gating)
+    for _ in range(times):
+        get_engine().check([charge])
+
+
+def cells(response: Any) -> list[list[str]]:
+    """What is read in each row."""
+    assert response.status_code == 200
+    body = response.content.decode().partition("<tbody")[2].partition("</tbody>")[0]
+    return [
+        [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+        for row in re.findall(r"<tr.*?</tr>", body, re.S)
+    ]
+
+
+@pytest.fixture
+def staff(operator: LogIn) -> Client:
+    return operator("view_usage_report")
+
+
+@pytest.mark.parametrize("permissions", [[], ["view_rule", "change_rule"], ["view_usagebucket"]])
+def test_without_the_permission_nobody_sees_it(operator: LogIn, permissions: list[str]) -> None:
+    refuse()
+    client = operator(*permissions)
+    assert [client.get(PAGE, query).status_code for query in ({}, {"part": "rows"})] == [403, 403]
+
+
+def test_strangers_are_asked_to_log_in(client: Client) -> None:
+    assert client.get(PAGE, {"part": "rows"}).status_code == 302
+
+
+def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
+    cache.invalidate()
+    refuse(times=3)
+    ((last, caller, by, limit, reach, times, since, why),) = cells(staff.get(PAGE))
+    assert (caller, by, limit, reach, times) == (
+        ANN,
+        "Export Free",
+        "100 per minute, sliding window",
+        "/api/export/",
+        "3",
+    )
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", last)
+    assert since <= last
+    assert why == NOTHING
+
+
+def test_a_former_rule_s_refusals_are_shown_by_its_slug(staff: Client) -> None:
+    refuse("gone", tier="")
+    ((_, caller, by, limit, reach, times, *_rest),) = cells(staff.get(PAGE))
+    assert [caller, by, limit, reach, times] == [ANN, "gone", NOTHING, NOTHING, "1"]
+
+
+def test_shadows_and_estimates_are_marked(staff: Client) -> None:
+    refuse("trial", gating=False)
+    refuse("flood", times=200)
+    rows = cells(staff.get(PAGE))
+    assert [row[2] for row in rows] == ["flood free", "trial free would be rejected"]
+    assert [row[5] for row in rows] == ["≈ 200", "1"]
+
+
+def test_one_rule_alone(staff: Client) -> None:
+    refuse("one")
+    refuse("two")
+    assert [row[2] for row in cells(staff.get(PAGE, {"rule": "two"}))] == ["two free"]
+    text = staff.get(PAGE, {"rule": "three"}).content.decode()
+    assert "This rule has rejected nobody" in text
+    assert '<option value="three" selected>' in text
+    assert "part=rows" in text
+    assert "rule=three&amp;part=rows" in text
+
+
+def test_the_rows_alone_are_no_page(staff: Client) -> None:
+    refuse()
+    response = staff.get(PAGE, {"part": "rows"})
+    assert len(cells(response)) == 1
+    assert "<html" not in response.content.decode()
+    assert "no-store" in response["Cache-Control"]
+
+
+def test_nothing_reaches_the_page_unescaped(staff: Client) -> None:
+    bad = "<script>alert(1)</script>"
+    refuse(bad, whom=bad, tier=bad)
+    for query in ({}, {"part": "rows"}, {"rule": bad}, {"rule": "\0"}):
+        assert bad not in staff.get(PAGE, query).content.decode()
+
+
+def test_without_redis_it_says_so(staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recent(*_given: object) -> None:
+        raise EngineUnavailable("gone")
+
+    monkeypatch.setattr(page, "recent", recent)
+    assert "Redis does not answer" in staff.get(PAGE).content.decode()
+
+
+def test_it_takes_the_same_queries_for_many_rules(staff: Client, free: Tier) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as made:
+            staff.get(PAGE)
+        return len(made)
+
+    refuse()
+    few = queries()
+    rules = Rule.objects.bulk_create(
+        Rule(slug=f"r{number}", name=f"R {number}", mode="enforce") for number in range(50)
+    )
+    RuleLimit.objects.bulk_create(RuleLimit(rule=rule, quota=5, window_seconds=60) for rule in rules)
+    cache.invalidate()
+    cache.current_rules()
+    for rule in rules:
+        refuse(rule.slug, tier="")
+    assert queries() <= few <= 15
+    assert len(cells(staff.get(PAGE))) == 51
+
+
+def test_the_reports_lead_there(staff: Client) -> None:
+    assert f'href="{PAGE}"' in staff.get("/admin/django_ratelimiter/usagebucket/").content.decode()

@@ -1,0 +1,105 @@
+"""Recent rejections in a browser: they update by themselves, and whoever reads is not disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+
+from ..browser import ENTER, Browser, browser, missing
+from .test_refusals import ANN, PAGE, refuse
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def page(window: Browser, live_server: Any) -> Iterator[Browser]:
+    """The page with one row, seen by somebody who may see reports, asking each tenth of a second."""
+    rule = Rule.objects.create(slug="export", name="Export", mode="enforce", path="/api/export/", path_kind="prefix")
+    RuleLimit.objects.create(rule=rule, quota=100, window_seconds=60)
+    cache.invalidate()
+    refuse(tier="")
+    user = User.objects.create_user("staff", password="secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
+    window.resize(1280, 900)
+    window.open(f"{live_server.url}{PAGE}")
+    window.type("#id_username", "staff")
+    window.type("#id_password", "secret" + ENTER)
+    window.wait_for("#ratelimiter-refusals tbody tr")
+    window.script("document.getElementById('ratelimiter-refusals').dataset.every = '0.1'")
+    window.click("#ratelimiter-refusals-pause")  # and on again, at the new pace
+    window.click("#ratelimiter-refusals-pause")
+    yield window
+    window.open("about:blank")  # which asks for nothing
+    window.complaints()
+
+
+def callers(page: Browser) -> list[str]:
+    return page.texts("#ratelimiter-refusals tbody th")
+
+
+def test_new_rejections_come_by_themselves_and_are_told(page: Browser) -> None:
+    assert callers(page) == [ANN]
+    refuse(whom="b" * 22)
+    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    assert callers(page) == ["b" * 22, ANN]
+    assert page.script("return document.querySelector('[role=status]').getAttribute('aria-live')") == "polite"
+    assert page.complaints() == []
+
+
+def test_they_can_be_paused(page: Browser) -> None:
+    page.click("#ratelimiter-refusals-pause")
+    assert page.texts("[role=status]") == ["Updates are paused."]
+    refuse(whom="b" * 22)
+    page.script("return new Promise(done => setTimeout(done, 500))")
+    assert callers(page) == [ANN]
+    page.click("#ratelimiter-refusals-pause")
+    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+
+
+def test_they_stop_where_nobody_looks(page: Browser) -> None:
+    page.script(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    page.script("return new Promise(done => setTimeout(done, 300))")  # what was asked before may still come
+    refuse(whom="b" * 22)
+    page.script("return new Promise(done => setTimeout(done, 500))")
+    assert callers(page) == [ANN]
+    page.script("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+
+
+def test_whoever_is_there_with_the_keyboard_stays_there(page: Browser) -> None:
+    page.script("document.querySelector('#ratelimiter-refusals [role=region]').focus()")
+    refuse(whom="b" * 22)
+    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    assert page.script("return document.activeElement.getAttribute('role')") == "region"
+
+
+def test_what_fails_is_told_and_tried_again(page: Browser) -> None:
+    User.objects.get().user_permissions.clear()
+    page.script("return new Promise(done => setTimeout(done, 500))")
+    assert page.texts("[role=status]") == ["The list cannot be updated now. It is tried again."]
+    assert callers(page) == [ANN]
+
+
+def test_narrow_and_dark(page: Browser) -> None:
+    for width, dark in ((360, False), (1280, True)):
+        page.resize(width, 800, dark=dark)
+        assert page.script("return document.documentElement.scrollWidth") <= width

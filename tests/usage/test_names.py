@@ -1,0 +1,163 @@
+"""Names instead of digests: told beside a rejection, kept in Redis for a while, shown only if REVEAL says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Permission, User
+from django.test import AsyncClient, Client, override_settings
+
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.conf import problems
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.refusals import MAX_NAMES, NAME_SECONDS
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest
+from django_ratelimiter.limiter import events
+from django_ratelimiter.testing import RulesInForce
+from django_ratelimiter.usage import names
+from django_ratelimiter.usage.names import MAX_PER_SECOND, Name
+
+from ..admin.test_refusals import PAGE, refuse
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATH = "/hello/"
+BY_USER = {"slug": "by-user", "limits": ["1/hour"], "partition_by": ["user"]}
+BY_IP = {"slug": "by-ip", "limits": ["1/hour"], "partition_by": ["ip"]}
+IP = digest("ip:127.0.0.1")
+
+
+@pytest.fixture
+def ann(client: Client) -> User:
+    user = User.objects.create_user("ann", password="x")
+    client.force_login(user)
+    return user
+
+
+def reject(client: Client, times: int = 1) -> None:
+    assert client.get(PATH).status_code == 200
+    for _ in range(times):
+        assert client.get(PATH).status_code == 429
+
+
+def test_a_user_is_told_beside_the_rejection(client: Client, ann: User, ratelimit_rules: RulesInForce) -> None:
+    ratelimit_rules(BY_USER)
+    assert client.get(PATH).status_code == 200
+    user = digest(f"user:{ann.pk}")
+    assert names.revealed([user]) == {}
+    assert client.get(PATH).status_code == 429
+    assert names.revealed([user, "unknown"]) == {user: Name("user", str(ann.pk))}
+    assert set(names.views([("by-user", user), ("other", user)])) == {("by-user", user)}
+
+
+def test_an_address_is_not_unless_reveal_says_so(
+    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    written: list[dict[str, str]] = []
+    ratelimit_rules(BY_IP)
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "_write", written.append)
+        reject(client)
+    assert list(written[0]) == [f"by-ip {IP}"], "its view and nothing else"
+    assert names.revealed([IP]) == {}
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["ip"]}
+    names.notified.forget()
+    events.names_until.clear()
+    assert client.get(PATH).status_code == 429
+    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    assert names.revealed([IP]) == {}, "what is no longer to be seen is not shown, though it is still kept"
+
+
+def test_whoever_keeps_asking_is_told_once(
+    client: Client, ann: User, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(names, "_write", told.append)
+    ratelimit_rules(BY_USER)
+    reject(client, times=5)
+    assert len(told) == 1
+    events.names_until.clear()
+    assert client.get(PATH).status_code == 429
+    assert len(told) == 1, "nor is it told again ten seconds later"
+
+
+def test_a_flood_of_callers_is_told_of_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "monotonic", lambda: 7.5)
+    assert [names.notified.is_news(str(number), "") for number in range(20)].count(True) == MAX_PER_SECOND
+
+
+def test_without_redis_a_rejection_stays_one(
+    client: Client, ann: User, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone:
+        def write(self, _texts: object) -> None:
+            raise EngineUnavailable("gone")
+
+        def read(self, _whats: object) -> None:
+            raise EngineUnavailable("gone")
+
+    monkeypatch.setattr(names, "_store", Gone)
+    ratelimit_rules(BY_USER)
+    reject(client)
+    assert names.revealed(["any"]) == {}
+
+
+def test_on_an_event_loop(ratelimit_rules: RulesInForce, async_client: AsyncClient, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["ip"]}
+    ratelimit_rules(BY_IP)
+
+    async def ask() -> list[int]:
+        return [(await async_client.get(PATH)).status_code for _ in range(2)]
+
+    assert async_to_sync(ask)() == [200, 429]
+    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
+
+
+def test_a_page_that_looks_somebody_up_may_tell(ratelimit_rules: RulesInForce) -> None:
+    names.remember("d" * 22, "user", "7|%")
+    names.remember("e" * 22, "ip", "192.0.2.1")
+    assert names.revealed(["d" * 22, "e" * 22]) == {"d" * 22: Name("user", "7|%")}
+
+
+def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> None:
+    store = RedisEngine(redis_client, "names").names
+    store.write({f"digest {number}": "user:1" for number in range(2_000)})
+    keys = redis_client.keys("{names:0}:name:*")
+    assert 0 < len(keys) <= min(MAX_NAMES, 2_000)
+    assert all(NAME_SECONDS - 60 < redis_client.ttl(key) <= NAME_SECONDS for key in keys)
+    redis_client.config_resetstat()
+    found = store.read([f"digest {number}" for number in range(2_000)])
+    assert len(found) == len(keys)
+    assert set(found.values()) == {"user:1"}
+    assert redis_client.info("commandstats")["cmdstat_mget"]["calls"] == 1
+
+
+@pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, None])
+def test_the_check_names_a_wrong_entry(value: object) -> None:
+    with override_settings(RATELIMITER={"REVEAL": value}):
+        assert [problem.entry for problem in problems()] == ["REVEAL"]
+
+
+@pytest.mark.parametrize("value", [[], ["user", "ip"], ("header:X-Org", "tenant")])
+def test_right_entries(value: object) -> None:
+    with override_settings(RATELIMITER={"REVEAL": value}):
+        assert problems() == []
+
+
+@pytest.mark.parametrize(("permissions", "sees"), [(["reveal_caller"], True), ([], False)])
+def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: list[str], *, sees: bool) -> None:
+    user = User.objects.create_user("staff", password="x", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_usage_report", *permissions]))
+    client.force_login(user)
+    whom = digest("user:4711")
+    refuse(whom=whom)
+    names.remember(whom, "user", "4711")
+    text = client.get(PAGE).content.decode()
+    assert ("4711</th>" in text.replace("</a>", "").replace(" ", "")) is sees
+    assert (whom in text) is not sees
+    assert get_engine().recent_refusals()  # type: ignore[attr-defined]
