@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import gettext_lazy, ngettext_lazy, pgettext_lazy
 
 from ..engine.limits import Limit
 from .records import LimitRecord, RuleRecord
@@ -47,6 +48,21 @@ CALENDAR_RATES: Final = {
     "year": gettext_lazy("%(quota)s per calendar year"),
 }
 
+CALENDAR_UNITS: Final = {
+    "day": gettext_lazy("calendar day"),
+    "week": gettext_lazy("calendar week"),
+    "month": gettext_lazy("calendar month"),
+    "year": gettext_lazy("calendar year"),
+}
+
+#: Seconds, and how they are abbreviated.
+SHORT_UNITS: Final[tuple[tuple[int, Any], ...]] = (
+    (86_400, pgettext_lazy("days, abbreviated", "d")),
+    (3_600, pgettext_lazy("hours, abbreviated", "h")),
+    (60, pgettext_lazy("minutes, abbreviated", "min")),
+    (1, pgettext_lazy("seconds, abbreviated", "s")),
+)
+
 
 def limits_in_words(rule: RuleRecord) -> str:
     """Return each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
@@ -57,6 +73,37 @@ def limits_in_words(rule: RuleRecord) -> str:
         f"{others if tier is None else tier}: {_(' and ').join(map(limit_in_words, records)) or _('unlimited')}"
         for tier, records in rule.limits.items()
     )
+
+
+def limits_in_short(rule: RuleRecord, tiers: Sequence[str] = ()) -> str:
+    """Return each tier's limits for a narrow column: "free 100/h, pro unlimited, others 20/min".
+
+    tiers: slugs in the order to be shown; every other tier comes last.
+    """
+    if not rule.limits:
+        return _("no limits")
+    texts = {
+        tier: " + ".join(limit_in_short(record.limit) for record in records) or _("unlimited")
+        for tier, records in rule.limits.items()
+    }
+    if list(texts) == [None]:
+        return texts[None]
+    rest = [tier for tier in texts if tier is not None and tier not in tiers]
+    named = [f"{tier} {texts[tier]}" for tier in (*tiers, *rest) if tier in texts]
+    return ", ".join([*named, f"{_('others')} {texts[None]}"] if None in texts else named)
+
+
+def limit_in_short(limit: Limit) -> str:
+    """Return a limit without its algorithm: "100/h", "10/15 min", "5 at once", "100/calendar month"."""
+    if limit.holds_leases:
+        return _("%(quota)s at once") % {"quota": units(limit.quota)}
+    if limit.calendar:
+        return f"{units(limit.quota)}/{CALENDAR_UNITS[limit.calendar]}"
+    for seconds, unit in SHORT_UNITS:
+        count, rest = divmod(limit.window_us, seconds * 1_000_000)
+        if count and not rest:
+            return f"{units(limit.quota)}/{unit if count == 1 else f'{count} {unit}'}"
+    return f"{units(limit.quota)}/{_decimal(limit.window_us)} {SHORT_UNITS[-1][1]}"
 
 
 def limit_in_words(record: LimitRecord) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.urls import ResolverMatch, URLResolver, get_resolver
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
 from django.utils import translation
 
 from ..conf import django_setting
+
+#: The part of a route that is text: up to a parameter, or to what a regular expression has instead of text.
+_START: Final = re.compile(r"[^<(\[\\^$?*+{|]*")
 
 
 class Target(Protocol):
@@ -37,6 +42,36 @@ class UnknownName(NamedTuple):
     field: str
     name: str
     close: str
+
+
+class View(NamedTuple):
+    """A view of the URL conf under one of its routes.
+
+    scope: of a REST framework's view; empty = none. start: its path up to the first part that varies. varies: whether
+    there is such a part, so that its paths are not known in advance.
+    """
+
+    name: str
+    route: str
+    scope: str
+    start: str
+    varies: bool
+
+    def may_match(self, rule: Target) -> bool:
+        """Return whether the rule may match a request for it; for an exact path only if the route does not vary."""
+        return (
+            rule.view_name in ("", self.name)
+            and rule.scope in ("", self.scope)
+            and self.may_have_path(rule.path_kind, rule.path)
+        )
+
+    def may_have_path(self, kind: str, path: str) -> bool:
+        """Return whether a rule's condition on the path may hold for it; an exact path has to be resolved."""
+        if kind == "route":
+            return self.route == path
+        if kind == "prefix":
+            return self.start.startswith(path) or (self.varies and path.startswith(self.start))
+        return kind != "exact" or (not self.varies and self.start == path)
 
 
 class ViewNames(NamedTuple):
@@ -73,17 +108,51 @@ def _closest(name: str, names: Collection[str]) -> str:
 
 @lru_cache(maxsize=10)
 def _view_names(urlconf: Any) -> ViewNames:
+    views = _views(urlconf)
+    return ViewNames(
+        frozenset(view.route for view in views),
+        frozenset(view.name for view in views),
+        frozenset(view.scope for view in views if view.scope),
+    )
+
+
+def views() -> tuple[View, ...]:
+    """Return the views of ROOT_URLCONF, in its order, under each of their routes in each language; none without it."""
+    urlconf = django_setting("ROOT_URLCONF")
+    return _views(urlconf) if urlconf else ()
+
+
+def views_of(rule: Target) -> list[View]:
+    """Return the views that this rule may match a request for, whatever the request's method."""
+    found = [view for view in views() if view.may_match(rule)]
+    return found or (_resolved(rule) if rule.path_kind == "exact" else [])
+
+
+def _resolved(rule: Target) -> list[View]:
+    """Return the view that answers the exact path of this rule, if it has the rule's name and scope."""
+    try:
+        match = resolve(rule.path, django_setting("ROOT_URLCONF"))
+    except (Resolver404, ImproperlyConfigured):
+        return []
+    view = _view(match)
+    return [view] if rule.view_name in ("", view.name) and rule.scope in ("", view.scope) else []
+
+
+@lru_cache(maxsize=10)
+def _views(urlconf: Any) -> tuple[View, ...]:
     languages = [code for code, _ in django_setting("LANGUAGES")] if is_translated(urlconf) else [None]
-    matches: list[ResolverMatch] = []
+    found: list[View] = []
     for language in languages:
         with translation.override(language or translation.get_language()):
-            matches += all_views(get_resolver(urlconf))
-    scopes = {_scope(match.func) for match in matches}
-    return ViewNames(
-        frozenset(match.route or "" for match in matches),
-        frozenset(match.view_name for match in matches),
-        frozenset(scope for scope in scopes if scope),
-    )
+            found += map(_view, all_views(get_resolver(urlconf)))
+    return tuple(dict.fromkeys(found))
+
+
+def _view(match: ResolverMatch) -> View:
+    route = match.route or ""
+    text = route.removeprefix("^")
+    start = _START.match(text)[0]  # type: ignore[index]  # which always matches, if only nothing
+    return View(match.view_name, route, _scope(match.func) or "", f"/{start}", start != text.removesuffix("$"))
 
 
 def _scope(view: Any) -> str | None:
@@ -118,6 +187,7 @@ def _differs(found: Any) -> bool:
 
 def _forget(**_signal: Any) -> None:
     is_translated.cache_clear()
+    _views.cache_clear()
     _view_names.cache_clear()
 
 
