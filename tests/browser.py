@@ -58,6 +58,13 @@ class Browser:
             assert time.monotonic() < deadline, selector
             time.sleep(0.02)
 
+    def wait_for_text(self, selector: str, text: str) -> None:
+        """Until such an element has this in its text."""
+        deadline = time.monotonic() + 30
+        while not any(text in found for found in self.texts(selector)):
+            assert time.monotonic() < deadline, (selector, text, self.texts(selector))
+            time.sleep(0.02)
+
     def texts(self, selector: str) -> list[str]:
         """What is read in each of these elements, as far as it is in sight."""
         return list(self.script("return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)", selector))

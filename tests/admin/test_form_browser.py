@@ -35,9 +35,9 @@ LAYOUTS: Final = {
 }
 
 #: The fields of a new limit: all, and those that the default algorithm uses.
-ALL: Final = "tier unlimited algorithm quota calendar window_seconds timezone anchor_day anchor burst refill slots"
-FIELDS: Final = [*ALL.split(), "max_delay_ms", "soft_quota"]
-USED: Final = ["tier", "unlimited", "algorithm", "quota", "window_seconds", "soft_quota"]
+USED: Final = ["tier", "unlimited", "quota", "window_seconds", "window_seconds_unit", "algorithm", "soft_quota"]
+OTHERS: Final = ["calendar", "timezone", "anchor_day", "anchor", "burst", "refill", "slots", "max_delay_ms"]
+FIELDS: Final = [*USED[:-1], *OTHERS, USED[-1]]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,54 @@ def test_a_limit_that_is_added_is_like_the_first(open_form: Callable[[str], Brow
     page.click("#limits-group .add-row a")
     page.wait_for("#id_limits-1-quota")
     assert in_sight(page, 1) == USED
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("layout", ["", "lines", "flat"])
+def test_says_which_views_match_while_it_is_typed(open_form: Callable[[str], Browser], layout: str) -> None:
+    page = open_form(layout)
+    page.type("#id_view_name", "hello")
+    page.wait_for_text(".ratelimiter-views", "Matches 1 view: hello.")
+    page.script("document.querySelector('#id_view_name').value = ''")
+    page.type("#id_path", "/items/")
+    choose = (
+        "const list = document.querySelector('#id_path_kind');"
+        "list.value = arguments[0]; list.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.script(choose, "prefix")
+    page.wait_for_text(".ratelimiter-views", "Matches 1 view: item.")
+    page.script(choose, "route")
+    page.wait_for_text(".ratelimiter-views", "Matches no view. No route is “items/”")
+    assert page.script("return document.querySelector('#id_path').list.id") == "ratelimiter-routes"
+    assert page.complaints() == []
+
+
+def test_a_unit_is_told_and_saved(open_form: Callable[[str], Browser]) -> None:
+    page = open_form("")
+    page.type("#id_name", "Try")
+    page.type("#id_limits-0-quota", "5")
+    page.type("#id_limits-0-window_seconds", "1.5")
+    page.script("document.querySelector('#id_limits-0-window_seconds_unit').focus()")
+    page.type("#id_limits-0-window_seconds_unit", "hours")
+    page.wait_for_text(".ratelimiter-sentences", "5 units per 90 minutes")
+    page.script("document.querySelector('[name=_save]').click()")
+    page.wait_for(".messagelist")
+    assert RuleLimit.objects.get().window_seconds == 5_400
+    assert page.complaints() == []
+
+
+def test_the_list_is_cards_on_a_telephone(open_form: Callable[[str], Browser], rule: Rule) -> None:
+    page = open_form("")
+    page.resize(360, 800)
+    page.open(page.script("return location.href").replace("add/", ""))
+    assert page.script("return document.documentElement.scrollWidth") == 360
+    assert page.script("return document.querySelector('td.field-limits').dataset.title") == "Limits"
+    boxes = page.script(
+        "return [...document.querySelectorAll('#result_list tbody :is(th, td)')].map(e => e.getBoundingClientRect())"
+        ".map(box => [box.left >= 0 && box.right <= 360, box.width > 0])"
+    )
+    assert boxes
+    assert all(inside and in_sight for inside, in_sight in boxes)
     assert page.complaints() == []
 
 

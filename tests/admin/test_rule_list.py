@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
 
-from django_ratelimiter.admin.rules import admin as rules
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
+from django_ratelimiter.admin.rules import listing
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
+from django_ratelimiter.usage.times import Granularity, floor, now
 
 from .pages import RULES, number, page_of, shown
 
@@ -19,6 +24,13 @@ pytestmark = pytest.mark.django_db
 
 
 class TestList:
+    def test_tells_the_limits_of_each_tier_in_short(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
+        rule.limits.create(tier=pro, quota=1_000, window_seconds=3_600)
+        rule.limits.create(tier=pro, quota=2, window_seconds=60, algorithm="concurrency")
+        page = re.sub(r"<[^>]*>", "", shown(admin_client.get(RULES)))
+        assert "free 100/min, pro 1,000/h + 2 at once, others 5/s" in page
+
     def test_tells_mode_place_and_limits_in_words(self, admin_client: Client, rule: Rule, free: Tier) -> None:
         RuleLimit.objects.filter(tier=None).delete()
         RuleLimit.objects.create(rule=rule, tier=Tier.objects.create(slug="pro", name="Pro", rank=2), unlimited=True)
@@ -45,9 +57,9 @@ class TestList:
     def test_a_rule_that_only_the_replica_of_the_list_still_has(
         self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        compiled = rules.snapshot_of_rows()
+        compiled = listing.snapshot_of_rows()
         Rule.objects.create(slug="deleted", name="Deleted in the primary, not yet in the replica")
-        monkeypatch.setattr(rules, "snapshot_of_rows", lambda: compiled)
+        monkeypatch.setattr(listing, "snapshot_of_rows", lambda: compiled)
         assert "Deleted in the primary" in shown(admin_client.get(RULES))
 
     def test_asks_the_same_queries_however_many_rules(self, admin_client: Client, rule: Rule, free: Tier) -> None:
@@ -68,6 +80,46 @@ class TestList:
         Rule.objects.create(slug="other", name="Other", mode="off")
         response = admin_client.get(f"{RULES}?{query.format(free=free.pk)}")
         assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+
+@pytest.mark.usefixtures("usage")
+class TestToday:
+    @pytest.fixture
+    def usage(self, rule: Rule) -> None:
+        """Counts of this day's first hours, of the day before, and of another rule."""
+        midnight = floor(now(), Granularity.DAY, timezone.get_default_timezone())
+        hour = {"granularity": "hour", "rule_slug": "export"}
+        for tier, place, counts in [("", 0, (1_000, 30)), ("free", 0, (500, 0)), ("", 1, (6, 1)), ("", -1, (7_777, 5))]:
+            start = midnight + timedelta(hours=place)
+            UsageBucket.objects.create(**hour, tier_slug=tier, start=start, allowed=counts[0], denied=counts[1])
+        UsageBucket.objects.create(granularity="day", rule_slug="export", start=midnight, allowed=9_999)
+        UsageBucket.objects.create(granularity="hour", rule_slug="other", start=midnight, allowed=3, shadow_denied=2)
+        Rule.objects.create(slug="other", name="Other")
+        Rule.objects.create(slug="unused", name="Unused")
+
+    def test_tells_requests_and_refusals_since_midnight(self, admin_client: Client, rule: Rule) -> None:
+        page = shown(admin_client.get(RULES))
+        report = reverse("admin:django_ratelimiter_usagebucket_rule")
+        assert f'<a href="{report}?rule=export">1,537 requests</a><span class="ratelimiter-refused">31 refused' in page
+        assert (
+            f'<a href="{report}?rule=other">5 requests</a><span class="ratelimiter-refused">2 would be refused' in page
+        )
+        assert f'<a href="{report}?rule=unused">none yet</a>' in page
+        assert page.count("<rect") == 4 + 2
+        assert "style=" not in page.split("<main", 1)[-1]
+        assert admin_client.get(f"{report}?rule=export").status_code == 200
+
+    def test_is_for_those_only_who_may_view_reports(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("view_rule")
+        with CaptureQueriesContext(connection) as queries:
+            assert "requests</a>" not in shown(client.get(RULES))
+        assert not [query for query in queries if "usagebucket" in query["sql"].lower()]
+
+    def test_is_one_query(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("view_rule", "view_usage_report")
+        with CaptureQueriesContext(connection) as queries:
+            assert "1,537 requests" in shown(client.get(RULES))
+        assert len([query for query in queries if "usagebucket" in query["sql"].lower()]) == 1
 
 
 class TestLeftOut:

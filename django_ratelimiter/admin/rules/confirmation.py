@@ -1,12 +1,17 @@
-"""The question before a rule is enforced for everybody: in the rule's form, and on a page of the list's action."""
+"""What comes before a rule is enforced: the permission, and the question if it would be enforced for everybody.
+
+Both in the rule's form and in the list's action. Who lacks the permission may edit a rule, but not set its mode so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
+from django.contrib.admin.widgets import AdminRadioSelect
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -15,6 +20,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule
+
+PERMISSION: Final = "django_ratelimiter.publish_rule"
 
 #: The name of the box that has to be ticked.
 CONFIRM: Final = "confirm_everybody"
@@ -26,6 +33,60 @@ _WARNING: Final = gettext_lazy(
     "This rule would be enforced for every request, and all callers share one counter. "
     "As soon as its quota is used, every caller is rejected until the counter resets."
 )
+
+
+_NEEDED: Final = gettext_lazy(
+    "You cannot choose “enforce”: that takes the permission “Can have rules enforced, and bring back a version”. "
+    "Save the rule in shadow, and ask somebody who has it."
+)
+
+
+class ModeWidget(AdminRadioSelect):
+    """The modes, of which some cannot be chosen. locked: their values."""
+
+    locked: Collection[str] = ()
+
+    def create_option(self, name: str, value: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        option = super().create_option(name, value, *args, **kwargs)
+        if value in self.locked:
+            option["attrs"]["disabled"] = True
+        return option
+
+
+class PublishingForm(forms.ModelForm):
+    """Lets nobody without the permission set the mode to "enforce". A rule that is enforced already may stay so.
+
+    may_enforce: whether the user has the permission; the admin sets it in each request.
+    """
+
+    may_enforce = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        mode = self.fields.get("mode")
+        if mode is None or not self._is_locked():
+            return
+        mode.help_text = f"{mode.help_text} {_NEEDED}"
+        if isinstance(mode.widget, ModeWidget):
+            mode.widget.locked = {Rule.Mode.ENFORCE.value}
+        if self.initial.get("mode") == Rule.Mode.ENFORCE:  # as a link may have asked for
+            self.initial["mode"] = Rule.Mode.SHADOW.value
+
+    def clean_mode(self) -> str:
+        """Refuse a forged choice: a browser does not send what is disabled."""
+        mode: str = self.cleaned_data["mode"]
+        if mode == Rule.Mode.ENFORCE and self._is_locked():
+            raise ValidationError(_NEEDED, code="forbidden")
+        return mode
+
+    def _is_locked(self) -> bool:
+        was_enforced = self.instance.pk is not None and self.instance.mode == Rule.Mode.ENFORCE
+        return not self.may_enforce and not was_enforced
+
+
+def may_enforce(request: HttpRequest) -> bool:
+    """Return whether the user of this request may set the mode to "enforce"."""
+    return request.user.has_perm(PERMISSION)
 
 
 class Confirmation(forms.BooleanField):

@@ -17,7 +17,9 @@ from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ..identities import IdentitiesField
-from .confirmation import ConfirmationForm
+from .confirmation import ConfirmationForm, PublishingForm
+from .targets import path_suggestions
+from .windows import WindowField
 
 
 class ChoiceListField(forms.MultipleChoiceField):
@@ -58,8 +60,8 @@ class KeepStoredChoicesForm(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(ConfirmationForm, KeepStoredChoicesForm):
-    """A rule, whose lists are ticked and not written."""
+class RuleForm(ConfirmationForm, PublishingForm, KeepStoredChoicesForm):
+    """A rule, whose lists are ticked and not written, and whose names of views are completed."""
 
     methods = ChoiceListField(
         label=gettext_lazy("Methods"),
@@ -76,7 +78,16 @@ class RuleForm(ConfirmationForm, KeepStoredChoicesForm):
     class Meta:
         model = Rule
         fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
-        widgets = {"description": AdminTextareaWidget(attrs={"rows": 2})}  # noqa: RUF012
+        widgets = {  # noqa: RUF012
+            "description": AdminTextareaWidget(attrs={"rows": 2}),
+            "view_name": AdminTextInputWidget({"list": "ratelimiter-views"}),
+            "scope": AdminTextInputWidget({"list": "ratelimiter-scopes"}),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "path" in self.fields:  # which the page of somebody who may only look lacks
+            self.fields["path"].widget.attrs["list"] = path_suggestions(self["path_kind"].value())
 
 
 class RuleLimitForm(KeepStoredChoicesForm):
@@ -85,14 +96,7 @@ class RuleLimitForm(KeepStoredChoicesForm):
     What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
     """
 
-    window_seconds = PlainDecimalField(
-        label=gettext_lazy("Window in seconds"),
-        max_digits=16,
-        decimal_places=6,
-        required=False,
-        help_text=RuleLimit._meta.get_field("window_seconds").help_text,
-        widget=forms.NumberInput(attrs={"class": "vIntegerField", "list": "ratelimiter-windows"}),
-    )
+    window_seconds = WindowField(label=gettext_lazy("Window"), max_digits=16, decimal_places=6, required=False)
 
     class Meta:
         model = RuleLimit

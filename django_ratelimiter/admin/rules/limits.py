@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 from zoneinfo import available_timezones
@@ -35,14 +36,14 @@ class RuleLimitInline(admin.StackedInline):
     model = RuleLimit
     form = RuleLimitForm
     formset = RuleLimitFormSet
-    verbose_name_plural = gettext_lazy("Limits, tier by tier; several for one tier all apply")
+    verbose_name_plural = gettext_lazy("How much: limits per tier")
     fields = (
         "tier",
         "unlimited",
-        "algorithm",
         "quota",
-        "calendar",
         "window_seconds",
+        "algorithm",
+        "calendar",
         "timezone",
         "anchor_day",
         "anchor",
@@ -59,7 +60,8 @@ class RuleLimitInline(admin.StackedInline):
         return super().get_queryset(request).select_related("rule", "tier")
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
-        return 0 if obj else 1
+        start = getattr(request, "ratelimiter_start", None)  # what a new rule is filled in with
+        return 0 if obj else len(start.limits) if start else 1
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "tier":
@@ -76,6 +78,14 @@ class RuleLimitInline(admin.StackedInline):
     def in_words(self, row: RuleLimit) -> str:
         """Return what the limit does. The page's script asks again while it is being changed."""
         return format_html('<span class="ratelimiter-sentences" aria-live="polite">{}</span>', sentences(row))
+
+
+def may_edit_limits(request: HttpRequest, inlines: Iterable[Any], rule: Rule | None) -> bool:
+    """Return whether the user may change the limits of this rule, or add some to a new one."""
+    own = [inline for inline in inlines if isinstance(inline, RuleLimitInline)]
+    if rule is None:
+        return all(inline.has_add_permission(request, rule) for inline in own)
+    return all(inline.has_change_permission(request, rule) for inline in own)
 
 
 class RuleFacts(forms.Form):

@@ -1,14 +1,90 @@
-"""Doubts whether a rule matches any request: names that no view has, and the prefix of the site."""
+"""The views that a rule matches, by name, and doubts whether it matches any request."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, Final
+
+from django import forms
+from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ...conf import script_name
+from ...middleware import exempt_paths
 from ...models import Rule
-from ...rules.routes import UnknownName, unknown_names
+from ...rules.routes import UnknownName, View, unknown_names, views, views_of
 from ..formatting import place_in_words
+
+#: So many views are named; the others are only counted.
+MAX_NAMED: Final = 12
+
+
+class TargetForm(forms.Form):
+    """The fields of a rule that name views, while they are being typed."""
+
+    path_kind = forms.ChoiceField(choices=Rule.PathKind.choices)
+    path = forms.CharField(required=False)
+    view_name = forms.CharField(required=False)
+    scope = forms.CharField(required=False)
+
+
+def typed_views_in_words(typed: QueryDict) -> str:
+    """Return which views a rule of these fields would match, in words; "" while they make no sense."""
+    form = TargetForm(typed)
+    if not form.is_valid():
+        return ""
+    rule = Rule(**form.cleaned_data)
+    return views_in_words(rule) if rule.path or rule.path_kind == Rule.PathKind.ANY else ""
+
+
+def views_in_words(rule: Rule) -> str:
+    """Return how many views a rule may match, and their names: "Matches 2 views: api:export, api:list."."""
+    if rule.path_kind == Rule.PathKind.ROUTE:
+        rule = Rule(path_kind="route", path=rule.path.removeprefix("/"), view_name=rule.view_name, scope=rule.scope)
+    names = names_of(limited(views_of(rule), rule))
+    if not names:
+        return _("Matches no view.") + " " + " ".join([*doubts(rule), _or_else(rule)]).strip()
+    text = ngettext("Matches %(count)d view: %(names)s", "Matches %(count)d views: %(names)s", len(names))
+    shown = ", ".join(names[:MAX_NAMED])
+    if len(names) > MAX_NAMED:
+        more = len(names) - MAX_NAMED
+        shown += " " + ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}
+    return text % {"count": len(names), "names": f"{shown}."}
+
+
+def _or_else(rule: Rule) -> str:
+    """Return what a rule by path matches where there is no view."""
+    by_path = rule.path_kind in ("exact", "prefix") and not rule.view_name and not rule.scope
+    return _("It still limits requests for this path that end in a 404.") if by_path else ""
+
+
+def limited(found: Iterable[View], rule: Rule | None = None) -> list[View]:
+    """Return those of the views whose paths are not exempt; a scope is asked for by the view itself."""
+    exempt = exempt_paths(None) if not (rule and rule.scope) else ()
+    return [view for view in found if not view.start.startswith(exempt)]
+
+
+def names_of(found: Iterable[View]) -> list[str]:
+    """Return the names of views, each once, in the order of the URL conf."""
+    return list(dict.fromkeys(view.name for view in found))
+
+
+def suggestions() -> dict[str, list[str]]:
+    """Return what this project has for the fields of a rule: view names, routes, paths that do not vary, and scopes."""
+    found = limited(views())
+    return {
+        "views": sorted(set(names_of(found))),
+        "routes": sorted({view.route for view in found}),
+        "paths": sorted({view.start for view in found}),
+        "scopes": sorted({view.scope for view in views() if view.scope}),
+    }
+
+
+def path_suggestions(path_kind: Any) -> str:
+    """Return the id of the list that completes the path of a rule of this kind."""
+    return "ratelimiter-routes" if path_kind == Rule.PathKind.ROUTE else "ratelimiter-paths"
 
 
 def doubts(rule: Rule) -> list[str]:

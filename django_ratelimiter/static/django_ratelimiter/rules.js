@@ -37,7 +37,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
     function place(limit, name) {
         const element = input(limit, name);
-        const found = element && around(element, (other) => other === limit + name, row(limit));
+        const own = [limit + name, `${limit}${name}_unit`]; // a window's unit stands beside its number
+        const found = element && around(element, (other) => own.includes(other), row(limit));
         const isWhole = found?.querySelector("label") && !found.querySelector(".ratelimiter-sentences");
         return isWhole ? found : null;
     }

@@ -1,0 +1,186 @@
+"""The list of rules: what is read for a whole page of it at once, and its filter by view."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet, Sum
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...models import Rule, UsageBucket
+from ...rules.formatting import limits_in_short, limits_in_words
+from ...rules.records import RuleRecord
+from ...rules.routes import views, views_of
+from ...rules.ruleset import RuleSet
+from ...rules.stored.compiler import snapshot_of_rows
+from ...usage.reports.chart import number
+from ...usage.reports.totals import Figures
+from ...usage.times import Granularity, aware, floor, now, stored
+from .targets import limited, names_of
+
+#: What staff need to see how often rules are met.
+VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
+
+#: The small chart: pixels from one hour to the next, and its height.
+_STEP: Final = 3
+_HEIGHT: Final = 16
+
+
+class CodeRule(NamedTuple):
+    """A rule written in code, in words."""
+
+    slug: str
+    mode: str
+    counted_by: str
+    limits: str
+
+    @classmethod
+    def of(cls, rule: RuleRecord) -> CodeRule:
+        """Describe this record."""
+        limits = [record.limit for records in rule.limits.values() for record in records]
+        refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
+        words = _("refuses every request") if refuses_all else limits_in_words(rule)
+        return cls(rule.slug, rule.mode, _(" and ").join(rule.partition_by), words)
+
+
+class RuleChangeList(ChangeList):
+    """A page of rules. Their limits come from one compilation of all rows, their usage from one query."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        compiled = RuleSet.from_snapshot(snapshot_of_rows())
+        words = {rule.slug: _limits(rule, list(compiled.tiers)) for rule in compiled.rules}
+        for slug, reason in compiled.left_out:
+            words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
+        rows: list[Any] = list(self.result_list)
+        usage = usage_today(rule.slug for rule in rows) if "today" in self.list_display else {}
+        for rule in rows:
+            rule.in_words = words.get(rule.slug, "")  # a replica may still list a rule that is deleted
+            if "today" in self.list_display:
+                rule.usage_today = _today(rule, usage.get(rule.slug, {}), self.model_admin.admin_site.name)
+        self.result_list = rows
+
+
+def _limits(rule: RuleRecord, tiers: list[str]) -> SafeString:
+    """Return its limits in short, none of them broken in two, and in words for whoever points at them."""
+    each = ((text,) for text in limits_in_short(rule, tiers).split(", "))
+    parts = format_html_join(", ", '<span class="ratelimiter-limit">{}</span>', each)
+    return format_html('<span title="{}">{}</span>', limits_in_words(rule), parts)
+
+
+def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
+    """Return the figures of each rule since midnight by the project's clock: by slug, then by hour. One query."""
+    zone = timezone.get_default_timezone()
+    midnight = floor(now(), Granularity.DAY, zone)
+    rows = UsageBucket.objects.filter(
+        granularity=Granularity.HOUR, start__gte=stored(midnight), rule_slug__in=list(slugs)
+    )
+    sums = {f"sum_{name}": Sum(name) for name in ("allowed", "denied", "shadow_denied")}
+    found: dict[str, dict[int, Figures]] = defaultdict(dict)
+    for slug, start, *figures in rows.order_by().values_list("rule_slug", "start").annotate(**sums):
+        hour = int((aware(start) - midnight).total_seconds() // 3_600)
+        found[slug][hour] = found[slug].get(hour, Figures()) + Figures(*figures)
+    return found
+
+
+class _Part(NamedTuple):
+    """A part of an hour in the small chart. kind: "allowed", "denied" or "would"."""
+
+    kind: str
+    x: str
+    y: str
+    height: str
+
+
+def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
+    """Return today's requests and refusals of a rule, with a small chart and a link to its report."""
+    together = sum(hours.values(), Figures())
+    try:
+        report = reverse("admin:django_ratelimiter_usagebucket_rule", current_app=site)
+    except NoReverseMatch:  # a site of the project's own may have no reports
+        report = ""
+    context = {
+        "requests": number(together.requests) if together.requests else "",
+        "denied": number(together.denied) if together.denied else "",
+        "shadow_denied": number(together.shadow_denied) if together.shadow_denied else "",
+        "parts": _parts(hours),
+        "width": str(_STEP * max([24, *(hour + 1 for hour in hours)])),
+        "height": str(_HEIGHT),
+        "url": report and f"{report}?{urlencode({'rule': rule.slug})}",
+    }
+    return render_to_string("admin/django_ratelimiter/rule_today.html", context)
+
+
+def _parts(hours: Mapping[int, Figures]) -> list[_Part]:
+    highest = max((figures.requests for figures in hours.values()), default=0)
+    parts = []
+    for hour, figures in sorted(hours.items()):
+        base = float(_HEIGHT)
+        for kind, amount in (
+            ("allowed", figures.allowed),
+            ("denied", figures.denied),
+            ("would", figures.shadow_denied),
+        ):
+            if amount:
+                height = _HEIGHT * amount / highest
+                base -= height
+                parts.append(_Part(kind, str(hour * _STEP), f"{base:.2f}", f"{height:.2f}"))
+    return parts
+
+
+class ViewFilter(admin.SimpleListFilter):
+    """Shows the rules that may match a view: by its name, its route, its path or its scope, or because they match all.
+
+    Offers the views that some rule is for, and takes any other by its name.
+    """
+
+    title = gettext_lazy("view")
+    parameter_name = "view"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        chosen = {self.value() or ""}
+        self._rules = list(Rule.objects.only("path_kind", "path", "view_name", "scope"))
+        names = sorted(chosen | _named(self._rules))
+        known = {view.name for view in views()}
+        return [(name, name) for name in names if name in known]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Rule]) -> QuerySet[Rule]:
+        name = self.value()
+        if not name:
+            return queryset
+        found = [view for view in views() if view.name == name]
+        rules = [
+            rule.pk
+            for rule in self._rules
+            if any(view.may_match(rule) for view in found)
+            or (rule.path_kind == "exact" and any(view.varies for view in found) and name in names_of(views_of(rule)))
+        ]
+        return queryset.filter(pk__in=rules)
+
+
+def _named(rules: Collection[Rule]) -> set[str]:
+    """Return the names of the views that these rules are for, each by a name, a route, a path or a scope of its own."""
+    names = {rule.view_name for rule in rules}
+    routes = {rule.path for rule in rules if rule.path_kind == "route"}
+    paths = {rule.path for rule in rules if rule.path_kind == "exact"}
+    scopes = {rule.scope for rule in rules} - {""}
+    return {
+        view.name
+        for view in (*limited(views()), *(view for view in views() if view.scope))
+        if view.name in names
+        or view.route in routes
+        or view.scope in scopes
+        or (not view.varies and view.start in paths)
+    }

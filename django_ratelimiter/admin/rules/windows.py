@@ -1,0 +1,80 @@
+"""The form field of a window: a number, and the unit that it counts. Its value is seconds, exactly."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .selects import PlainSelect
+
+#: The seconds of each unit, and its name. What is sent without a unit is seconds, as programs send it.
+UNITS: Final = (
+    (1, gettext_lazy("seconds")),
+    (60, gettext_lazy("minutes")),
+    (3_600, gettext_lazy("hours")),
+    (86_400, gettext_lazy("days")),
+)
+
+#: A number with more digits than this before its point is too large in any unit.
+_MAX_EXPONENT: Final = 20
+
+
+class WindowWidget(forms.MultiWidget):
+    """A number under the field's own name, and beside it the unit, whose name ends in "_unit"."""
+
+    def __init__(self) -> None:
+        number = forms.NumberInput({"class": "vIntegerField", "step": "any", "list": "ratelimiter-windows"})
+        super().__init__({"": number, "unit": PlainSelect({"class": "ratelimiter-unit"}, UNITS)})
+
+    def id_for_label(self, id_: str, index: str = "") -> str:
+        """Return the id of the number, which is that of the field."""
+        return id_
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Return both as they are; Django would render a template for each of them, and for each unit."""
+        amount, unit = value if isinstance(value, list) else self.decompress(value)
+        number, select = self.widgets
+        own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_unit", "aria-label": _("Unit of the window")}
+        return format_html(
+            '<span class="ratelimiter-window">{} {}</span>',
+            number.render(name, amount, attrs, renderer),
+            select.render(f"{name}_unit", unit or 1, own, renderer),
+        )
+
+    def decompress(self, value: Any) -> list[Any]:
+        """Return seconds as the number of the longest unit that divides them, and that unit."""
+        if not isinstance(value, Decimal) or not value.is_finite():
+            return [value, 1]
+        seconds = next((each for each, _name in reversed(UNITS) if value and not value % each), 1)
+        return [f"{(value / seconds).normalize():f}", seconds]
+
+
+class WindowField(forms.DecimalField):
+    """A length of time in seconds, without the zeros that the database pads it with."""
+
+    widget = WindowWidget
+
+    def to_python(self, value: Any) -> Any:
+        """Refuse what is no number before it is compared with what was there: a signalling NaN cannot be."""
+        amount, unit = value if isinstance(value, list) else (value, None)
+        number = super().to_python(amount)
+        if number is None:
+            return None
+        if not number.is_finite():
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        if unit and str(unit) not in {str(seconds) for seconds, _name in UNITS}:
+            raise ValidationError(_("Choose a unit from the list."), code="unit")
+        seconds = int(unit or 1)
+        if seconds == 1 or number.adjusted() >= _MAX_EXPONENT:
+            return number
+        return (number * seconds).normalize()  # its zeros at the end would be counted as decimal places
+
+    def prepare_value(self, value: Any) -> Any:
+        return value

@@ -1,0 +1,109 @@
+"""The form of a new rule that is filled in, by an example or by another rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.test.utils import override_settings
+
+from django_ratelimiter.admin.rules.presets import PRESETS
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+
+from .pages import ADD_RULE, BrowserForm, number, page_of, shown
+
+pytestmark = pytest.mark.django_db
+
+
+def save(client: Client, query: str) -> Rule:
+    """Open the form of a new rule with this query, and save what it is filled in with."""
+    before = number()
+    page = client.get(f"{ADD_RULE}?{query}")
+    assert page.status_code == 200
+    assert number() == before, "saved by opening a page"
+    sent: dict[str, Any] = BrowserForm(page.content.decode()).sent
+    response = client.post(ADD_RULE, sent)
+    assert response.status_code == 302, response.context["errors"]
+    return Rule.objects.latest("pk")
+
+
+@pytest.mark.parametrize("key", PRESETS)
+def test_each_example_can_be_saved_as_it_is(admin_client: Client, free: Tier, key: str) -> None:
+    first, second = save(admin_client, f"preset={key}"), save(admin_client, f"preset={key}")
+    assert (first.slug, second.slug) == (key, f"{key}-2")
+    assert first.mode == second.mode == "shadow"
+    assert first.limits.count() == len(PRESETS[key].limits()) > 0
+    assert snapshot_of_rows()["left_out"] == []
+
+
+def test_the_page_of_a_new_rule_offers_them_all(admin_client: Client) -> None:
+    page = shown(admin_client.get(ADD_RULE))
+    for key, preset in PRESETS.items():
+        assert f'<a href="?preset={key}">{preset.name}</a> {preset.explanation}' in page
+    assert "Start from an example" not in shown(admin_client.get(f"{ADD_RULE}?preset=login"))
+    assert admin_client.get(f"{ADD_RULE}?preset=magic").status_code == 200
+
+
+def test_an_api_has_a_limit_for_each_tier(admin_client: Client, free: Tier) -> None:
+    pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
+    rule = save(admin_client, "preset=api")
+    limits = {(limit.tier, limit.quota, limit.window_seconds) for limit in rule.limits.all()}
+    assert limits == {(free, 100, 3600), (pro, 1_000, 3600), (None, 20, 60)}
+
+
+@override_settings(ROOT_URLCONF="tests.admin.urls")
+def test_a_login_is_found_by_the_name_of_its_view(admin_client: Client) -> None:
+    rule = save(admin_client, "preset=login")
+    assert (rule.path_kind, rule.path, rule.view_name) == ("any", "", "login")
+
+
+class TestCopy:
+    def test_copies_everything_but_what_is_its_own(self, admin_client: Client, rule: Rule) -> None:
+        Rule.objects.update(methods=["POST"], partition_by=["user", "header:X-A"], cost=2, message="Wait.", priority=7)
+        RuleLimit.objects.update(generation=3)
+        rule.limits.create(unlimited=True, tier=Tier.objects.create(slug="pro", name="Pro", rank=2))
+        copy = save(admin_client, f"copy={rule.pk}")
+        own = {"id", "slug", "name", "mode"}
+        same = [Rule.objects.filter(pk=pk).values().get() for pk in (rule.pk, copy.pk)]
+        assert [{k: v for k, v in row.items() if k not in own} for row in same] == [
+            {k: v for k, v in same[0].items() if k not in own}
+        ] * 2
+        assert (copy.slug, copy.name, copy.mode) == ("export-copy", "Export (copy)", "shadow")
+        assert Rule.objects.get(pk=rule.pk).mode == "enforce"
+        columns = ("tier", "algorithm", "quota", "window_seconds", "unlimited")
+        assert list(copy.limits.values_list(*columns)) == list(rule.limits.values_list(*columns))
+        assert set(copy.limits.values_list("generation", flat=True)) == {0}
+
+    def test_a_second_copy_has_another_slug(self, admin_client: Client, rule: Rule) -> None:
+        Rule.objects.update(slug="x" * 50, name="n" * 100)
+        slugs = {save(admin_client, f"copy={rule.pk}").slug for _ in range(3)}
+        assert slugs == {f"{'x' * 40}-copy", f"{'x' * 40}-copy-2", f"{'x' * 40}-copy-3"}
+
+    def test_the_rules_page_offers_it_to_those_who_may_add(self, operator: Callable[..., Client], rule: Rule) -> None:
+        link = f"{ADD_RULE}?copy={rule.pk}"
+        client = operator("view_rule")
+        assert link not in shown(client.get(page_of(rule)))
+        assert client.get(link).status_code == 403
+
+    def test_without_the_right_to_limits_they_are_not_copied(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("view_rule", "add_rule")
+        link = f"{ADD_RULE}?copy={rule.pk}"
+        assert link in shown(client.get(page_of(rule)))
+        assert "Its limits are not copied" in shown(client.get(link))
+
+    def test_a_rule_that_may_not_be_seen(self, operator: Callable[..., Client], rule: Rule) -> None:
+        client = operator("add_rule")
+        statuses = {client.get(f"{ADD_RULE}?copy={pk}").status_code for pk in (rule.pk, 999)}
+        assert statuses == {403}
+
+    @pytest.mark.parametrize("pk", ["999", "x", "-1", "1%00"])
+    def test_a_rule_that_is_not_there(self, admin_client: Client, pk: str) -> None:
+        assert admin_client.get(f"{ADD_RULE}?copy={pk}").status_code == 404
+
+    def test_nothing_is_versioned_by_looking(self, admin_client: Client, rule: Rule) -> None:
+        before = RuleSetVersion.objects.count()
+        admin_client.get(f"{ADD_RULE}?copy={rule.pk}")
+        assert RuleSetVersion.objects.count() == before
