@@ -9,7 +9,7 @@ from django.test import Client
 
 from django_ratelimiter.models import Rule
 
-from .pages import ADD_RULE, page_of, rule_form, shown
+from .pages import ADD_RULE, RULES, BrowserForm, number, page_of, rule_form, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -32,6 +32,42 @@ def test_says_why_a_rule_shows_no_limits(
     page = shown(operator(*codenames).get(page_of(rule)))
     assert (HINT in page) is hint
     assert ("free: 100 per minute" in page) is hint  # what the list of rules shows them as well
+
+
+LOCKED = "You can see the limits of this rule, but not change them"
+
+
+@pytest.mark.parametrize(
+    ("codenames", "hint"),
+    [
+        (["change_rule", "view_rulelimit"], True),
+        (["change_rule", "add_rulelimit", "view_rulelimit"], True),
+        (["change_rule", "change_rulelimit"], False),
+        (["view_rule", "view_rulelimit"], False),  # who cannot change the rule either
+    ],
+)
+def test_says_why_limits_are_locked(
+    operator: Callable[..., Client], rule: Rule, codenames: list[str], hint: bool
+) -> None:
+    page = shown(operator(*codenames).get(page_of(rule)))
+    assert (LOCKED in page) is hint
+    assert "may spend 100 units per minute" in page
+
+
+def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., Client], rule: Rule) -> None:
+    Rule.objects.update(partition_by=["ip"], message="Wait.")
+    before = number(), list(Rule.objects.values()), list(rule.limits.values())
+    client = operator("view_rule", "view_rulelimit", "publish_rule")
+    page = client.get(page_of(rule))
+    sent = BrowserForm(page.content.decode()).sent
+    assert not {"name", "mode", "path", "limits-0-tier", "limits-0-quota"} & sent.keys()
+    for text in ("What it applies to", "Matches no view.", "Wait.", "Expert options", "may spend 100 units per minute"):
+        assert text in shown(page)
+    assert client.post(page_of(rule), rule_form(name="Forged", mode="off")).status_code == 403
+    for action in ("enforce", "shadow", "switch_off", "forget"):
+        client.post(RULES, {"action": action, "_selected_action": [rule.pk]})
+    assert client.get(ADD_RULE).status_code == 403
+    assert (number(), list(Rule.objects.values()), list(rule.limits.values())) == before
 
 
 def test_says_that_a_new_rule_will_have_no_limits(operator: Callable[..., Client]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,28 @@ pytestmark = pytest.mark.django_db
 
 
 class TestForm:
+    def test_its_sections_are_in_the_order_of_thought(self, admin_client: Client, rule: Rule) -> None:
+        for url in (ADD_RULE, page_of(rule)):
+            page = shown(admin_client.get(url))
+            names = re.findall(r'(?:class="fieldset-heading"|class="inline-heading")>\s*(.*?)\s*</h2>', page)
+            assert names == [
+                "What it applies to",
+                "Who is counted",
+                "How much: limits per tier",
+                "What happens then",
+                "Expert options",
+            ]
+            assert page.count('name="limits-TOTAL_FORMS"') == 1
+            folded = page.split("<details>")[1].split("</details>")[0]
+            assert set(re.findall(r'name="(\w+)"', folded)) == {
+                *("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority")
+            }
+
+    def test_an_expert_option_with_an_error_is_not_folded_away(self, admin_client: Client) -> None:
+        response = admin_client.post(ADD_RULE, rule_form(cost="0"))
+        assert "cost" in errors_of(response)
+        assert "<details>" not in shown(response)
+
     def test_lists_are_ticked(self, admin_client: Client, rule: Rule) -> None:
         Rule.objects.update(methods=["POST"], partition_by=["user", "ip"])
         form = admin_client.get(page_of(rule)).context["adminform"].form
