@@ -71,7 +71,7 @@ class View(NamedTuple):
             return self.route == path
         if kind == "prefix":
             return self.start.startswith(path) or (self.varies and path.startswith(self.start))
-        return kind != "exact" or (not self.varies and self.start == path)
+        return kind == "any" or (kind == "exact" and not self.varies and self.start == path)
 
 
 class ViewNames(NamedTuple):

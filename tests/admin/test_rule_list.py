@@ -182,3 +182,15 @@ class TestActions:
         client.post(RULES, {"action": "switch_off", "_selected_action": [rule.pk]})
         assert Rule.objects.get().mode == "enforce"
         assert "switch_off" not in shown(client.get(RULES))
+
+
+@pytest.mark.urls("tests.admin.own_site")
+def test_an_admin_site_of_the_projects_own(admin_client: Client, rule: Rule) -> None:
+    UsageBucket.objects.create(granularity="hour", rule_slug="export", start=timezone.now(), allowed=3)
+    page = shown(admin_client.get("/operations/django_ratelimiter/rule/"))
+    assert "3 requests" in page
+    assert "usagebucket" not in page
+    for url in (f"{rule.pk}/change/", "add/", "add/?preset=login", f"add/?copy={rule.pk}"):
+        page = shown(admin_client.get(f"/operations/django_ratelimiter/rule/{url}"))
+        assert 'data-views="/operations/django_ratelimiter/rule/views/"' in page
+    assert admin_client.get("/operations/django_ratelimiter/rule/views/?path_kind=any").status_code == 200
