@@ -30,7 +30,7 @@ class WindowWidget(forms.MultiWidget):
     """A number under the field's own name, and beside it the unit, whose name ends in "_unit"."""
 
     def __init__(self) -> None:
-        number = forms.NumberInput({"class": "vIntegerField", "step": "any", "list": "ratelimiter-windows"})
+        number = forms.NumberInput({"class": "vIntegerField", "step": "any"})
         super().__init__({"": number, "unit": PlainSelect({"class": "ratelimiter-unit"}, UNITS)})
 
     def id_for_label(self, id_: str, index: str = "") -> str:
