@@ -36,7 +36,7 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 TEXTS = {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}
 
 #: What a German reads as it is.
-THE_SAME = ("GCRA",)
+THE_SAME = ("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s")
 
 
 def german() -> gettext.GNUTranslations:
