@@ -12,9 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 from ..backend import get_engine, server_in_words
 from ..conf import django_setting, settings
 from ..engine.redis import RedisEngine
+from ..engine.redis.checks.dry_run import dry_run
+from ..engine.redis.checks.eviction import evicting, is_answer
 from ..engine.redis.connections.faults import is_fault
-from ..engine.redis.dry_run import dry_run
-from ..engine.redis.eviction import evicting, is_answer
 from ..exceptions import EngineUnavailable
 from .common import TAG, are_invalid, import_or_none, is_subclass
 

@@ -23,7 +23,7 @@ from ..rules.tiers import Entitlement
 from ..values.access import AccessRecord
 from .explanation import Bypass
 from .question import Question
-from .request import BuiltRequest, Caller, assume_values, has_middleware, log_in
+from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
 
 _MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
@@ -60,7 +60,7 @@ class Passage:
     unreached: list[str] = field(default_factory=list)
 
 
-def pass_doors(question: Question, http: BuiltRequest, caller: Caller) -> Passage:
+def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller) -> Passage:
     """Have each door decide in its turn, as long as none rejects the request."""
     passage = _with_rules_in_force()
     view = http.resolver_match.func if http.resolver_match else None
@@ -114,7 +114,7 @@ def _with_rules_in_force() -> Passage:
     return Passage(rules, problem)
 
 
-def _ask(passage: Passage, name: str, request: LimitRequest, question: Question, caller: Caller) -> None:
+def _ask(passage: Passage, name: str, request: LimitRequest, question: Question, caller: KnownCaller) -> None:
     """Let a door ask, and keep what it is told."""
     door, rules, earlier = Door(name, request), passage.rules, passage.decision
     passage.doors.append(door)

@@ -63,7 +63,7 @@ class BuiltRequest(WSGIRequest):
 
 
 @dataclass(slots=True)
-class Caller:
+class KnownCaller:
     """Who sends a request, as far as the question says. user: `None` = whoever the session belongs to."""
 
     user: Any
@@ -98,7 +98,7 @@ def build_request(question: Question) -> BuiltRequest:
     return http
 
 
-def find_caller(question: Question, http: BuiltRequest) -> Caller:
+def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
     """Return who asks. Raises QuestionError for a user whom nobody knows."""
     user = None
     if question.user:
@@ -107,7 +107,7 @@ def find_caller(question: Question, http: BuiltRequest) -> Caller:
             raise QuestionError("user", _("Nobody is known by this."))
     elif getattr(http, "session", None) is None:
         user = AnonymousUser()
-    return Caller(user, question.api_key if _is_hash(question.api_key) else "")
+    return KnownCaller(user, question.api_key if _is_hash(question.api_key) else "")
 
 
 def find_user(text: str) -> Any:
@@ -125,7 +125,7 @@ def find_user(text: str) -> Any:
         return None
 
 
-def log_in(http: BuiltRequest, caller: Caller, *, before_view: bool = False) -> None:
+def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False) -> None:
     """Put the caller's user on the request.
 
     before_view: nobody but the view can say whose credentials are in a field Authorization, if there is one.
@@ -136,7 +136,7 @@ def log_in(http: BuiltRequest, caller: Caller, *, before_view: bool = False) -> 
         http.user = SimpleLazyObject(lambda: get_user(http))  # type: ignore[assignment]
 
 
-def assume_values(identity: Identity, question: Question, caller: Caller) -> None:
+def assume_values(identity: Identity, question: Question, caller: KnownCaller) -> None:
     """Let the request have the values that were typed in."""
     if caller.api_key_hash:
         identity.assume("api_key", caller.api_key_hash)

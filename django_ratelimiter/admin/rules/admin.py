@@ -21,12 +21,12 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
 from ..formatting import split_in_words
+from ..history.pages import HistoryPages
 from ..overview.views import OverviewSearch
 from ..versioned import VersionedAdmin
 from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
-from .history import HistoryPages
 from .limits import SENTENCES, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import VIEW_USAGE, CodeRule, RuleChangeList, ViewFilter
 from .presets import PrefilledAdmin

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.redis.eviction import evicting
+from django_ratelimiter.engine.redis.checks.eviction import evicting
 from tests.clusters import Cluster
 
 

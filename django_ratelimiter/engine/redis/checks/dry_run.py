@@ -11,15 +11,15 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
-from ..base import Charge, WrongServer
-from ..coroutines import run_sync
-from ..limits import Algorithm, Limit
-from ..partition_stats import MINUTE_US, is_sampled
-from ..usage import UsageCarry
-from .closing import close_minutes, waiting
-from .engine import RedisEngine
-from .packing import RECENT
-from .protocol import ScriptMode
+from ...base import Charge, WrongServer
+from ...coroutines import run_sync
+from ...limits import Algorithm, Limit
+from ...partition_stats import MINUTE_US, is_sampled
+from ...usage import UsageCarry
+from ..closing import close_minutes, waiting
+from ..engine import RedisEngine
+from ..packing import RECENT
+from ..protocol import ScriptMode
 
 _LABEL: Final = "dry|run"
 

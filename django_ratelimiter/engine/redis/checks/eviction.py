@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from ...exceptions import EngineUnavailable
+from ....exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
-    from .engine import RedisEngine
+    from ..engine import RedisEngine
 
 
 def evicting(engine: RedisEngine) -> set[str]:

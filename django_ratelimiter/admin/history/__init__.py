@@ -1,0 +1,1 @@
+"""The history of the rules: versions, what changed, and the way back."""
