@@ -108,6 +108,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
     refusals = list(refusals)
     seen = caller_names.views((each.rule, each.partition) for each in refusals)
     may_see = request.user.has_perm(caller_names.PERMISSION)
+    may_explain = any(request.user.has_perm(f"django_ratelimiter.{act}_rule") for act in ("view", "change"))
     known = caller_names.revealed({each.partition for each in refusals}) if may_see else {}
     for each in refusals:
         record = records.get(each.rule)
@@ -131,7 +132,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
                 "django_ratelimiter_explain",
                 _asked(record, seen.get((each.rule, each.partition)), known.get(each.partition)),
             )
-            if record
+            if record and may_explain
             else "",
             shadow=each.shadow,
             number=each.at_us,

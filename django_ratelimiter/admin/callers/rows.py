@@ -57,6 +57,7 @@ class Links:
     def __init__(self, site: Any, request: HttpRequest) -> None:
         self._site, self._request = site, request
         may_see = site.is_registered(Rule) and site.get_model_admin(Rule).has_view_permission(request)
+        self._may_see_rules = may_see
         self._rules = dict(Rule.objects.values_list("slug", "pk")) if may_see else {}
 
     def url(self, name: str, *args: Any) -> str:
@@ -82,7 +83,7 @@ class Links:
         """Return the page that explains a request of this caller's."""
         known = {"user": caller.user_id, "ip": caller.address, "api_key": caller.api_key}
         query = {name: value for name, value in known.items() if value}
-        url = self.url("django_ratelimiter_explain")
+        url = self.url("django_ratelimiter_explain") if self._may_see_rules else ""
         return f"{url}?{urlencode(query)}" if url else ""
 
 
