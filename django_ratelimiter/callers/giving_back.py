@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
 from ..engine.limits import Algorithm, Limit
+from ..engine.registry import STRICTEST
 from ..exceptions import EngineUnavailable
 from .counters import Counter
 
@@ -21,6 +22,9 @@ MAX_STEPS: Final = 100
 
 #: Leases that are listed: each takes a call.
 MAX_LEASES: Final = 25
+
+#: The algorithm that holds leases.
+_LEASES: Final = next(algorithm for algorithm in Algorithm if algorithm.traits.holds_leases)
 
 
 class LeaseLog(Limit):
@@ -32,7 +36,7 @@ class LeaseLog(Limit):
     @cached_property
     def tag(self) -> str:
         """The tag of the limit that holds the leases."""
-        return f":{Algorithm.CONCURRENCY.letter}{super().tag[2:]}"
+        return f":{_LEASES.letter}{super().tag[2:]}"
 
 
 class Lease(NamedTuple):
@@ -56,11 +60,11 @@ def give_back(counter: Counter, units: int) -> int:
     wanted = min(units, before.charge.limit.capacity - before.remaining)
     if wanted <= 0:
         return 0
-    if Algorithm(counter.charge.limit.algorithm) in _BY_TIME:
+    limit = counter.charge.limit
+    if limit.traits.refunds_by_time:
         return _give_back_by_time(counter.charge, before, wanted)
-    times = [before.at_us]
-    if counter.charge.limit.algorithm == Algorithm.SLIDING_WINDOW_COUNTER:
-        times.append(before.at_us - counter.charge.limit.window_us)  # of the two, one is the window of the last request
+    # Of several windows, one is that of the last request.
+    times = [before.at_us - number * limit.window_us for number in range(limit.traits.windows)]
     get_engine().refund([_receipt(counter.charge, wanted, at) for at in times])
     try:
         return max(_peek(counter.charge).remaining - before.remaining, 0)
@@ -91,10 +95,6 @@ def end_lease(counter: Counter, began_us: int) -> bool:
     before = _peek(counter.charge, 0)
     get_engine().refund([_receipt(counter.charge, counter.capacity, began_us)])
     return _peek(counter.charge, 0).remaining > before.remaining
-
-
-#: What is given back only at the time when it was spent.
-_BY_TIME: Final = {Algorithm.SLIDING_WINDOW_LOG, Algorithm.SLIDING_WINDOW_SLOTS}
 
 
 def _give_back_by_time(charge: Charge, before: Verdict, wanted: int) -> int:
@@ -135,7 +135,7 @@ def _receipt(charge: Charge, units: int, spent_at_us: int) -> Verdict:
 
 
 def _as_log(limit: Limit) -> Limit:
-    return LeaseLog(limit.quota, limit.window, Algorithm.SLIDING_WINDOW_LOG)
+    return LeaseLog(limit.quota, limit.window, STRICTEST)
 
 
 def _moment(at_us: int) -> datetime:

@@ -30,6 +30,7 @@ class Traits:
     keeps_expiry: what is spent seldom moves the time at which the full quota is back, so Redis mostly keeps the expiry
     of the key, which costs less than to set it.
     multiplies: a step multiplies units by a time, so that the terms of a limit must keep that product exact.
+    refunds_by_time: a refund gives back only what was spent at the time that its receipt names.
     windows: the number of windows after which spent units no longer count.
     unit: what clients are told that the quota counts; `None` = requests.
     """
@@ -43,6 +44,7 @@ class Traits:
     resets_at_end: bool = False
     keeps_expiry: bool = False
     multiplies: bool = False
+    refunds_by_time: bool = False
     windows: int = 1
     unit: str | None = None
 
@@ -86,6 +88,7 @@ class Algorithm(StrEnum):
             label=_("sliding window, exact: remembers each request"),
             short=_("sliding window, exact"),
             keeps_entries=True,
+            refunds_by_time=True,
         ),
     )
     SLIDING_WINDOW_COUNTER = (
@@ -109,6 +112,7 @@ class Algorithm(StrEnum):
             short=_("sliding window"),
             counts_locally=True,
             keeps_expiry=True,
+            refunds_by_time=True,
         ),
     )
     TOKEN_BUCKET = (
@@ -148,6 +152,7 @@ class Algorithm(StrEnum):
             label=_("concurrency: requests in progress at once"),
             holds_leases=True,
             keeps_entries=True,
+            refunds_by_time=True,
             unit="concurrent-requests",
         ),
     )

@@ -1,4 +1,7 @@
-"""Code asks algorithms for their traits: none but the registry and the algorithms themselves name one."""
+"""Code asks algorithms for their traits: none but the registry and the algorithms themselves name one.
+
+The admin's presets are rules that somebody has thought out, and name the algorithm as an operator does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ REGISTRY = PACKAGE / "engine/registry.py"
 SOURCES = [
     path
     for path in PACKAGE.rglob("*.py")
-    if path != REGISTRY and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations")
+    if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py")
+    and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations")
 ]
 
 #: What an algorithm is named by: in code, and as a text.

@@ -29,6 +29,8 @@ _MAX_EXPONENT: Final = 20
 class WindowWidget(forms.MultiWidget):
     """A number under the field's own name, and beside it the unit, whose name ends in "_unit"."""
 
+    use_fieldset = False  # its label is that of the number; Django 6.1 gives others a legend instead
+
     def __init__(self) -> None:
         number = forms.NumberInput({"class": "vIntegerField", "step": "any"})
         super().__init__({"": number, "unit": PlainSelect({"class": "ratelimiter-unit"}, UNITS)})
