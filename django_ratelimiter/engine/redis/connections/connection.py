@@ -5,11 +5,8 @@ redis-py's way to send and to read costs more than the server does, and knows no
 
 from __future__ import annotations
 
-import _socket
 import select
 import socket
-import struct
-import sys
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -35,10 +32,6 @@ _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_chec
 LATE_REPLY_GRACE: Final = 0.001
 
 _MORE: Final = object()
-
-#: What a socket raises then: Python's own timeouts, and those of the kernel.
-TIME_IS_UP: Final = (TimeoutError, BlockingIOError)
-TIMED_OUT: Final = "timed out"
 
 
 class Pipeline(NamedTuple):
@@ -131,7 +124,6 @@ class Connection:
         "_receive",
         "_redis_connection",
         "_send",
-        "_set_timeout",
         "_sock",
         "_timeout",
     )
@@ -139,9 +131,9 @@ class Connection:
     def __init__(self, redis_connection: Any, timeout: float | None) -> None:
         self._redis_connection = redis_connection
         self._sock: socket.socket = redis_connection._sock
-        self._timeout = self._sock.gettimeout() if timeout is None else timeout
-        self._set_timeout = timeout_setter(self._sock)
-        self._set_timeout(self._timeout)
+        if timeout is not None:
+            self._sock.settimeout(timeout)
+        self._timeout = self._sock.gettimeout()
         self._reader = reader_for(redis_connection)
         self._has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
@@ -158,15 +150,12 @@ class Connection:
         deadline_at: monotonic seconds; `None` = the timeout holds for each part of the reply. full_timeout: all of the
         timeout is left.
         """
-        try:
-            self._send(call)
-        except BlockingIOError as error:
-            raise TimeoutError(TIMED_OUT) from error
+        self._send(call)
         if full_timeout:
             try:
                 size = self._receive(self._buffer)
-            except TIME_IS_UP:
-                size = self._receive_late()
+            except TimeoutError as error:
+                size = self._receive_late(error)
             if not size:
                 raise RedisConnectionError("Connection closed by server.")
             self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
@@ -178,17 +167,14 @@ class Connection:
     def call_after_script_load(self, call: bytes, deadline_at: float | None, version_drop: VersionDrop) -> Any:
         """The same to a server that has lost the script, in one round trip."""
         drop_commands = version_drop.due_commands()
-        self.send(drop_commands.packed + LOAD + call)
+        self._send(drop_commands.packed + LOAD + call)
         loaded, reply = self.read_replies(drop_commands.replies + 2, deadline_at)[-2:]
         version_drop.mark_sent(drop_commands)
         return loaded if isinstance(loaded, Exception) else reply
 
     def send(self, calls: bytes) -> None:
         """Send several calls at once. All their replies are to be read before anything else is asked."""
-        try:
-            self._send(calls)
-        except BlockingIOError as error:
-            raise TimeoutError(TIMED_OUT) from error
+        self._send(calls)
 
     def read_replies(self, number: int, deadline_at: float | None) -> list[Any]:
         """So many replies to what was sent, which may be exceptions."""
@@ -201,48 +187,28 @@ class Connection:
     def _reply(self, deadline_at: float | None) -> Any:
         while (reply := self._reader.gets()) is _MORE:
             if deadline_at is not None:
-                self._set_timeout(max(deadline_at - monotonic(), LATE_REPLY_GRACE))
+                self._sock.settimeout(max(deadline_at - monotonic(), LATE_REPLY_GRACE))
             try:
                 size = self._receive(self._buffer)
-            except TIME_IS_UP:
-                size = self._receive_late()
+            except TimeoutError as error:
+                size = self._receive_late(error)
             self._feed(size)
-        self._set_timeout(self._timeout)
+        self._sock.settimeout(self._timeout)
         return reply
 
-    def _receive_late(self) -> int:
+    def _receive_late(self, error: TimeoutError) -> int:
         """Time is up; but a thread that waits for its turn to run has not been waiting for Redis."""
         if not self._has_arrived(0):
-            raise TimeoutError(TIMED_OUT)
-        self._set_timeout(LATE_REPLY_GRACE)
+            raise error
+        self._sock.settimeout(LATE_REPLY_GRACE)
         size: int = self._receive(self._buffer)
-        self._set_timeout(self._timeout)
+        self._sock.settimeout(self._timeout)
         return size
 
     def _feed(self, size: int) -> None:
         if not size:
             raise RedisConnectionError("Connection closed by server.")
         self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
-
-
-def timeout_setter(sock: Any) -> Callable[[float | None], None]:
-    """Return what sets how long each step of a socket may take; `None` = for ever.
-
-    On Linux the kernel sees to it: else Python polls before each step, which takes a tenth of a call's time. Not where
-    the socket is another's, such as of TLS or of green threads, which must not wait in the kernel.
-    """
-    if sys.platform != "linux" or getattr(type(sock), "recv_into", None) is not _socket.socket.recv_into:
-        set_timeout: Callable[[float | None], None] = sock.settimeout
-        return set_timeout
-    sock.settimeout(None)
-
-    def set_in_kernel(seconds: float | None) -> None:
-        microseconds = 0 if seconds is None else max(1, int(seconds * 1_000_000))  # 0 = for ever
-        timeval = struct.pack("ll", *divmod(microseconds, 1_000_000))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
-
-    return set_in_kernel
 
 
 def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
