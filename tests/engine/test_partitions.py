@@ -337,12 +337,30 @@ def test_a_new_caller_of_a_busy_process_is_left_to_the_next_call_that_is_weighed
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
     monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
-    first, new, sampled = (FilledCharges(call, (name,)) for name in (COMMON[0], COMMON[1], SAMPLED))
+    first, new = (FilledCharges(call, (name,)) for name in COMMON[:2])
     tracker.of(first, NOW_US)
-    assert (tracker.weight_and_sampled(new, NOW_US), tracker.weight_and_sampled(sampled, NOW_US)) == ((0, 0), (0, 1))
-    assert tracker.weight_and_sampled(first, NOW_US) is None  # for it is to tell of two
+    assert tracker.weight_and_sampled(new, NOW_US) == (0, 0)
+    assert tracker.weight_and_sampled(first, NOW_US) == (0, 0)
+    assert tracker.weight_and_sampled(first, NOW_US) is None  # for it is to tell of the new one
     notes = tracker.of(first, NOW_US)
-    assert [note.partition.split("\n") for note in notes if note.what[0]][-1] == [COMMON[1], SAMPLED]
+    assert [note.partition.split("\n") for note in notes if note.what[0]][-1] == [COMMON[1], COMMON[0]]
+
+
+def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 9)
+    tracker, call = PartitionTracker(lambda: NOW_US), template()
+    sampled = FilledCharges(call, (SAMPLED,))
+    tracker.of(FilledCharges(call, (COMMON[0],)), NOW_US)
+    for _ in range(20):
+        told = tracker.weight_and_sampled(sampled, NOW_US)
+        if told is None:
+            notes = tracker.of(sampled, NOW_US)
+            assert [note for note in notes if note.what[0] & partition_notes.IS_SAMPLED]
+            tracker.acknowledge(notes, NOW_US, sampled)
+        else:
+            assert told[1] == 1
+        assert [note for note in tracker.of(sampled, NOW_US) if note.what[0] & partition_notes.IS_SAMPLED]  # a retry
 
 
 def test_counters_that_all_share_are_not_sampled() -> None:

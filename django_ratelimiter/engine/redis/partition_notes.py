@@ -113,27 +113,28 @@ class PartitionTracker:
             return None
         sampled = self._known.get((charges.template, charges.partitions))
         if self._left > 1:
-            if sampled is None:
-                sampled = self._meet(charges)
+            if sampled is None and not self._meet(charges):
+                return None
             self._left -= 1
-            return 0, sampled
+            return 0, sampled or 0
         return None if self._new or sampled is None else (self._weight(), sampled)
 
-    def _meet(self, charges: FilledCharges) -> int:
-        """Leave a caller's new partitions to the next call that is weighed, without making charges."""
+    def _meet(self, charges: FilledCharges) -> bool:
+        """Leave a caller's new partitions to the next call that is weighed, without making charges.
+
+        False = one of them is sampled: this call has to tell of it.
+        """
+        templates, partitions = charges.template.templates, charges.partitions
+        for each, partition in zip(templates, partitions, strict=True):
+            if each.is_split and is_sampled(partition):
+                return False
         notified = self._notified
-        if len(self._known) >= MAX_NOTIFIED:
-            self._known.clear()
-        for (before, after, charge, _), partition in zip(charges.template.templates, charges.partitions, strict=True):
+        for (before, after, charge, _), partition in zip(templates, partitions, strict=True):
             label = charge[4]
             if label is not None and notified.get(key := f"{before}{partition}{after}") != label:
                 self._new[key] = label, partition
-        sampled = 0
-        for place, (each, partition) in enumerate(zip(charges.template.templates, charges.partitions, strict=True)):
-            if each.is_split and is_sampled(partition):
-                sampled |= 1 << place
-        self._known[charges.template, charges.partitions] = sampled
-        return sampled
+        self._remember(charges, ())
+        return True
 
     def _remember(self, charges: FilledCharges, notes: Iterable[PartitionNote]) -> None:
         """Remember that nobody need be told of these charges. notes: what the call has told."""

@@ -4,6 +4,7 @@
 -- a key that is not would keep a cluster from deciding while it moves the shard.
 if refused and (counted <= 100 or counted % 100 == 0) then
   local PAUSE_US, MAX_LISTED, KEPT, KEPT_OF_SHADOWS = 3600000000, 1000, 500, 250
+  local OLDEST_MINUTES = 9 * 1440 -- their usage has expired
   local ENTRY = '^(%d+) (%d+) (%d+) (~?)'
   local list, place, weight = KEYS[3], 0, counted > 100 and 100 or 1
   for label in string.gmatch(ARGV[2], '([^\n]*)\n') do
@@ -17,7 +18,9 @@ if refused and (counted <= 100 or counted % 100 == 0) then
       end
       -- Long enough to make the hash a table, which does not cost more with each field.
       entry = string.format('%.0f %.0f %040.0f %s', now, since, times + weight, label)
-      if call('HSET', list, name, entry) == 1 and call('HLEN', list) > MAX_LISTED then -- keep the latest
+      local size = call('HSET', list, name, entry) == 1 and call('HLEN', list) or 0
+      -- Keep the latest. Minutes that nobody collects stay as well: then this is looked at now and then.
+      if size == MAX_LISTED + 1 or (size > MAX_LISTED and size % 64 == 0) then
         local all, ends, gone = call('HGETALL', list), { [''] = {}, ['~'] = {} }, {}
         for i = 2, #all, 2 do
           local last, _, _, shadow = match(all[i], ENTRY)
@@ -29,7 +32,9 @@ if refused and (counted <= 100 or counted % 100 == 0) then
         end
         for i = 2, #all, 2 do
           local last, _, _, shadow = match(all[i], ENTRY)
-          if last and tonumber(last) < ends[shadow].oldest then gone[#gone + 1] = all[i - 1] end
+          local useless = last and tonumber(last) < ends[shadow].oldest
+          if not last then useless = now / 60000000 - (tonumber(all[i - 1]) or 0) > OLDEST_MINUTES end
+          if useless and #gone < MAX_LISTED then gone[#gone + 1] = all[i - 1] end
         end
         if #gone > 0 then call('HDEL', list, (table.unpack or _G.unpack)(gone)) end
       end
