@@ -59,6 +59,7 @@ def explain(question: Question) -> Explanation:
         left_out=passage.rules.left_out,
         response=response,
         unknown=_unknown(question, http, passage),
+        unchecked=not question.user and "HTTP_AUTHORIZATION" in http.META,
         identities=_identities(passage),
         inline=getattr(view, "ratelimits", 0) - len(getattr(view, "ratelimit_scopes", ())),
         problem=passage.problem,

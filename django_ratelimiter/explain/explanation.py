@@ -119,6 +119,7 @@ class Explanation:
 
     doors: what asks the limiter, in order. bypass: why no rule is looked at. unknown: names of values that the question
     does not give and that matter. inline: how many limits the view has in its code, which are not explained here.
+    unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
     left_out: rules that are not in force at all. identities: values of the caller by name, of what the rules ask for.
     """
 
@@ -134,6 +135,7 @@ class Explanation:
     unknown: tuple[str, ...]
     identities: Mapping[str, str | None]
     inline: int = 0
+    unchecked: bool = False
     problem: str = ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
@@ -13,7 +14,7 @@ from django.contrib.auth import get_user, get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import ValidationError
 from django.core.handlers.wsgi import WSGIRequest
-from django.urls import NoReverseMatch, Resolver404, get_resolver, get_script_prefix, reverse
+from django.urls import NoReverseMatch, Resolver404, get_resolver, get_script_prefix, resolve, reverse
 from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language_from_request
@@ -189,9 +190,13 @@ def _path_of(question: Question) -> str:
     try:
         return reverse(question.view, kwargs=captured)
     except NoReverseMatch:
-        names = {match.view_name for match in all_views(get_resolver())}
-        if question.view not in names:
+        routes = [match.route for match in all_views(get_resolver()) if match.view_name == question.view]
+        if not routes:
             raise QuestionError("view", _("No view has this name.")) from None
+        for path in (f"{get_script_prefix()}{route}" for route in routes):  # of a view without a name
+            with suppress(Resolver404):
+                if resolve(path).view_name == question.view:
+                    return path
         text = _("The path of this view has parts that vary. Enter its path, or the parts as “path:NAME” identities.")
         raise QuestionError("view", text) from None
 

@@ -225,6 +225,13 @@ def doubts_of(explanation: Explanation) -> list[str]:
     if explanation.unknown:
         text = _("Not known here, and counted as missing: %(names)s. Type the values, or the body that they come from.")
         found.append(text % {"names": ", ".join(explanation.unknown)})
+    if explanation.unchecked:
+        found.append(
+            _(
+                "The credentials in the field Authorization are not checked here: this answer is for a caller who is "
+                "not logged in. Enter the user to have the answer for that user."
+            )
+        )
     if explanation.inline > 0:
         text = ngettext(
             "The view has %(count)d limit in its code, which is not explained here.",

@@ -253,3 +253,17 @@ def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypa
 def test_what_cannot_be_asked_is_said(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuestionError):
         explain(asked(**wrong))
+
+
+def test_a_view_without_a_name_is_asked_about_by_its_path(make_rule: MakeRule) -> None:
+    make_rule("nameless", path="/nameless/", path_kind="exact")
+    explanation = explain(Question(view="tests.explain.urls.tenant", ip="192.0.2.7"))
+    assert [each.rule.slug for each in explanation.applying] == ["nameless"]
+
+
+@pytest.mark.parametrize(("user", "doubts"), [("", True), ("ann", False)])
+def test_credentials_that_only_the_view_can_check_are_named(make_rule: MakeRule, user: str, doubts: bool) -> None:
+    make_rule("hello")
+    User.objects.get_or_create(username="ann")
+    question = Question(path="/hello/", ip="192.0.2.7", user=user, headers=(("Authorization", "Token x"),))
+    assert any("Authorization" in doubt for doubt in doubts_of(explain(question))) is doubts

@@ -37,6 +37,7 @@ def tenant(request: HttpRequest) -> str | None:
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("hello/", hello, name="hello"),
+    path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
     path("scoped/", ratelimit("export")(hello), name="scoped"),
