@@ -172,7 +172,7 @@ def _labels(times: list[str], values: list[int]) -> list[str]:
 
 def _actions(viewer: Viewer, status: Status) -> list[Link]:
     """Return the pages that are reached from here; those that this site lacks are left out."""
-    links = []
+    links = [Link(_("Find a caller"), viewer.url("caller"))] if viewer.sees_callers else []
     if viewer.sees_rules:
         links += [
             Link(_("Rules"), viewer.url("rule_changelist")),
@@ -181,7 +181,7 @@ def _actions(viewer: Viewer, status: Status) -> list[Link]:
         ]
     if viewer.sees_usage:
         links += [
-            Link(_("Recent refusals"), viewer.url("refusals")),
+            Link(_("Recent rejections"), viewer.url("refusals")),
             Link(_("Reports"), viewer.url("usagebucket_changelist")),
         ]
     if viewer.may("switch_enforcement"):
