@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable
-from itertools import islice
+from itertools import count
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
@@ -65,15 +65,15 @@ class TTLCache(Generic[Found]):
 class BatchCache(Generic[Found]):
     """Cache of many keys, which come again and again: with one that has expired, others are read anew at once.
 
-    Those are the first MAX_BATCH that have expired and were asked for since they were read. So a process with thousands
-    of callers makes one query for hundreds of them, instead of one for each. find: reads what is known of these keys,
-    by key. otherwise: stands in while the database cannot be read, and for a key that is not found.
+    Those are the MAX_BATCH that were read after it, as far as they have expired too and were asked for since: who came
+    after it then is likely to come after it now. So a process with thousands of callers makes one query for hundreds of
+    them. find: reads what is known of these keys, by key. otherwise: stands in while the database cannot be read, and
+    for a key that is not found.
     """
 
     def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found) -> None:
         self._find, self._otherwise = _WAITS(find), otherwise
-        #: Until when, what was found, and whether it was asked for since; the first to expire stands first.
-        self._cached: dict[Hashable, list[Any]] = {}
+        self.forget()
 
     def get(self, key: Hashable) -> Found:
         """Return what is known of `key`. No query when warm."""
@@ -87,36 +87,41 @@ class BatchCache(Generic[Found]):
 
     def forget(self) -> None:
         """Ask the database again from now on."""
-        self._cached = {}
+        #: Until when, what was found, whether it was asked for since, and the number under which it was read.
+        self._cached: dict[Hashable, list[Any]] = {}
+        self._by_number: dict[int, Hashable] = {}
+        self._numbers = count()
 
     def _renew(self, key: Hashable, now: float) -> Found:
-        """Read what is known of `key`, and of others that have expired."""
-        known = self._cached
-        others = self._to_read_with(key, now) if key in known else []  # who is new says nothing about who comes back
+        """Read what is known of `key`, and of those that were read after it."""
+        others = self._followers(key, now)
         found = self._read([key, *others])
-        if len(known) >= CACHE_SIZE:
-            known.clear()
+        if len(self._by_number) >= CACHE_SIZE:  # which two threads may have told of one key twice
+            self.forget()
         until = now + settings.TIER_CACHE_SECONDS
-        for other in others:
-            if other in found and known.pop(other, []):  # so that it stands last; nobody else has read it meanwhile
-                known[other] = [until, found[other], False]
         result: Found = found.get(key, self._otherwise)
-        known.pop(key, None)
-        known[key] = [until, result, True]
+        self._keep(key, [until, result, True])
+        for other in others:
+            if other in found and other in self._cached:  # nobody has cleared the cache meanwhile
+                self._keep(other, [until, found[other], False])
         return result
 
-    def _to_read_with(self, key: Hashable, now: float) -> list[Hashable]:
-        """Return the first that have expired, and drop those of them that nobody has asked for since they were read."""
-        known, others = self._cached, list[Hashable]()
-        for other, (until, _, is_used) in list(islice(known.items(), MAX_BATCH)):
-            if now < until:
-                break
-            if other != key:
-                if is_used:
-                    others.append(other)
-                else:
-                    known.pop(other, None)
-        return others
+    def _keep(self, key: Hashable, entry: list[Any]) -> None:
+        if known := self._cached.get(key):
+            self._by_number.pop(known[3], None)
+        number = next(self._numbers)
+        self._cached[key], self._by_number[number] = [*entry, number], key
+
+    def _followers(self, key: Hashable, now: float) -> list[Hashable]:
+        """Return those that were read after `key`, have expired, and were asked for since; none if it is new."""
+        cached = self._cached.get(key)
+        found: list[Hashable] = []
+        for number in range(cached[3] + 1, cached[3] + 1 + MAX_BATCH) if cached else ():
+            other = self._by_number.get(number)
+            entry = self._cached.get(other)
+            if entry and entry[2] and now >= entry[0]:
+                found.append(other)
+        return found
 
     def _read(self, keys: list[Hashable]) -> dict[Any, Found]:
         """Return what is found of these; of the first alone, or what was known, where the others cannot be read."""

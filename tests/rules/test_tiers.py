@@ -189,7 +189,7 @@ class TestRemembering:
         assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
         now += 5.0
         with CaptureQueriesContext(connection) as queries:
-            assert slugs(3, 2, 1, 0) == ["pro", "free", "pro", "pro"]
+            assert slugs(0, 1, 2, 3) == ["pro", "pro", "free", "pro"]
         assert len(queries) == 1
         users[3].groups.add(group)
         assign("partner", group=group)
