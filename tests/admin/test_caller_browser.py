@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import RequestFactory, override_settings
 
@@ -124,6 +125,18 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
     picture(page, "doubled")
     assert page.complaints() == []
+
+
+@pytest.mark.parametrize("field", ["#ratelimiter-reason", "#ratelimiter-multiplier", "input[name^='units:']"])
+def test_enter_in_a_field_does_nothing(page: Browser, ann: User, field: str) -> None:
+    page.type("#ratelimiter-value", "ann" + ENTER)
+    page.wait_for("#ratelimiter-state")
+    page.type("#ratelimiter-reason", "Called")
+    page.type(field, "1" + ENTER)
+    assert page.script("return document.querySelector('#ratelimiter-reason').value").startswith("Called")
+    page.open(page.script("return location.href"))
+    assert page.texts("#ratelimiter-state")[0].startswith("blocked")
+    assert not LogEntry.objects.exists()
 
 
 def test_is_as_wide_as_the_screen_and_can_be_used_by_keyboard(page: Browser, ann: User) -> None:
