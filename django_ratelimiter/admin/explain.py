@@ -32,6 +32,7 @@ from ..explain.words import (
     shadow_in_words,
     tier_in_words,
 )
+from ..explain.users import by_key
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord
@@ -193,7 +194,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         "applying": applying,
         "others": others,
         "left_out": explanation.left_out,
-        "caller_url": _caller_url(request, kind="user", value=user) if user else "",
+        "caller_url": _caller_url(request, kind="user", value=by_key(user)) if user else "",
         "digest_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
         "digest": digest,
     }

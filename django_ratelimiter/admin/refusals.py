@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage import RECORDED_EXACTLY, Refusal
 from ..exceptions import EngineUnavailable
+from ..explain.users import by_key
 from ..models import Rule, Tier
 from ..rules import cache, inline
 from ..rules.formatting import limit_in_words, units
@@ -168,7 +169,7 @@ def _asked(record: RuleRecord, view: str | None, name: Name | None) -> dict[str,
     asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
     asked["scope"] = record.scope
     if name is not None and name.kind in ("user", "ip"):
-        asked[name.kind] = name.value
+        asked[name.kind] = by_key(name.value) if name.kind == "user" else name.value
     return {name: value for name, value in asked.items() if value}
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
-from django.contrib.auth import SESSION_KEY, get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
+from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key
 from ..identity.proxies import client_address, client_ip
 from ..rules.records import RuleRecord
@@ -112,7 +112,7 @@ _LABELS: Final = {
 def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     """Return the caller of this kind. others: partitions that are known of them as well, such as "header:X-Org=acme".
 
-    A user is found by primary key, else by login name. An API key is one, or its hash. Raises UnknownCaller.
+    A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is one, or its hash. Raises UnknownCaller.
     """
     value = value.strip()
     if not value or len(value) > MAX_TEXT or "\0" in value:
@@ -152,8 +152,7 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     if "session" in known:
         _add_user_of_session(known)
     if "user" in known:
-        user = find_user(known["user"])
-        known["user"] = str(user.pk) if user is not None else known["user"]
+        known["user"], user = _user_of(known["user"])
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
@@ -164,19 +163,18 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     return Caller(kind, value, known, address, api_key, user)
 
 
-def find_user(text: str) -> Any:
-    """Return the user of this primary key, else of this login name; `None` if there is none."""
-    users = get_user_model()._default_manager
+def _user_of(text: str) -> tuple[str, Any]:
+    """Return what rules count by, and the user; `None` = there is none, or no more."""
     try:
-        user = users.filter(pk=text).first()
-    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
-        user = None
+        user = find_user(text)
+    except TwoUsers as error:
+        raise UnknownCaller(str(error)) from error
     if user is not None:
-        return user
-    try:
-        return users.get_by_natural_key(text)
-    except (ObjectDoesNotExist, AttributeError):
-        return None
+        return str(user.pk), user
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix == "name":
+        raise UnknownCaller(_("No user has this login name."))
+    return (rest if colon and prefix in ("id", "pk") else text), None
 
 
 def _addresses(text: str) -> tuple[str, str]:
@@ -210,4 +208,4 @@ def _add_user_of_session(known: dict[str, str]) -> None:
     except Exception:  # sessions may be kept anywhere
         user = None
     if user is not None:
-        known.setdefault("user", str(user))
+        known.setdefault("user", by_key(user))

@@ -10,9 +10,8 @@ from io import BytesIO
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from django.contrib.auth import get_user, get_user_model
+from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
-from django.core.exceptions import ValidationError
 from django.core.handlers.wsgi import WSGIRequest
 from django.urls import NoReverseMatch, Resolver404, get_resolver, get_script_prefix, resolve, reverse
 from django.utils.functional import SimpleLazyObject
@@ -25,6 +24,7 @@ from ..identity import Identity
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
 from .question import Question, QuestionError
+from .users import TwoUsers, find_user
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -103,27 +103,15 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
     """Return who asks. Raises QuestionError for a user whom nobody knows."""
     user = None
     if question.user:
-        user = find_user(question.user)
+        try:
+            user = find_user(question.user)
+        except TwoUsers as error:
+            raise QuestionError("user", str(error)) from error
         if user is None:
             raise QuestionError("user", _("Nobody is known by this."))
     elif getattr(http, "session", None) is None:
         user = AnonymousUser()
     return KnownCaller(user, question.api_key if _is_hash(question.api_key) else "")
-
-
-def find_user(text: str) -> Any:
-    """Return the user of this login name, or else of this primary key; `None` if there is neither."""
-    users = get_user_model()._default_manager
-    if "\0" in text:
-        return None
-    try:
-        return users.get_by_natural_key(text)
-    except users.model.DoesNotExist:
-        pass
-    try:
-        return users.filter(pk=text).first()
-    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
-        return None
 
 
 def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False) -> None:

@@ -52,7 +52,7 @@ def page(ann: User, free: Tier) -> str:
         rule.save()
         RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=Decimal(3600), algorithm="fixed_window")
     ask(ann, 3)
-    return f"{CALLER}?kind=user&value={ann.pk}"
+    return f"{CALLER}?kind=user&value=id%3A{ann.pk}"
 
 
 def ask(user: User, times: int = 1, **meta: str) -> bool:
@@ -350,6 +350,24 @@ def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> No
     assert f'<a href="/backoffice/auth/user/{ann.pk}/change/">ann</a>' in text
     assert own in shown(admin_client.get(f"/backoffice/auth/user/{ann.pk}/change/"))
     assert admin_client.post(own.partition("?")[0], {"kind": "user", "value": "ann"})["Location"] == own
+
+
+def test_links_name_the_key_of_a_user_whose_key_is_the_name_of_another(
+    admin_client: Client, page: str, ann: User
+) -> None:
+    User.objects.create_user(str(ann.pk))
+    assert "Two users fit" in shown(admin_client.get(f"{CALLER}?kind=user&value={ann.pk}"))
+    response = admin_client.get(page)
+    assert response.context["caller"].user == ann
+    query = parse_qs(urlsplit(response.context["explain_url"]).query)
+    assert query["user"] == [f"id:{ann.pk}"]
+    asked = admin_client.get(response.context["explain_url"] + "&path=/")
+    assert asked.context["caller_url"] == page
+    digest = response.context["caller"].digest
+    assert admin_client.get(f"{CALLER}?digest={digest}").context["caller"].user == ann
+    found = shown(admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": str(ann.pk)}))
+    assert page in found
+    assert "Two users fit" in shown(admin_client.get(asked.request["PATH_INFO"], {"path": "/", "user": str(ann.pk)}))
 
 
 @pytest.mark.django_db(transaction=True)

@@ -68,7 +68,7 @@ def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule)
     ann = User.objects.create_user("ann", "Ann@example.com", id=4711)
     TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY))
     tiers.forget()
-    user = ("caller/", {"kind": "user", "value": str(ann.pk)})
+    user = ("caller/", {"kind": "user", "value": f"id:{ann.pk}"})
     key = ("caller/", {"kind": "api_key", "value": hash_api_key(KEY)})
     form = (f"django_ratelimiter/rule/{rule.pk}/change/", {})
     for text, page in {

@@ -161,3 +161,24 @@ def test_rules_that_another_process_has_changed_are_read(
     cache.current_rules()
     monkeypatch.setattr(cache, "current_rules", lambda: known)  # as in a process that has not heard of it
     assert {each.rule.slug for each in counters_now(caller_of("user", str(user.pk))).counters} == {"export", "search"}
+
+
+def test_a_user_by_key_or_name_unless_two_fit(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = str(user.pk)
+    for text in (key, "ann", f"id:{key}", f"pk:{key}", "name:ann"):
+        assert caller_of("user", text).known == {"user": key}
+    other = User.objects.create_user(key)
+    with pytest.raises(UnknownCaller, match=rf"login name {key} \(id {other.pk}\) and id {key}\. Enter name:{key} or"):
+        caller_of("user", key)
+    assert caller_of("user", f"id:{key}").user == user
+    assert caller_of("user", f"name:{key}").user == other
+    assert caller_of("partition", f"user:id:{key}").user == user
+    with pytest.raises(UnknownCaller):
+        caller_of("user", "name:nobody")
+    assert caller_of("user", "id:424242").known == {"user": "424242"}  # deleted, and yet has counters
+    session = SessionStore()
+    session["_auth_user_id"] = key
+    session.create()
+    assert caller_of("session", session.session_key or "").user == user
+    monkeypatch.delattr("django.contrib.auth.base_user.BaseUserManager.get_by_natural_key")
+    assert caller_of("user", key).user == user

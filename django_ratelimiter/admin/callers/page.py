@@ -23,6 +23,7 @@ from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...callers.refusals import refusals_of
 from ...exceptions import EngineUnavailable
+from ...explain.users import by_key
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
 from . import rows
@@ -83,6 +84,7 @@ class CallerPage(admin.ModelAdmin):
         ]
         if digest := request.GET.get("digest", ""):
             kind, value = request.session.get(LOOKED_UP, {}).get(digest, ("digest", digest))
+            value = by_key(value) if kind == "user" else value
             return caller_of(kind, value, () if kind == "digest" else known)
         if "kind" not in request.GET and "value" not in request.GET:
             return None
@@ -101,7 +103,8 @@ class CallerPage(admin.ModelAdmin):
         _remember(request, caller)
         if caller.kind in ("session", "digest"):
             return HttpResponseRedirect(self._url({"digest": caller.digest}))
-        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.value}))
+        value = by_key(caller.value) if caller.kind == "user" else caller.value
+        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": value}))
 
     def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
         context = {

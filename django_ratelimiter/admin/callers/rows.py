@@ -17,6 +17,7 @@ from ...callers.acts import moment_in_words
 from ...callers.caller import Caller
 from ...callers.counters import Counter, Counters
 from ...callers.giving_back import Lease
+from ...explain.users import by_key
 from ...models import Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, units
 from ..formatting import period_in_words
@@ -81,7 +82,11 @@ class Links:
 
     def explain(self, caller: Caller) -> str:
         """Return the page that explains a request of this caller's."""
-        known = {"user": caller.user_id, "ip": caller.address, "api_key": caller.api_key}
+        known = {
+            "user": by_key(caller.user_id) if caller.user_id else "",
+            "ip": caller.address,
+            "api_key": caller.api_key,
+        }
         query = {name: value for name, value in known.items() if value}
         url = self.url("django_ratelimiter_explain") if self._may_see_rules else ""
         return f"{url}?{urlencode(query)}" if url else ""

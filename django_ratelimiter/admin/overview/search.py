@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ...conf import settings
+from ...explain.users import by_key
 from ...identity import identify
 from ...models import Rule
 from .viewer import Viewer
@@ -98,9 +99,9 @@ def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """The users of this login name or e-mail address; else of this primary key."""
+    """The users of this login name, e-mail address or primary key; "id:42" is a primary key alone."""
     for user in _users_of(text):
-        yield Match(_("User"), user.get_username(), viewer.caller_url("user", str(user.pk)))
+        yield Match(_("User"), user.get_username(), viewer.caller_url("user", by_key(user.pk)))
 
 
 def _users_of(text: str) -> list[Any]:
@@ -110,11 +111,14 @@ def _users_of(text: str) -> list[Any]:
     if email and any(field.name == email for field in model._meta.concrete_fields):
         known_by |= Q(**{f"{email}__iexact": text})
     users = model._default_manager.order_by("pk")
-    found = list(users.filter(known_by)[:MAX_MATCHES])
+    prefix, colon, rest = text.partition(":")
+    is_key = bool(colon) and prefix in ("id", "pk")
+    found = [] if is_key else list(users.filter(known_by)[:MAX_MATCHES])
     try:
-        return found or list(users.filter(pk=text)[:1])
+        keyed = list(users.filter(pk=rest if is_key else text)[:1])
     except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
-        return []
+        keyed = []
+    return list(dict.fromkeys([*found, *keyed]))
 
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:

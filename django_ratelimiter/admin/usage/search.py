@@ -11,7 +11,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...conf import settings
-from ...explain.request import find_user
+from ...explain.users import TwoUsers, find_user
 from ...identity import Identity, digest, identify
 from ...rules import cache
 from ...rules.records import RuleRecord
@@ -50,7 +50,10 @@ class ClientForm(forms.Form):
         missing = [name for name in names if name not in typed]
         if missing:
             raise ValidationError(_("Fill in all of these: %s.") % ", ".join(label_of(name) for name in names))
-        identity = identify(_request_of(typed))
+        try:
+            identity = identify(_request_of(typed))
+        except TwoUsers as error:
+            raise ValidationError({"user": str(error)}) from error
         parts = [(name, self._value(identity, name, typed[name])) for name in names]
         if not self.errors:
             self.cleaned_data["digest"] = digest(encode_partition(parts))
