@@ -21,6 +21,7 @@ from ..explain import Explanation, Question, QuestionError, explain
 from ..explain.curl import parse_curl
 from ..explain.explanation import CounterState, RuleExplanation, TierExplanation
 from ..explain.logline import LoggedRefusal, parse_log_line
+from ..explain.users import by_key
 from ..explain.words import (
     answer_in_words,
     bypass_in_words,
@@ -32,7 +33,6 @@ from ..explain.words import (
     shadow_in_words,
     tier_in_words,
 )
-from ..explain.users import by_key
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord

@@ -27,6 +27,8 @@ MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
+#: Stands before what API_KEY_RESOLVER returned. Without it, a text that is no known key is one all the same.
+_RESOLVED: Final = "value:"
 _PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
 
 
@@ -40,7 +42,8 @@ class Caller:
 
     kind, value: how they were asked for; kind "digest" = nothing is known but the digest of their counters.
     known: values by the names that rules are split by. address: the whole IP address. api_key: the hash of the key.
-    user: the row of the user; `None` = there is none, or another kind of caller.
+    user: the row of the user; `None` = there is none, or another kind of caller. is_secret: they are known by a key
+    that may stand in no address and be kept nowhere.
     """
 
     kind: str
@@ -49,6 +52,14 @@ class Caller:
     address: str | None = None
     api_key: str | None = None
     user: Any = None
+    is_secret: bool = False
+
+    @property
+    def open_value(self) -> str:
+        """What leads to the caller again, together with the kind: it names one caller alone. Not of a secret one."""
+        if self.kind == "user":
+            return by_key(self.value)
+        return _open_key(self.value) if self.kind == "api_key" else self.value
 
     @property
     def user_id(self) -> str | None:
@@ -112,7 +123,8 @@ _LABELS: Final = {
 def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     """Return the caller of this kind. others: partitions that are known of them as well, such as "header:X-Org=acme".
 
-    A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is one, or its hash. Raises UnknownCaller.
+    A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is one, or its hash, or
+    "value:" and what API_KEY_RESOLVER returns for it. Raises UnknownCaller.
     """
     value = value.strip()
     if not value or len(value) > MAX_TEXT or "\0" in value:
@@ -156,11 +168,39 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
-        found, api_key = _api_key(known.pop("api_key"))
-        known |= {"api_key": found} if found else {}
+        known["api_key"], api_key = _api_key(known["api_key"])
+    is_secret = _is_secret(kind, value, known)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, api_key, user)
+    return Caller(kind, value, known, address, api_key, user, is_secret)
+
+
+def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
+    """Return whether what the caller was asked for by, or what it stands for, is the key of a session or an API."""
+    if kind == "api_key":
+        return value == known["api_key"] and not _HASH.fullmatch(value)
+    typed = parts_of(value) if kind == "partition" else {kind: value}
+    return "session" in typed or ("api_key" in typed and typed["api_key"] != _open_key(known["api_key"]))
+
+
+def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """Return the parts that may stand in an address, keys of APIs by their hash, and whether that is all of them."""
+    parts: dict[str, str] = {}
+    for text in texts:
+        parts |= parts_of(text)
+    opened, is_all = {name: value for name, value in parts.items() if name != "session"}, "session" not in parts
+    if "api_key" in opened:
+        found, _hashed = _api_key(opened["api_key"])
+        if found == opened["api_key"] and not _HASH.fullmatch(found):
+            del opened["api_key"]
+            return opened, False
+        opened["api_key"] = _open_key(found)
+    return opened, is_all
+
+
+def _open_key(found: str) -> str:
+    """Return the name in addresses of what rules count an API key by: the hash, or what API_KEY_RESOLVER returns."""
+    return found if _HASH.fullmatch(found) else f"{_RESOLVED}{found}"
 
 
 def _user_of(text: str) -> tuple[str, Any]:
@@ -187,17 +227,19 @@ def _addresses(text: str) -> tuple[str, str]:
     return ip, address
 
 
-def _api_key(text: str) -> tuple[str | None, str | None]:
-    """Return what rules count by and the hash, of a key or of either."""
-    is_hash = _HASH.fullmatch(text) is not None
+def _api_key(text: str) -> tuple[str, str | None]:
+    """Return what rules count by and the hash, of a key or of either. A key that nobody knows counts as its hash."""
     resolver, hashed = settings.API_KEY_RESOLVER, hash_api_key(text)
+    is_hash = _HASH.fullmatch(text) is not None
     if resolver is None:
-        known = hashed if len(text) <= MAX_API_KEY and (not is_hash or is_known_api_key(hashed)) else text
+        known = text if is_hash and not is_known_api_key(hashed) else hashed
         return known, known
+    if text.startswith(_RESOLVED) and text != _RESOLVED:
+        return text.removeprefix(_RESOLVED), None
     resolved = resolve_api_key(resolver, text) if len(text) <= MAX_API_KEY else None
     if resolved is not None:
         return resolved, hashed
-    return text, text if is_hash else None
+    return (text, text) if is_hash else (hashed, hashed)
 
 
 def _add_user_of_session(known: dict[str, str]) -> None:

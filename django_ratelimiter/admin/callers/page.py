@@ -23,20 +23,18 @@ from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...callers.refusals import refusals_of
 from ...exceptions import EngineUnavailable
-from ...explain.users import by_key
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
 from . import rows
 from .act_forms import act_from, days
+from .asked import known_in, looked_up, open_query, remember
 
 ADDRESS: Final = "django_ratelimiter_caller"
 
 REPORTS: Final = "django_ratelimiter.view_usage_report"
 
-#: What the operator's session keeps: the callers who were looked up, and the reason that was typed last.
-LOOKED_UP: Final = "ratelimiter_callers"
+#: The operator's session keeps the reason that was typed last.
 REASON: Final = "ratelimiter_reason"
-MAX_LOOKED_UP: Final = 50
 
 KIND_LABELS: Final = {
     "user": gettext_lazy("user (primary key or login name)"),
@@ -61,30 +59,29 @@ class CallerPage(admin.ModelAdmin):
         if not any(request.user.has_perm(each) for each in CALLER_PERMISSIONS):
             raise PermissionDenied
         request.current_app = self.admin_site.name
-        if request.method == "POST" and "act" not in request.POST:
+        if request.method == "POST" and not {"act", "know"} & set(request.POST):
             return self._look_up(request)
         try:
             caller = self._caller(request)
+            query, is_open = open_query(request)
         except UnknownCaller as error:
             return self._search(request, str(error))
         if caller is None:
             return self._search(request)
-        if request.method == "POST":
+        if "act" in request.POST:
             return self._act(request, caller)
         typed = request.GET.get("value")
-        if typed and (caller.kind == "session" or (caller.kind == "api_key" and typed != caller.value)):
+        if typed and (caller.is_secret or (caller.kind == "api_key" and typed != caller.open_value)):
             return self._to(request, caller)
-        return self._show(request, caller)
+        if (is_open and query != request.GET) or (request.method == "GET" and not is_open):
+            return HttpResponseRedirect(self._url(query))
+        return self._show(request, caller, may_act=is_open)
 
     def _caller(self, request: HttpRequest) -> Caller | None:
         """Return the caller that the address names; of a digest the caller whom this operator has looked up."""
-        known = request.GET.getlist("is")
-        known += [
-            f"{key[3:]}={value}" for key, value in request.GET.dict().items() if key.startswith("is:") and value.strip()
-        ]
+        known = known_in(request)
         if digest := request.GET.get("digest", ""):
-            kind, value = request.session.get(LOOKED_UP, {}).get(digest, ("digest", digest))
-            value = by_key(value) if kind == "user" else value
+            kind, value = looked_up(request, digest)
             return caller_of(kind, value, () if kind == "digest" else known)
         if "kind" not in request.GET and "value" not in request.GET:
             return None
@@ -100,11 +97,10 @@ class CallerPage(admin.ModelAdmin):
 
     def _to(self, request: HttpRequest, caller: Caller) -> HttpResponse:
         """On to the page of a caller, whose address holds no key of an API or a session."""
-        _remember(request, caller)
-        if caller.kind in ("session", "digest"):
+        remember(request, caller)
+        if caller.is_secret or caller.kind == "digest":
             return HttpResponseRedirect(self._url({"digest": caller.digest}))
-        value = by_key(caller.value) if caller.kind == "user" else caller.value
-        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": value}))
+        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
 
     def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
         context = {
@@ -134,8 +130,9 @@ class CallerPage(admin.ModelAdmin):
             messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
         return HttpResponseRedirect(self._url(request.GET))
 
-    def _show(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        _remember(request, caller)
+    def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
+        """Show the caller. may_act: not while keys are known that cannot come with an act."""
+        remember(request, caller)
         rules = latest_rules()
         grounds = grounds_of(caller, rules)
         counters = counters_of(caller, rules, grounds.entitlement)
@@ -154,7 +151,7 @@ class CallerPage(admin.ModelAdmin):
             "refusals": refusals_of(counters),
             **self._why(grounds, links),
             **self._counters(request, caller, counters, links),
-            **_acts(request, caller, rules),
+            **(_acts(request, caller, rules) if may_act else {}),
         }
         if request.user.has_perm(REPORTS):
             context["since"], context["until"], context["usage"] = rows.usage_rows(caller, counters)
@@ -224,13 +221,3 @@ def _title(caller: Caller, name: str) -> str:
     if caller.kind == "session":
         return str(caller).capitalize()
     return labels[caller.kind] % (caller.value if caller.kind != "api_key" else f"{caller.value[:8]}…")
-
-
-def _remember(request: HttpRequest, caller: Caller) -> None:
-    """Keep who was looked up in the operator's session, so that their digest in a report leads here."""
-    if caller.kind == "digest":
-        return
-    known = dict(request.session.get(LOOKED_UP, {}))
-    if known.pop(caller.digest, None) != [caller.kind, caller.value] or len(known) >= MAX_LOOKED_UP:
-        known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
-        request.session[LOOKED_UP] = {**known, caller.digest: [caller.kind, caller.value]}

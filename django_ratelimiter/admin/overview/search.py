@@ -14,6 +14,7 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from ...callers.caller import caller_of
 from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
@@ -127,7 +128,9 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
     value = identify(request).value("api_key")
     if value is not None:
-        yield Match(_("API key"), f"{text[:4]}…", viewer.caller_url("api_key", value))
+        caller = caller_of("api_key", text)
+        url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
+        yield Match(_("API key"), f"{text[:4]}…", url)
 
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:

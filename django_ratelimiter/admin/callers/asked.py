@@ -1,0 +1,49 @@
+"""What a request to a caller's page asks about, what of it may stand in addresses, and whom the operator looked up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.http import HttpRequest, QueryDict
+
+from ...callers.caller import Caller, open_parts
+
+#: What the operator's session keeps: the callers who were looked up, but for those known by a secret.
+LOOKED_UP: Final = "ratelimiter_callers"
+MAX_LOOKED_UP: Final = 50
+
+
+def known_in(request: HttpRequest) -> list[str]:
+    """Return what else is known of the caller, as partitions: from the address, and from the form that asks for it."""
+    known = request.GET.getlist("is")
+    sent = [request.GET, request.POST] if "know" in request.POST else [request.GET]
+    for data in sent:
+        known += [f"{key[3:]}={value}" for key, value in data.dict().items() if key.startswith("is:") and value.strip()]
+    return known
+
+
+def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
+    """Return the address's query with all that is known and is no secret, and whether that is all that is known."""
+    parts, is_all = open_parts(known_in(request))
+    query = request.GET.copy()
+    for key in [key for key in query if key == "is" or key.startswith("is:")]:
+        del query[key]
+    for name, value in parts.items():
+        query[f"is:{name}"] = value
+    return query, is_all
+
+
+def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
+    """Return kind and value of the caller whom this operator has looked up, or those of a digest."""
+    kind, value = request.session.get(LOOKED_UP, {}).get(digest, ("digest", digest))
+    return kind, value
+
+
+def remember(request: HttpRequest, caller: Caller) -> None:
+    """Keep who was looked up in the operator's session, so that their digest in a report leads here."""
+    if caller.kind == "digest" or caller.is_secret:
+        return
+    known, found = dict(request.session.get(LOOKED_UP, {})), [caller.kind, caller.open_value]
+    if known.pop(caller.digest, None) != found or len(known) >= MAX_LOOKED_UP:
+        known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
+        request.session[LOOKED_UP] = {**known, caller.digest: found}
