@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as ModelError
 from rest_framework import serializers, status
-from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -87,12 +87,6 @@ class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
-class EngineOut(APIException):
-    """Redis gave no answer; it may have done a part."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-
-
 class _CallerView(GenericAPIView[Any]):
     """A view about one caller. answers: the serializer of the answer, for schemas; `None` = an object."""
 
@@ -122,7 +116,8 @@ class _CallerView(GenericAPIView[Any]):
         except ModelError as error:
             raise ValidationError({"detail": error.messages}) from error
         except EngineUnavailable as error:
-            raise EngineOut(str(error)) from error
+            # An exception would roll back what ATOMIC_REQUESTS opened, and with it the entry in the log.
+            return Response({"detail": str(error)}, status=status.HTTP_503_SERVICE_UNAVAILABLE)
         return Response(RateLimitOutcomeSerializer(outcome).data)
 
 

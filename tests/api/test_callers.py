@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
@@ -131,5 +132,6 @@ def test_without_the_engine(
     monkeypatch.setattr(get_engine(), "peek", refuse)
     assert post(client, CALLER, blocked).json()["problem"] == "refused"
     monkeypatch.setattr(acts, "get_engine", refuse)
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     assert post(client, RESET, blocked, reason="x").status_code == 503
     assert LogEntry.objects.get().change_message.startswith("Tried")
