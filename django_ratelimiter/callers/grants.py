@@ -80,6 +80,8 @@ class SetAccess(Act):
         kind, value = _subject_of_entry(caller)
         row = AccessEntry.objects.filter(kind=kind, value=value).first()
         is_new = row is None
+        if row is not None:
+            _check_entry(row, self.action, self.until)
         row = row or AccessEntry(kind=kind, value=value)
         row.action, row.expires_at, row.reason = self.action, self.until, reason[:200]
         row.full_clean()
@@ -93,6 +95,19 @@ class SetAccess(Act):
         if found is None or found.action != self.action:
             return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
         return Outcome(_obeyed(done))
+
+
+def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
+    """Refuse to take away from an entry in force: another action, or one that ends later or never."""
+    if row.expires_at is not None and row.expires_at <= timezone.now():
+        return
+    if row.action == action and row.expires_at is not None and row.expires_at <= until:
+        return
+    if row.expires_at is None:
+        text = _("The access entry “%(entry)s” is in force without an end. Edit it on its own page.")
+        raise ActRefused(text % {"entry": row})
+    text = _("The access entry “%(entry)s” is in force until %(until)s. Edit it on its own page.")
+    raise ActRefused(text % {"entry": row, "until": moment_in_words(row.expires_at)})
 
 
 def _check_until(until: datetime) -> None:

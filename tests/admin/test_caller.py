@@ -129,6 +129,9 @@ def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, 
 def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
     assert "An access entry rejects every request" in press(admin_client, page, "deny")
     assert not ask(ann)
+    text = press(admin_client, page, "allow")
+    assert f"Nothing was changed. The access entry “deny user {ann.pk}” is in force until" in text
+    AccessEntry.objects.all().delete()
     assert "allows this caller past all rules until" in press(admin_client, page, "allow")
     assert ask(ann, 5)
     assert AccessEntry.objects.get().action == "allow"

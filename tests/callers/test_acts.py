@@ -142,7 +142,17 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
     add_rule("export", ["user"], quota=1)
     assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "1").took
     assert ask(user).access.action == "deny"
-    assert perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "2").took
+    with pytest.raises(ActRefused, match=f"“deny user {user.pk}” is in force until .* Edit it on its own page"):
+        perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "2")
+    with pytest.raises(ActRefused):
+        perform(operator, caller, SetAccess("deny", FRIDAY - timedelta(hours=1)), "less", "2")
+    assert perform(operator, caller, SetAccess("deny", FRIDAY + timedelta(hours=1)), "longer", "2").took
+    AccessEntry.objects.update(expires_at=None, reason="for good")
+    with pytest.raises(ActRefused, match="is in force without an end"):
+        perform(operator, caller, SetAccess("deny", FRIDAY), "less", "6")
+    assert AccessEntry.objects.get().reason == "for good"
+    AccessEntry.objects.update(expires_at=timezone.now())  # over
+    assert perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "5").took
     assert ask(user, 3).allowed
     [entry] = AccessEntry.objects.all()  # one row for a caller
     assert (entry.action, entry.reason, entry.expires_at) == ("allow", "sorry", FRIDAY)
