@@ -45,8 +45,9 @@ class Done(NamedTuple):
 
 
 class Act(ABC):
-    """Something that an operator does for a caller. permission: what it takes."""
+    """Something that an operator does for a caller. kind: its name in the log. permission: what it takes."""
 
+    kind: ClassVar[str]
     permission: ClassVar[str]
 
     @abstractmethod
@@ -62,6 +63,7 @@ class Act(ABC):
 class ResetCounters(Act):
     """Reset counters, by their names; empty = all of the caller's own."""
 
+    kind = "reset"
     permission = UNBLOCK
     names: Sequence[str] = ()
 
@@ -92,6 +94,7 @@ class ResetCounters(Act):
 class GiveBack(Act):
     """Give units back to one counter."""
 
+    kind = "give"
     permission = UNBLOCK
     name: str
     units: int
@@ -122,6 +125,7 @@ class GiveBack(Act):
 class EndLease(Act):
     """End one lease of a counter of concurrency."""
 
+    kind = "end"
     permission = UNBLOCK
     name: str
     began_us: int

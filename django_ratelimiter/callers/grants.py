@@ -26,6 +26,7 @@ from .grounds import grounds_of
 class GrantMore(Act):
     """Multiply every limit of the caller until a moment, and leave the tier as it is."""
 
+    kind = "more"
     permission = GRANT
     multiplier: Decimal
     until: datetime
@@ -51,6 +52,7 @@ class GrantMore(Act):
 class MoveTier(Act):
     """Put the caller into a tier until a moment."""
 
+    kind = "tier"
     permission = GRANT
     tier: str
     until: datetime
@@ -69,6 +71,7 @@ class MoveTier(Act):
 class SetAccess(Act):
     """Allow the caller past all rules, or deny every request, until a moment."""
 
+    kind = "access"
     permission = GRANT
     action: str
     until: datetime

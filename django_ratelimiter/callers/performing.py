@@ -59,12 +59,12 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
     with transaction.atomic(using=storage.primary()):
         # A write, so that of two who send the same form the second waits, on every database.
         storage.state().update(number=F("number"))
-        if _is_done(operator, number):
+        if _is_done(operator, caller, _mark(act, number)):
             return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
         problem: EngineUnavailable | None = None
         try:
             done = act.do(caller, operator, reason)
-            _log(operator, caller, done, reason, _mark(number))
+            _log(operator, caller, done, reason, _mark(act, number))
         except EngineUnavailable as error:
             problem = error
             _log(operator, caller, Done(_("Tried, without an answer from Redis.")), reason)
@@ -79,9 +79,11 @@ def log_of(caller: Caller, most: int = 10) -> list[Any]:
     return list(rows.select_related("user").order_by("-action_time", "-pk")[:most])
 
 
-def _is_done(operator: Any, number: str) -> bool:
+def _is_done(operator: Any, caller: Caller, mark: str) -> bool:
+    """Return whether this operator did such an act of this number on this caller."""
     rows = _entries().objects.using(router.db_for_write(_entries())).filter(user_id=operator.pk)
-    return bool(rows.filter(change_message__endswith=_mark(number)).exists())
+    rows = rows.filter(content_type=_content_type(None), object_id=caller.digest)
+    return bool(rows.filter(change_message__endswith=mark).exists())
 
 
 def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str = "") -> None:
@@ -107,8 +109,8 @@ def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str = "")
         )
 
 
-def _mark(number: str) -> str:
-    return f"[{number}]"
+def _mark(act: Act, number: str) -> str:
+    return f"[{act.kind} {number}]"
 
 
 def _content_type(row: Any) -> ContentType:

@@ -57,7 +57,7 @@ def test_resets_all_counters_and_says_that_it_took(
     assert ask(user).allowed
     assert counter(caller, "all").used == 3  # all callers' counter is left alone
     [entry] = LogEntry.objects.all()
-    assert entry.change_message == "Reset 2 counters: export, search. Reason: he called [1]"
+    assert entry.change_message == "Reset 2 counters: export, search. Reason: he called [reset 1]"
     assert (entry.user, entry.object_repr, entry.object_id) == (operator, f"user {user.pk}", caller.digest)
     assert performing.log_of(caller) == [entry]
 
@@ -82,6 +82,19 @@ def test_gives_back_once_however_often_it_is_sent(
     assert not perform(operator, caller, act, "an error of ours", "7").changed
     assert counter(caller, "export").used == 3
     assert LogEntry.objects.count() == 1
+
+
+def test_a_number_is_that_of_one_kind_of_act_on_one_caller(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+) -> None:
+    add_rule("export", ["user"], algorithm="fixed_window")
+    ask(user, 5)
+    act, other = GiveBack(counter(caller, "export").name, 1), caller_of("user", str(operator.pk))
+    assert perform(operator, caller, act, "an error of ours", "7").changed
+    assert perform(operator, caller, ResetCounters(), "an error of ours", "7").changed
+    assert perform(operator, other, ResetCounters(), "an error of ours", "7").changed
+    for who, again in ((caller, act), (caller, ResetCounters()), (other, ResetCounters())):
+        assert not perform(operator, who, again, "an error of ours", "7").changed
 
 
 def test_ends_a_lease(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
