@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.utils.datastructures import MultiValueDict
 from django.utils.html import format_html
@@ -74,6 +75,13 @@ class IdentitiesField(forms.MultipleChoiceField):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+def may_see_names(reader: Any) -> bool:
+    """Return whether this user may see the names of users: who may view users, or see who callers are."""
+    meta = get_user_model()._meta
+    may_view = reader.has_perm(f"{meta.app_label}.view_{meta.model_name}")
+    return bool(may_view or reader.has_perm("django_ratelimiter.reveal_caller"))
 
 
 def label_of(name: str) -> str:

@@ -129,7 +129,7 @@ class CallerView(_CallerView):
 
     def post(self, request: Request) -> Response:
         caller, _fields = self.read(request)
-        return Response(summary_of(caller), headers={"Cache-Control": "private, no-store"})
+        return Response(summary_of(caller, request.user), headers={"Cache-Control": "private, no-store"})
 
 
 class ResetView(_CallerView):

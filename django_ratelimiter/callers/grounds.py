@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from ipaddress import ip_network
 from itertools import permutations
@@ -38,6 +38,7 @@ class Grounds:
 
     source: assignment, group, default, resolver or nothing. assignment: the one that counts. assignments: all that
     touch the caller and are not over. entries: the access entries likewise. access: the one that counts now.
+    sees_assignments, sees_entries: `False` = they are left out, for this reader may not see them.
     """
 
     entitlement: Entitlement
@@ -46,6 +47,22 @@ class Grounds:
     assignments: Sequence[TierAssignment]
     entries: Sequence[AccessEntry]
     access: AccessEntry | None
+    sees_assignments: bool = True
+    sees_entries: bool = True
+
+    def as_seen_by(self, reader: Any) -> Grounds:
+        """Return the grounds without the rows that this user may not view."""
+        found = self
+        if not _may_view(reader, TierAssignment):
+            found = replace(found, assignment=None, assignments=(), sees_assignments=False)
+        if not _may_view(reader, AccessEntry):
+            found = replace(found, access=None, entries=(), sees_entries=False)
+        return found
+
+
+def _may_view(reader: Any, model: type[Any]) -> bool:
+    meta = model._meta
+    return any(reader.has_perm(f"{meta.app_label}.{act}_{meta.model_name}") for act in ("view", "change"))
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:

@@ -14,17 +14,23 @@ from .counters import Counter, Counters, counters_of, latest_rules
 from .grounds import Grounds, grounds_of
 
 
-def summary_of(caller: Caller) -> dict[str, Any]:
-    """Return who it is, the tier and why, and all counters as they are now. Nothing is charged."""
+def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
+    """Return who it is, the tier and why, and all counters as they are now. Nothing is charged.
+
+    reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
+    "blocked" is by rules alone then.
+    """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement)
+    grounds = grounds if reader is None else grounds.as_seen_by(reader)
     return {
         "caller": {"kind": caller.kind, "value": caller.value, "digest": caller.digest},
         "enforced": rules.enforced,
         "blocked": _is_blocked(grounds, found) and rules.enforced,
         "access": _access(grounds),
         "tier": _tier(grounds),
+        "hidden": _hidden(grounds),
         "counters": [_counter(each) for each in found.counters],
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
@@ -36,6 +42,11 @@ def _is_blocked(grounds: Grounds, found: Counters) -> bool:
     if grounds.access is not None:
         return grounds.access.action == "deny"
     return bool(found.blocked)
+
+
+def _hidden(grounds: Grounds) -> list[str]:
+    sees = {"access entries": grounds.sees_entries, "tier assignments": grounds.sees_assignments}
+    return [name for name, is_seen in sees.items() if not is_seen]
 
 
 def _access(grounds: Grounds) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 import redis
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session
 from django.test import Client, RequestFactory
 from django.urls import reverse
@@ -281,6 +281,25 @@ def test_what_else_is_known_is_sent_in_the_body_and_secrets_stay_out_of_addresse
     assert admin_client.get(f"{page}&is:session=abcdefgh")["Location"] == page
     assert "s3cret" not in admin_client.get(f"{page}&is:api_key=s3cret")["Location"]
     assert "Say who" not in shown(admin_client.get(f"{page}&is=nonsense"))
+
+
+def test_entries_and_assignments_are_for_who_may_see_them(
+    operator: Callable[..., Client], page: str, ann: User, free: Tier
+) -> None:
+    AccessEntry.objects.create(kind="user", value=str(ann.pk), action="deny", reason="for fraud")
+    TierAssignment.objects.create(user=ann, tier=free, reason="as a trial")
+    client = operator("unblock_caller", "grant_caller")
+    texts = ("You may not see access entries.", "for fraud", "You may not see tier assignments.", "as a trial")
+    for codenames, seen in (
+        ([], [True, False, True, False]),
+        (["change_accessentry"], [False, True, True, False]),
+        (["view_tierassignment"], [True, False, False, True]),
+        (["view_tierassignment", "view_accessentry"], [False, True, False, True]),
+    ):
+        permissions = Permission.objects.filter(codename__in=["unblock_caller", *codenames])
+        User.objects.get(username="operator").user_permissions.set(permissions)
+        text = shown(client.get(page))
+        assert [each in text for each in texts] == seen, codenames
 
 
 @pytest.mark.parametrize(("kind", "value"), [("ip", "x"), ("colour", "red"), ("user", "\0"), ("partition", "<b>")])

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.admin import AdminSite
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path, reverse
@@ -99,6 +99,23 @@ def test_callers_are_for_who_may_see_them(operator: Callable[..., Client], rule:
         User.objects.all().delete()
         client = operator(*codenames)
         assert client.post("/whole/django_ratelimiter/rule/search/", {"q": "192.0.2.7"}).status_code == status
+
+
+@pytest.mark.usefixtures("urls")
+def test_names_of_users_are_for_who_may_see_them(operator: Callable[..., Client], rule: Rule) -> None:
+    both = [User.objects.create_user("zoe.miller", id=4711), User.objects.create_user("4711")]
+    client = operator("view_rule", "grant_caller")
+    agent = User.objects.get(username="operator")
+    for codename, is_seen in (("grant_caller", False), ("view_user", True), ("reveal_caller", True)):
+        agent.user_permissions.set(Permission.objects.filter(codename__in=["view_rule", "grant_caller", codename]))
+        text = shown(client.post("/whole/django_ratelimiter/rule/search/", {"q": "4711"}))
+        assert ("zoe.miller" in text) == is_seen
+        assert all(f"id%3A{user.pk}" in text for user in both)
+
+
+def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> None:
+    assert set(leads_to("partition:session:abcdefgh")[1]) == {"digest"}
+    assert leads_to("partition:nonsense:")[1]["kind"] == "partition"
 
 
 def test_an_api_key_stands_in_no_address(leads_to: Callable[[str], Any]) -> None:

@@ -67,6 +67,27 @@ def test_tells_of_a_caller(agent: Callable[..., Client], blocked: dict[str, Any]
     assert (found["blocked"], found["tier"]["slug"], found["counters"][0]["used"]) == (True, "free", 3)
 
 
+def test_entries_and_assignments_are_for_who_may_see_them(
+    agent: Callable[..., Client], blocked: dict[str, Any], ann: User, pro: Tier
+) -> None:
+    AccessEntry.objects.create(kind="user", value=str(ann.pk), action="deny", reason="fraud")
+    TierAssignment.objects.create(user=ann, tier=pro, reason="trial")
+    found = post(agent("unblock_caller", "grant_caller"), CALLER, blocked)
+    assert found.json()["hidden"] == ["access entries", "tier assignments"]
+    assert (found.json()["tier"]["slug"], found.json()["tier"]["assignment"]) == ("pro", None)
+    assert "fraud" not in found.content.decode()
+    assert "trial" not in found.content.decode()
+    for codenames, hidden in (
+        (["view_tierassignment"], ["access entries"]),
+        (["grant_caller", "change_accessentry"], ["tier assignments"]),
+        (["view_tierassignment", "view_accessentry"], []),
+    ):
+        found = post(agent(*codenames), CALLER, blocked)
+        assert found.json()["hidden"] == hidden
+        assert ("fraud" in found.content.decode()) == ("access entries" not in hidden)
+        assert ("trial" in found.content.decode()) == ("tier assignments" not in hidden)
+
+
 def test_resets_and_gives_back_once(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     client = agent("unblock_caller")
     give = {"counters": ["export:f86400"], "units": 1, "reason": "he called", "act": "ticket-4711"}
@@ -84,6 +105,8 @@ def test_grants(agent: Callable[..., Client], blocked: dict[str, Any], pro: Tier
     assert post(client, CALLER, blocked).json()["counters"][0]["capacity"] == 6
     assert post(client, GRANT, blocked, tier="pro", until=until, reason="trial").json()["took"]
     assert post(client, GRANT, blocked, access="deny", until=until, reason="abuse").json()["took"]
+    assert post(client, CALLER, blocked).json()["access"] is None
+    client = agent("view_accessentry", "view_tierassignment")
     assert post(client, CALLER, blocked).json()["access"]["action"] == "deny"
     assert LogEntry.objects.count() == 6
 

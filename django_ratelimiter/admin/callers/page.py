@@ -149,7 +149,7 @@ class CallerPage(admin.ModelAdmin):
             "find_url": self._url({}),
             "log": log_of(caller),
             "refusals": refusals_of(counters),
-            **self._why(grounds, links),
+            **self._why(grounds.as_seen_by(request.user), links),
             **self._counters(request, caller, counters, links),
             **(_acts(request, caller, rules) if may_act else {}),
         }

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
@@ -21,7 +20,7 @@ from ...explain.users import by_key
 from ...models import Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, units
 from ..formatting import period_in_words
-from ..identities import label_of
+from ..identities import label_of, may_see_names
 
 #: Lines of usage that are shown.
 MAX_DAYS: Final = 200
@@ -174,8 +173,6 @@ def usage_rows(caller: Caller, counters: Counters) -> tuple[Any, Any, list[histo
 
 def name_of(caller: Caller, request: HttpRequest) -> str:
     """Return the name of the user, for those who may see users, or who callers are."""
-    meta = get_user_model()._meta
-    may_see = request.user.has_perm(f"{meta.app_label}.view_{meta.model_name}")
-    if caller.user is None or not (may_see or request.user.has_perm("django_ratelimiter.reveal_caller")):
+    if caller.user is None or not may_see_names(request.user):
         return ""
     return str(caller.user.get_username())

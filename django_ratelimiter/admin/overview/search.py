@@ -14,11 +14,12 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ...callers.caller import caller_of
+from ...callers.caller import UnknownCaller, caller_of
 from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
 from ...models import Rule
+from ..identities import may_see_names
 from .viewer import Viewer
 
 #: How many of one kind are listed.
@@ -62,9 +63,18 @@ def find(text: str, viewer: Viewer) -> list[Match]:
 
 def _of_kind(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
     if kind == "partition":
-        yield Match(_("Caller"), text, viewer.caller_url(kind, text))
+        yield Match(_("Caller"), text, _partition_url(text, viewer))
         return
     yield from _FINDERS[kind](text, viewer)
+
+
+def _partition_url(text: str, viewer: Viewer) -> str:
+    """Return the page of a partition. Keys of sessions and APIs in it stand in no address."""
+    try:
+        caller = caller_of("partition", text)
+    except UnknownCaller:  # which the page says
+        return viewer.caller_url("partition", text)
+    return viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("partition", text)
 
 
 def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -101,8 +111,10 @@ def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _users(text: str, viewer: Viewer) -> Iterator[Match]:
     """The users of this login name, e-mail address or primary key; "id:42" is a primary key alone."""
+    sees_names = may_see_names(viewer.request.user)
     for user in _users_of(text):
-        yield Match(_("User"), user.get_username(), viewer.caller_url("user", by_key(user.pk)))
+        name = user.get_username() if sees_names else str(user.pk)
+        yield Match(_("User"), name, viewer.caller_url("user", by_key(user.pk)))
 
 
 def _users_of(text: str) -> list[Any]:
