@@ -91,7 +91,9 @@ def test_the_list_is_bounded_and_a_shadow_pushes_no_refusal_out(engine: Engine) 
     found = engine.recent_refusals(limit=10_000)
     assert [each.partition for each in found if not each.shadow][:2] == ["c499", "c498"]
     assert len([each for each in found if not each.shadow]) == MAX_LISTED // 2
-    assert [each.partition for each in found if each.shadow] == [f"s{number}" for number in range(500, 250, -1)]
+    shadows = [each.partition for each in found if each.shadow]
+    assert shadows[:250] == [f"s{number}" for number in range(500, 250, -1)]
+    assert len(shadows) <= 250 + 64, "beside as many minutes that nobody collects, Redis looks only now and then"
 
 
 def test_held_counts_are_counted_and_tell_of_nobody(engine: Engine) -> None:

@@ -19,8 +19,9 @@ if refused and (counted <= 100 or counted % 100 == 0) then
       -- Long enough to make the hash a table, which does not cost more with each field.
       entry = string.format('%.0f %.0f %040.0f %s', now, since, times + weight, label)
       local size = call('HSET', list, name, entry) == 1 and call('HLEN', list) or 0
-      -- Keep the latest. Minutes that nobody collects stay as well: then this is looked at now and then.
-      if size == MAX_LISTED + 1 or (size > MAX_LISTED and size % 64 == 0) then
+      -- Keep the latest. Minutes that nobody collects stay as well: then this is looked at now and then (< 2: a new
+      -- minute and a new refusal may add two at once).
+      if size == MAX_LISTED + 1 or (size > MAX_LISTED and size % 64 < 2) then
         local all, ends, gone = call('HGETALL', list), { [''] = {}, ['~'] = {} }, {}
         for i = 2, #all, 2 do
           local last, _, _, shadow = match(all[i], ENTRY)
