@@ -90,15 +90,17 @@ class Decision:
         """Return the decision of an answer, whose parts are made when somebody looks."""
         decision = _new(cls)
         _set(decision, "allowed", not answer.verdicts.is_denied)
-        _set(decision, "degraded", False)
         _set(decision, "version", version)
-        _set(decision, "access", None)
         _set(decision, "answer", answer)
         if answer.is_plain:
             _set(decision, "delay", 0.0)
         return decision
 
     def __getattr__(self, name: str) -> Any:
+        if name == "degraded":
+            return False
+        if name == "access":
+            return None
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:

@@ -58,8 +58,8 @@ class RateLimitMiddleware:
                 response = self.process_view(request) or response
             if request.resolver_match is None:
                 drop_fields(response)  # no view has made it, but perhaps a cache further in
-            decision: Decision | None = getattr(request, "ratelimit", None)
-            if decision is not None:
+            decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+            if decision is not NOTHING_TO_DECIDE:
                 if decision.answer is None or not decision.answer.is_plain:
                     refunds.refund_unearned(request, response)
                 write_fields(request, response, decision)
@@ -79,8 +79,8 @@ class RateLimitMiddleware:
                 response = await self.aprocess_view(request) or response
             if request.resolver_match is None:
                 drop_fields(response)
-            decision: Decision | None = getattr(request, "ratelimit", None)
-            if decision is not None:
+            decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+            if decision is not NOTHING_TO_DECIDE:
                 if decision.answer is None or not decision.answer.is_plain:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
@@ -128,19 +128,22 @@ def exemption(request: HttpRequest) -> Exemption:
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return "preflight" if "Origin" in request.headers else ""
     path = request.path_info  # not request.path: some servers let clients choose what that begins with
+    urlconf = getattr(request, "urlconf", None)
+    if not path.startswith(_perhaps_exempt(urlconf)):
+        return ""
     if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
         return "health" if request.resolver_match is not None else ""
-    urlconf = getattr(request, "urlconf", None)
-    prefixes = _always_exempt(urlconf)
-    return "exempt" if path.startswith(exempt_paths(urlconf) if prefixes is None else prefixes) else ""
+    return "exempt" if path.startswith(exempt_paths(urlconf)) else ""
 
 
 @lru_cache(maxsize=100)
-def _always_exempt(urlconf: Any) -> tuple[str, ...] | None:
-    """Return what `exempt_paths` does, in every language; `None` where it depends on that."""
-    if settings.EXEMPT_PATHS is None and is_translated(urlconf or django_setting("ROOT_URLCONF")):
-        return None
-    return exempt_paths(urlconf)
+def _perhaps_exempt(urlconf: Any) -> tuple[str, ...]:
+    """Return prefixes, one of which begins each path that no rule applies to; of every path, where languages differ."""
+    if settings.EXEMPT_PATHS is not None:
+        return settings.EXEMPT_PATHS
+    if is_translated(urlconf or django_setting("ROOT_URLCONF")):
+        return ("",)
+    return (*HEALTH_PATHS, *exempt_paths(urlconf))
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:
@@ -173,7 +176,7 @@ def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
 
 def _forget_paths(**_signal: Any) -> None:
     _usually_exempt.cache_clear()
-    _always_exempt.cache_clear()
+    _perhaps_exempt.cache_clear()
 
 
 setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")
@@ -181,7 +184,8 @@ setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middlewa
 
 def decides_later(view: Any) -> bool:
     """Whether the view is one of the REST framework's with a throttle class that decides rules."""
-    throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes")
-    if throttles is None:
-        throttles = getattr(getattr(view, "cls", None), "throttle_classes", None)
-    return bool(throttles) and any(getattr(throttle, "decides_rules", False) for throttle in throttles)
+    made_by = getattr(view, "cls", None)
+    if made_by is None:
+        return False
+    throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes", getattr(made_by, "throttle_classes", ()))
+    return any(getattr(throttle, "decides_rules", False) for throttle in throttles)

@@ -28,6 +28,8 @@ _NAMES_OF_FIELDS: Final = (
     "X-RateLimit-Reset",
     "X-RateLimit-Soft-Exceeded",
 )
+#: RFC 6585: a cache must not keep a 429.
+_NO_STORE: Final = ("Cache-Control", "no-store")
 #: What Django need not warn of: the refusal has been logged.
 _LOGGED: Final = (429, 503)
 
@@ -39,19 +41,20 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     """
     if getattr(response, SHOWS, None) is decision:
         return
-    answer = decision.answer
+    answer, families, kept = decision.answer, settings.HEADERS, response.headers._store
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:
-        fields = quota_fields(answer, settings.HEADERS)
+        fields = quota_fields(answer, families)
     else:
-        fields = response_fields(decision)
-    shown = tuple(fields) if "expose" in settings.HEADERS else ()
-    if not decision.allowed and response.status_code >= 400 and "cache-control" not in response.headers._store:
-        fields["Cache-Control"] = "no-store"  # RFC 6585: a cache must not keep a 429
+        fields = {name.lower(): (name, value) for name, value in response_fields(decision).items()}
     # In one step: Django takes ten calls for each, to see that it is one line of ASCII, as all of these are.
-    response.headers._store.update(zip(map(str.lower, fields), fields.items(), strict=True))
-    if shown:
-        _expose(request, response, shown)
-    if not decision.allowed and response.status_code in _LOGGED:
+    kept.update(fields)
+    if "expose" in families:
+        _expose(request, response, [name for name, _ in fields.values()])
+    if decision.allowed:
+        return
+    if response.status_code >= 400:
+        kept.setdefault("cache-control", _NO_STORE)
+    if response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns
 
 
@@ -69,7 +72,7 @@ def response_fields(decision: Decision) -> dict[str, str]:
     """
     answer = decision.answer
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:
-        return quota_fields(answer, settings.HEADERS)
+        return dict(quota_fields(answer, settings.HEADERS).values())
     fields = {} if decision.degraded else _quota_fields(decision, settings.HEADERS)
     if not decision.allowed:
         seconds = retry_after(decision)

@@ -18,16 +18,20 @@ _new = tuple.__new__  # what a named tuple calls in the end
 MAX_TEMPLATES: Final = 1_000
 
 
+#: A field by its name, as it is sent and as Django's headers keep it: under the name in small letters.
+Field = tuple[str, str]
+
+
 class LimitTemplate(NamedTuple):
     """The parts of a limit in the fields.
 
-    place: of its charge in the call. state: its item of RateLimit up to what remains. capacity: of its counter. flow:
+    quota: X-RateLimit-Limit. place: of its charge in the call. state: its item of RateLimit up to what remains. capacity: of its counter. flow:
     how long as much as remains takes to come back, see `flow_of`; `None` = ask `until_more`. is_closed: nothing passes.
     """
 
     place: int
     state: str
-    quota: str
+    quota: Field
     capacity: int
     flow: tuple[int, int] | None
     until_more: UntilMore
@@ -37,13 +41,13 @@ class LimitTemplate(NamedTuple):
 
 
 class FieldTemplate(NamedTuple):
-    """The fields of a call. policy: the whole of RateLimit-Policy; empty = it has no enforced limit.
+    """The fields of a call. policy: RateLimit-Policy. limits: those that are enforced.
 
     usual: of each limit what `_usual_states` asks for, see `LimitTemplate`; empty = it cannot know them. capacities: of
     the limits. pick: gives what is about the limits of what is about all charges.
     """
 
-    policy: str
+    policy: Field
     limits: tuple[LimitTemplate, ...]
     usual: tuple[tuple[int, str, int, int, UntilMore], ...]
     capacities: tuple[int, ...]
@@ -53,67 +57,73 @@ class FieldTemplate(NamedTuple):
 _templates: Final[dict[CallTemplate, FieldTemplate]] = {}
 
 
-def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, str]:
-    """Return the fields of both families, as far as they are sent, and of a refusal Retry-After.
+def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
+    """Return the fields of both families, as far as they are sent, and of a refusal Retry-After; by their small names.
 
     For calls of which `is_plain` holds: no limit has a soft quota, or holds requests.
     """
     verdicts = answer.verdicts
-    template = _templates.get(verdicts.charges.template) or _template_of(answer)
-    limits, states = template.limits, verdicts.states
-    fields: dict[str, str] = {}
-    seconds: int | None = None
-    if limits:
-        at_us, remaining, waits, resets, _ = states
-        if verdicts.is_denied:
-            binding, seconds = _waited_for(template, waits)
+    policy, limits, usual, capacities, pick = _templates.get(verdicts.charges.template) or _template_of(answer)
+    fields: dict[str, Field] = {}
+    if not limits:
+        return fields
+    states, is_denied = verdicts.states, verdicts.is_denied
+    at_us, remaining, waits, resets, _ = states
+    if is_denied:
+        binding, seconds = _waited_for(limits, pick(waits))
+        if seconds is not None:
+            fields["retry-after"] = "Retry-After", str(seconds)
+    else:
+        tightness = [*map(truediv, pick(remaining), capacities)]
+        binding = limits[tightness.index(min(tightness))]
+    if "ratelimit" in families:
+        fields["ratelimit-policy"] = policy
+        if not usual:
+            text = _states(limits, states, is_denied)
         else:
-            tightness = [*map(truediv, template.pick(remaining), template.capacities)]
-            binding = limits[tightness.index(min(tightness))]
-        if "ratelimit" in families:
-            fields["RateLimit-Policy"] = template.policy
-            if not template.usual or max(remaining) > LARGEST_INTEGER:
-                fields["RateLimit"] = _states(limits, states, verdicts.is_denied)
-            elif verdicts.is_denied:
-                fields["RateLimit"] = _refused_states(template.usual, states)
-            else:
-                fields["RateLimit"] = _usual_states(template.usual, states)
-        if "x-ratelimit" in families:
-            place = binding[0]
-            fields["X-RateLimit-Limit"] = binding[2]
-            fields["X-RateLimit-Remaining"] = "0" if binding.is_closed else str(remaining[place])
-            fields["X-RateLimit-Reset"] = str(-(-(at_us + resets[place]) // 1_000_000))  # in whole seconds
-    if seconds is not None:
-        fields["Retry-After"] = str(seconds)
+            text = _refused_states(usual, remaining, waits) if is_denied else _usual_states(usual, remaining, resets)
+        fields["ratelimit"] = "RateLimit", text
+    if "x-ratelimit" in families:
+        place = binding[0]
+        fields["x-ratelimit-limit"] = binding[2]
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if binding.is_closed else str(remaining[place])
+        # A moment, in whole seconds.
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
     return fields
 
 
-def _waited_for(template: FieldTemplate, waits: Sequence[int]) -> tuple[LimitTemplate, int | None]:
-    """Return the limit that a refused request has to wait longest for, and the seconds; `None` = for ever."""
-    shown = template.pick(waits)
-    if (least := min(shown)) < 0:
-        return template.limits[shown.index(least)], None
-    longest = max(shown)
-    return template.limits[shown.index(longest)], max(1, -(-longest // 1_000_000))
+def _waited_for(limits: Sequence[LimitTemplate], waits: Sequence[int]) -> tuple[LimitTemplate, int | None]:
+    """Return the limit that a refused request has to wait longest for, and the seconds; `None` = for ever.
+
+    waits: of these limits.
+    """
+    if (least := min(waits)) < 0:
+        return limits[waits.index(least)], None
+    longest = max(waits)
+    return limits[waits.index(longest)], -(-longest // 1_000_000)
 
 
-def _refused_states(usual: Iterable[tuple[int, str, int, int, UntilMore]], states: CounterStates) -> str:
+def _refused_states(
+    usual: Iterable[tuple[int, str, int, int, UntilMore]], remaining: Sequence[int], waits: Sequence[int]
+) -> str:
     """Return the value of RateLimit of a refused request, as `_states` does.
 
     Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
     """
-    _, remaining, waits, _, _ = states
     shown = []
     for place, state, _, _, _ in usual:
         wait = waits[place]
-        item = f"{state}{remaining[place]}"
-        shown.append(f"{item};t={-(-wait // 1_000_000)}" if wait > 0 else item)
+        if wait > 0:
+            shown.append(f"{state}{remaining[place]};t={-(-wait // 1_000_000)}")
+        else:
+            shown.append(f"{state}{remaining[place]}")
     return ",".join(shown)
 
 
-def _usual_states(usual: Iterable[tuple[int, str, int, int, UntilMore]], states: CounterStates) -> str:
+def _usual_states(
+    usual: Iterable[tuple[int, str, int, int, UntilMore]], remaining: Sequence[int], resets: Sequence[int]
+) -> str:
     """Return the value of RateLimit where all limits pass, as `_states` does, for every response waits for it."""
-    _, remaining, _, resets, _ = states
     shown = []
     for place, state, multiplier, divisor, until_more in usual:
         left = remaining[place]
@@ -159,9 +169,9 @@ def refusal_facts(answer: Answer) -> RefusalFacts:
     """Return what is told of a refusal that nobody has taken apart."""
     verdicts = answer.verdicts
     template = _templates.get(verdicts.charges.template) or _template_of(answer)
-    waits = verdicts.states.waits
-    binding, seconds = _waited_for(template, waits)
-    policies = [limit.policy for limit, wait in zip(template.limits, template.pick(waits), strict=True) if wait]
+    shown = template.pick(verdicts.states.waits)
+    binding, seconds = _waited_for(template.limits, shown)
+    policies = [limit.policy for limit, wait in zip(template.limits, shown, strict=True) if wait]
     return _new(RefusalFacts, (429, binding.message, seconds, tuple(dict.fromkeys(policies))))
 
 
@@ -177,7 +187,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
                 LimitTemplate(
                     place,
                     f"{shown.name};r=",
-                    shown.quota,
+                    ("X-RateLimit-Limit", shown.quota),
                     limit.quota if limit.burst is None else limit.burst,
                     flow_of(limit),
                     shown.until_more,
@@ -191,7 +201,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
     call = answer.verdicts.charges.template
     places = [limit.place for limit in limits]
     template = _templates[call] = FieldTemplate(
-        ",".join(items),
+        ("RateLimit-Policy", ",".join(items)),
         tuple(limits),
         tuple(_usual_of(limits)),
         tuple([limit.capacity for limit in limits]),
@@ -201,8 +211,8 @@ def _template_of(answer: Answer) -> FieldTemplate:
 
 
 def _usual_of(limits: Sequence[LimitTemplate]) -> Iterator[tuple[int, str, int, int, UntilMore]]:
-    """Yield what is asked for of limits that pass; nothing unless all flow."""
-    if all(limit.flow and not limit.is_closed for limit in limits):
+    """Yield what is asked for of limits that pass; nothing unless all flow, and no field could hold what remains."""
+    if all(limit.flow and not limit.is_closed and limit.capacity <= LARGEST_INTEGER for limit in limits):
         for limit in limits:
             assert limit.flow is not None
             yield limit.place, limit.state, *limit.flow, limit.until_more

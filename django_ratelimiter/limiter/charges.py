@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -61,8 +60,7 @@ class InlineRule(NamedTuple):
     now_us: int | None = None
 
 
-@dataclass(slots=True)
-class LimitRequest:
+class LimitRequest(NamedTuple):
     """What a door or a slot asks.
 
     http: Django's request; `None` for a slot. identity: `None` for a slot, which meets the rules of its scope only, and
@@ -112,24 +110,31 @@ def limit_request(
     http: HttpRequest = getattr(request, "_request", request)
     if earlier is None:
         earlier = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-    if isinstance(scope, Only):
+    if scope is None:
+        scope = ""
+    elif isinstance(scope, Only):
         reach = "scope"
     match = http.resolver_match
-    route, view_name = (match.route, match.view_name) if match else ("", "")
+    route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
     # Within the site, as in urls.py: some servers let clients choose the prefix. ASGI's top of a mounted site is empty.
-    facts = _new(Facts, (http.method or "", http.path_info or "/", route or "", view_name or "", scope or ""))
-    is_usual = cost is None and not (inline or before_authentication or reach != "request" or earlier.results)
-    return LimitRequest(
-        facts,
-        http,
-        Identity(http),
-        cost,
-        max_delay,
-        earlier,
-        before_authentication,
-        inline,
-        reach,
-        is_usual=is_usual,
+    facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
+    is_usual = cost is None and not (inline or before_authentication or earlier.results or reach != "request")
+    return _new(
+        LimitRequest,
+        (
+            facts,
+            http,
+            Identity(http),
+            cost,
+            max_delay,
+            earlier,
+            before_authentication,
+            inline,
+            reach,
+            None,
+            False,
+            is_usual,
+        ),
     )
 
 

@@ -27,8 +27,10 @@ from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage import names as caller_names
 from .io import IO
+from .refusal_log import RefusalLog
 
 logger = logging.getLogger("django_ratelimiter")
+_refusal_log: Final = RefusalLog(logger)
 
 #: Of how many partitions a process remembers what signals were sent; beyond that the oldest is forgotten.
 MAX_NOTIFIED: Final = 10_000
@@ -144,12 +146,10 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 def _log_refusal(decision: Decision) -> None:
     if decision.answer is not None:
         names, extra = _refusal_of(decision.answer, decision.version)
-        logger.warning("A request was refused by %s.%s", ", ".join(names), "", extra=extra)
+        _refusal_log.write(", ".join(names), "", extra)
         return
     names = dict.fromkeys(result.rule.slug for result in decision.refused_by)
-    logger.warning(
-        "A request was refused by %s.%s", ", ".join(names), _why(decision), extra=_extra(decision, decision.binding)
-    )
+    _refusal_log.write(", ".join(names), _why(decision), _extra(decision, decision.binding))
 
 
 def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
@@ -175,9 +175,10 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
 def _refusal_of(answer: Answer, version: Version) -> tuple[dict[str, None], dict[str, Any]]:
     """Return the names of the rules that refuse a request, and the attributes of a record, without taking it apart."""
     owners, verdicts = answer.owners, answer.verdicts
-    gates, names, longest, binding = verdicts.charges.template.gates, dict[str, None](), 0.0, 0
+    names: dict[str, None] = {}
+    gates, longest, binding = verdicts.charges.template.gates, 0.0, 0
     for place, wait in enumerate(verdicts.states.waits):
-        if gates[place] and (wait > 0 or wait == -1):
+        if wait and gates[place] and wait >= -1:
             names[owners[place][0].slug] = None
             if (weight := inf if wait < 0 else wait) > longest:
                 longest, binding = weight, place

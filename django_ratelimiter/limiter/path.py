@@ -50,11 +50,12 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     answer = latest.answer
-    if answer is None or not (answer.is_plain and latest.allowed) or quota_reached.receivers:
-        if (answer is None or not answer.is_plain) and latest.leases:
-            leases.on_request_closed(http, partial(refunds.release, decision=latest))
-        if events.has_events(latest):
-            await events.send_events(io, http, latest, decision)
+    if answer is not None and answer.is_plain and latest.allowed and not quota_reached.receivers:
+        return decision  # there is nobody to tell, and nothing to end
+    if (answer is None or not answer.is_plain) and latest.leases:
+        leases.on_request_closed(http, partial(refunds.release, decision=latest))
+    if events.has_events(latest):
+        await events.send_events(io, http, latest, decision)
     return decision
 
 
