@@ -15,6 +15,12 @@ from .base import Charge, Verdict
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
+def is_synced(charge: Charge) -> bool:
+    """Return whether a charge may be counted in a process between two calls of the engine."""
+    interval, cost = charge.sync_interval, charge.cost
+    return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
+
+
 class ChargeTemplate(NamedTuple):
     """A charge without its partition, which stands between two parts of its key.
 
@@ -36,20 +42,27 @@ class ChargeTemplate(NamedTuple):
 class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a key of a cache on the path should be.
 
+    sources: what the partition of each charge is made of; `None` = each of something else.
     gates: which of the charges may refuse the call. is_fixed: their limits' terms are the same in each call. is_exact:
-    none of them may be decided by what a process has counted itself. unsplit: the labels of those whose counters all
-    callers share. takes_leases: an admitted call may hold leases.
+    none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
+    if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
+    unsplit: the labels of those whose counters all callers share. takes_leases: an admitted call may hold leases.
     """
 
-    __slots__ = ("gates", "is_exact", "is_fixed", "takes_leases", "templates", "unsplit")
+    __slots__ = ("gates", "is_exact", "is_fixed", "own", "sync_interval", "takes_leases", "templates", "unsplit")
 
-    def __init__(self, templates: Sequence[ChargeTemplate]) -> None:
+    def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
         self.templates = tuple(templates)
+        split = [place for place, each in enumerate(self.templates) if each.is_split]
+        places = {sources[place] if sources else place: place for place in reversed(split)}
+        self.own = tuple(sorted(places.values()))
         self.gates = tuple([each.charge.gating for each in self.templates])
         self.is_fixed = all(each.charge.limit.is_fixed for each in self.templates)
         self.takes_leases = any(each.charge.limit.holds_leases for each in self.templates)
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
         self.is_exact = all(each.charge.sync_interval is None for each in self.templates)
+        synced = all(is_synced(each.charge) for each in self.templates)
+        self.sync_interval = max([each.charge.sync_interval or 0.0 for each in self.templates], default=0.0) * synced
 
 
 class FilledCharges(Sequence[Charge]):

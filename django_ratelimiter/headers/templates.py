@@ -25,8 +25,9 @@ Field = tuple[str, str]
 class LimitTemplate(NamedTuple):
     """The parts of a limit in the fields.
 
-    quota: X-RateLimit-Limit. place: of its charge in the call. state: its item of RateLimit up to what remains. capacity: of its counter. flow:
-    how long as much as remains takes to come back, see `flow_of`; `None` = ask `until_more`. is_closed: nothing passes.
+    place: of its charge in the call. state: its item of RateLimit up to what remains. quota: X-RateLimit-Limit.
+    capacity: of its counter. flow: how long as much as remains takes to come back, see `flow_of`; `None` = ask
+    `until_more`. is_closed: nothing passes.
     """
 
     place: int

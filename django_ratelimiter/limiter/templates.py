@@ -157,7 +157,7 @@ class RuleCallTemplate:
 
     def __init__(self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]]) -> None:
         self.owners = tuple([(template.rule, template.tier) for template, _, _ in charges])
-        self.call = CallTemplate([charge for _, _, charge in charges])
+        self.call = CallTemplate([charge for _, _, charge in charges], [place for _, place, _ in charges])
         self.pick = _picking([place for _, place, _ in charges])
         limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
         self.is_plain = not self.call.takes_leases and all(

@@ -19,7 +19,7 @@ from ..usage import SHADOW, UsageBuffer
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
 from .filled import SyncCharges, admit_filled, synced_charges, synced_template
-from .first_calls import FirstCall, FirstCalls
+from .first_calls import FirstCall, FirstCalls, LocalCountersByName
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
 from .usage import LocalUsage
@@ -60,7 +60,7 @@ class LocalCounters:
         """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
         self.lock = Lock()
         self.memory = self.memory.fresh_copy()
-        self.by_name: dict[str, LocalCounter] = {}
+        self.by_name = LocalCountersByName()
         self.first_calls = FirstCalls(self.by_name, self.max_counters)
         self.denials = DenialCache(self._denial_memory, self.max_counters)
         self.usage = LocalUsage(self._usage_buffer, self._clock)
@@ -86,7 +86,7 @@ class LocalCounters:
                 return [verdict]
         synced = synced_charges(charges)
         with self.lock:
-            if current and (synced is None or self._knows(synced, now)):
+            if current and (synced is None or self.first_calls.count(charges, synced, now)):
                 verdicts = self._admit_filled(charges, synced, now) if synced else None
                 verdicts = verdicts or self._decide_known(charges, version, receipts, now)
                 if verdicts is not None:
@@ -94,16 +94,9 @@ class LocalCounters:
             if receipts or synced is None:
                 return None
             call = self.first_calls.start(charges, synced, now)
-            if call is not None and self.usage.is_due(now):
+            if call is not None and self.usage.is_due():
                 call.counts = self.usage.lease()
             return call
-
-    def _knows(self, synced: SyncCharges, now: float) -> bool:
-        """Whether there is something here that may decide each of these charges."""
-        for name, (_, _, interval) in zip(*synced, strict=True):
-            if name not in self.by_name and not self.first_calls.stands_for(name, interval, now):
-                return False
-        return True
 
     def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
         """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""
@@ -142,18 +135,32 @@ class LocalCounters:
         self.usage.count(verdicts)
         return verdicts if known else None
 
+    def note_first(
+        self, charges: FilledCharges, verdicts: Sequence[Verdict], version: int | Version | None, began: float
+    ) -> None:
+        """Note the engine's reply to charges of which too little was known here when the call began."""
+        with self.lock:
+            self.first_calls.note(charges, verdicts, began, self._clock())
+            self.version_state.confirm(version, began)
+            if not self.by_name.partitions.isdisjoint(charges.partitions):  # another thread has come meanwhile
+                synced = synced_charges(charges)
+                assert synced is not None
+                FirstCall(charges, synced, {}, began).finish(verdicts, self.by_name)
+
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
         with self.lock:
-            call.finish(verdicts, self._clock())
+            call.finish(verdicts, self.by_name)
+            self.first_calls.note(call.charges, verdicts, call.began, now := self._clock())
+            if call.comes_again:  # what others who share a counter have asked since is no news to it any more
+                self.first_calls.count(call.charges, call.synced, now)
             self.version_state.confirm(version, call.began)
-        if call.counts:
-            self.usage.acknowledge(call.counts, done=True)
+        self.usage.acknowledge(call.counts, done=True)
 
     def fail_first(self, call: FirstCall) -> None:
         """Note that the engine has given no reply to that call."""
         with self.lock:
-            self.first_calls.fail(call)
+            call.fail()
         self.usage.acknowledge(call.counts, done=False)
 
     def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
@@ -197,8 +204,7 @@ class LocalCounters:
         """Whether there may be something here that decides this charge."""
         if charge.sync_interval is None:
             return bool(self.denials)
-        name = charge.key + charge.limit.tag
-        return name in self.by_name or self.first_calls.stands_for(name, charge.sync_interval, now)
+        return charge.key + charge.limit.tag in self.by_name
 
     def _source_of(
         self, charge: Charge, version: int | Version | None, now: float
@@ -210,7 +216,7 @@ class LocalCounters:
         if charge.sync_interval is None:
             return self.denials.find(charge, version, now)
         name = charge.key + limit.tag
-        counter = self.by_name.get(name) or self.first_calls.counter_of(name, charge.sync_interval, now)
+        counter = self.by_name.get(name)
         if counter is None or limit.quota > counter.at_most:
             return None
         fits = cost <= limit.quota - counter.used
@@ -246,10 +252,9 @@ class LocalCounters:
                 else:
                     others.append(verdict)
                     name = verdict.charge.key + verdict.charge.limit.tag
-                    counter = self.by_name.get(name) or self.first_calls.counter_of(
-                        name, verdict.charge.sync_interval or 0.0, now
-                    )
-                    if counter is not None:
+                    if name not in self.by_name and (synced := synced_charges([verdict.charge])):
+                        self.first_calls.count([verdict.charge], synced, now)
+                    if (counter := self.by_name.get(name)) is not None:
                         counter.engine_refunded()
         return others
 
@@ -260,7 +265,7 @@ class LocalCounters:
             for charge in charges:
                 name = charge.key + charge.limit.tag
                 self.by_name.pop(name, None)
-                self.first_calls.expire(name)
+                self.first_calls.forget(charge)
                 self.denials.forget(charge)
         self.memory.reset(charges)
 

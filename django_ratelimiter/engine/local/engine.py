@@ -70,6 +70,16 @@ class _LocalFirst:
             counters.usage.count(call.counted_locally(verdicts))
         return verdicts
 
+    async def _ask_first(self, call: FirstCall, version: int | Version | None) -> Sequence[Verdict]:
+        options = {"counts": call.counts} if call.counts else {}
+        try:
+            verdicts: Sequence[Verdict] = await self._awaitable.check(call.charges, version=version, **options)
+        except BaseException:
+            self.counters.fail_first(call)
+            raise
+        self.counters.finish_first(call, verdicts, version)
+        return verdicts
+
     async def _sync_wider(self, charges: Sequence[Charge]) -> None:
         """Tell the engine first of what it has to hear with another limit than these charges'."""
         counters = self.counters
@@ -136,12 +146,14 @@ class LocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if (
-                charges.template.is_exact
-                and now_us is None
-                and not (refund_if_denied or self.counters.denials.seconds or self.counters.usage)
-            ):
-                return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+            known = self.counters
+            if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
+                if charges.template.is_exact:
+                    return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+                if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
+                    found = self.engine.check(charges, version=version)
+                    known.note_first(charges, found, version, began)
+                    return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
@@ -152,16 +164,9 @@ class LocalFirstEngine(_LocalFirst):
         found = counters.decide(charges, version, receipts)
         if found is None:
             return run_sync(self._ask(charges, version, receipts))
-        if type(found) is not FirstCall:
-            return found  # type: ignore[return-value]
-        options = {"counts": found.counts} if found.counts else {}
-        try:
-            verdicts: Sequence[Verdict] = self.engine.check(charges, version=version, **options)
-        except BaseException:
-            counters.fail_first(found)
-            raise
-        counters.finish_first(found, verdicts, version)
-        return verdicts
+        if isinstance(found, FirstCall):
+            return run_sync(self._ask_first(found, version))
+        return found
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now, about; spends and counts nothing."""
@@ -216,12 +221,14 @@ class AsyncLocalFirstEngine(_LocalFirst):
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
         if type(charges) is FilledCharges:
-            if (
-                charges.template.is_exact
-                and now_us is None
-                and not (refund_if_denied or self.counters.denials.seconds or self.counters.usage)
-            ):
-                return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+            known = self.counters
+            if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
+                if charges.template.is_exact:
+                    return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+                if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
+                    found = await self.engine.check(charges, version=version)
+                    known.note_first(charges, found, version, began)
+                    return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
@@ -232,16 +239,9 @@ class AsyncLocalFirstEngine(_LocalFirst):
         found = counters.decide(charges, version, receipts)
         if found is None:
             return await self._ask(charges, version, receipts)
-        if type(found) is not FirstCall:
-            return found  # type: ignore[return-value]
-        options = {"counts": found.counts} if found.counts else {}
-        try:
-            verdicts: Sequence[Verdict] = await self.engine.check(charges, version=version, **options)
-        except BaseException:
-            counters.fail_first(found)
-            raise
-        counters.finish_first(found, verdicts, version)
-        return verdicts
+        if isinstance(found, FirstCall):
+            return await self._ask_first(found, version)
+        return found
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give now, about; spends and counts nothing."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts
+from ..templates import CallTemplate, FilledCharges, FilledVerdicts, is_synced
 from ..usage import labels_of, lines_of
 from .counter import LocalCounter, LocalVerdict
 
@@ -32,12 +32,6 @@ def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
             return None
     names = [charge.key + charge.limit.tag for charge in charges]
     return SyncCharges(names, [(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
-
-
-def is_synced(charge: Charge) -> bool:
-    """Return whether a charge may be counted here between two calls of the engine."""
-    interval, cost = charge.sync_interval, charge.cost
-    return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
 
 
 class SyncTemplate:
@@ -65,8 +59,7 @@ class SyncTemplate:
 @lru_cache(maxsize=2_000)
 def synced_template(template: CallTemplate) -> SyncTemplate | None:
     """Return what its calls have in common; `None` if a charge is not synced."""
-    synced = template.templates and all(is_synced(each.charge) for each in template.templates)
-    return SyncTemplate(template) if synced else None
+    return SyncTemplate(template) if template.sync_interval else None
 
 
 class LocalVerdicts(FilledVerdicts):

@@ -1,177 +1,261 @@
-"""Counters that a process has met once in an interval: the engine has decided, and its reply stands for them.
+"""Callers who come once in an interval: the engine decides, as by an exact rule, and its reply is kept, nothing else.
 
-Most callers do not come again within an interval. So a first request is decided as by an exact rule, and nothing but a
-note of that call is kept. A second request makes a `LocalCounter` of what the reply has said. Everything here is done
-under the lock of `LocalCounters`.
+Most callers do not come again within an interval, so that counters made for them would never be used. The second
+request makes a `LocalCounter` of what the first one's reply has said. What is not said to need no lock is done under
+that of `LocalCounters`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Final, NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import FilledVerdicts
+from ..templates import CallTemplate, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter
-from .denials import SWEEP_SECONDS
-from .filled import SyncCharges
+from .filled import SyncCharges, synced_charges
+
+#: Seconds after which it is looked what is counted here and used no more.
+TIDY_SECONDS: Final = 10.0
+
+
+_new = tuple.__new__  # what a named tuple calls in the end
+
+
+class LocalCountersByName(dict[str, LocalCounter]):
+    """What is counted here. partitions: of these counters, and perhaps of some that were counted here before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partitions: set[str] = set()
+
+    def __setitem__(self, name: str, counter: LocalCounter) -> None:
+        super().__setitem__(name, counter)
+        self.partitions.add(partition_of(counter.charge))
+
+    def tidy(self, now: float) -> None:
+        """Forget counters that nobody uses, and then their partitions."""
+        for name in [name for name, counter in self.items() if counter.is_idle(now)]:
+            del self[name]
+        self.partitions = {partition_of(counter.charge) for counter in self.values()}
+
+
+def partition_of(charge: Charge) -> str:
+    """Return the partition of a charge; that of one that was made without is in its key."""
+    if charge.partition is None:
+        return charge.key.partition(":")[2].partition(":")[0] or charge.key
+    return charge.partition
+
+
+def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
+    """Return the partitions of charges."""
+    return charges.partitions if type(charges) is FilledCharges else [*map(partition_of, charges)]
+
+
+def own_partitions_of(charges: Sequence[Charge]) -> list[str]:
+    """Return those partitions of charges that tell callers apart."""
+    if type(charges) is FilledCharges:
+        return [charges.partitions[place] for place in charges.template.own]
+    return [partition for partition in partitions_of(charges) if partition]
+
+
+class FirstReply(NamedTuple):
+    """What the engine said of charges. began, ended: when the call began and had returned, in monotonic seconds."""
+
+    began: float
+    ended: float
+    charges: Sequence[Charge]
+    verdicts: Sequence[Verdict]
+    template: CallTemplate | None
+
+    def counter_of(self, name: str) -> LocalCounter | None:
+        """Return a counter by what was said about it; `None` if it was not charged."""
+        synced = synced_charges(self.charges)
+        assert synced is not None
+        if name not in synced.names:
+            return None
+        place = synced.names.index(name)
+        counter = LocalCounter(self.charges[place])
+        counter.apply_reply(self.verdicts[place], 0, self.began, self.ended, synced.terms[place][2])
+        return counter
 
 
 class FirstCall:
-    """A call of the engine about counters that were not known. Times are monotonic seconds.
+    """A call of the engine about counters, not all of which are counted here.
 
-    synced: what is known of its charges. began, ended: when the call was made and has returned. verdicts: the reply;
-    `None` = the call is under way. reserved: counters that have to hear what a charge of this call has spent, each
-    with the charge's place. counts: usage that travels with the call.
+    reserved: those that are, by place; they hear what the engine has spent there. began: in monotonic seconds. counts:
+    usage that travels with the call. comes_again: all that tells its caller apart was met lately.
     """
 
-    __slots__ = ("began", "charges", "counts", "ended", "reserved", "synced", "verdicts")
+    __slots__ = ("began", "charges", "comes_again", "counts", "reserved", "synced")
 
     def __init__(
-        self,
-        charges: Sequence[Charge],
-        synced: SyncCharges,
-        reserved: list[tuple[LocalCounter, int]],
-        began: float,
+        self, charges: Sequence[Charge], synced: SyncCharges, reserved: dict[int, LocalCounter], began: float
     ) -> None:
-        self.charges, self.synced, self.reserved = charges, synced, reserved
-        self.began = self.ended = began
-        self.verdicts: Sequence[Verdict] | None = None
+        self.charges, self.synced, self.reserved, self.began = charges, synced, reserved, began
         self.counts: UsageCarry | None = None
+        self.comes_again = False
+        for place, counter in reserved.items():
+            counter.reserve(synced.terms[place][1])
 
-    def stands_for(self, interval: float, now: float) -> bool:
-        """Return whether its reply still says enough for an interval of so many seconds."""
-        return self.verdicts is not None and now < self.began + interval
+    def fail(self) -> None:
+        """Note that the engine has given no reply."""
+        for place, counter in self.reserved.items():
+            counter.resolve_reservation(self.synced.terms[place][1], 0, 0)
 
-    def is_over(self, now: float) -> bool:
-        """Return whether its reply stands for nothing any more."""
-        return not any(self.stands_for(interval, now) for _, _, interval in self.synced.terms)
-
-    def finish(self, verdicts: Sequence[Verdict], now: float) -> None:
-        """Note the reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
-        self.verdicts, self.ended = verdicts, now
-        if type(verdicts) is FilledVerdicts:
-            self._finish_filled(verdicts, now)
+    def finish(self, verdicts: Sequence[Verdict], counters: LocalCountersByName) -> None:
+        """Note the reply. counters: those that are counted here by now."""
+        remaining: dict[int, int] = {}
+        for place, (name, (quota, cost, _)) in enumerate(zip(*self.synced, strict=True)):
+            counter = self.reserved.get(place)
+            if counter is not None:
+                counter.resolve_reservation(cost, spent_at(verdicts, place), at_us_of(verdicts))
+                remaining[place] = max(quota - counter.used, 0)
+            elif (made := counters.get(name)) is not None:  # by another thread, without knowing of this call
+                made.resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
+        if not remaining:
             return
-        for counter, place in self.reserved:
-            verdict = verdicts[place]
-            counter.resolve_reservation(self.synced.terms[place][1], verdict.spent, verdict.at_us)
-            verdict.remaining = max(min(verdict.remaining, counter.left(verdict.charge)), 0)
-        for verdict, (_, _, interval) in zip(verdicts, self.synced.terms, strict=True):
-            if verdict.retry_after:
-                verdict.retry_after = max(verdict.retry_after, self.began + interval - now)
+        if type(verdicts) is FilledVerdicts:
+            states = verdicts.states
+            left = [min(each, remaining.get(place, each)) for place, each in enumerate(states.remaining)]
+            verdicts.states = states._replace(remaining=left)
+        else:
+            for place, most in remaining.items():
+                verdicts[place].remaining = min(verdicts[place].remaining, most)
 
-    def _finish_filled(self, verdicts: FilledVerdicts, now: float) -> None:
-        """Do so without making the verdicts."""
-        states, terms = verdicts.states, self.synced.terms
-        if any(states.waits):
-            least = [int((self.began + interval - now) * 1_000_000) for _, _, interval in terms]
-            waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(states.waits, least, strict=True)]
-            states = verdicts.states = states._replace(waits=waits)
-        if self.reserved:
-            remaining = list(states.remaining)
-            for counter, place in self.reserved:
-                quota, cost, _ = terms[place]
-                spent = 0 if verdicts.is_denied or states.waits[place] else cost
-                counter.resolve_reservation(cost, spent, states.at_us)
-                remaining[place] = max(min(remaining[place], quota - counter.used), 0)
-            verdicts.states = states._replace(remaining=remaining)
+
+def spent_at(verdicts: Sequence[Verdict], place: int) -> int:
+    """Return what the charge at this place has spent."""
+    if type(verdicts) is not FilledVerdicts:
+        return verdicts[place].spent
+    cost: int = verdicts.charges.template.templates[place].charge.cost
+    return 0 if verdicts.is_denied or verdicts.states.waits[place] else cost
+
+
+def at_us_of(verdicts: Sequence[Verdict]) -> int:
+    """Return the engine's time, in microseconds."""
+    return verdicts.states.at_us if type(verdicts) is FilledVerdicts else verdicts[0].at_us
 
 
 class FirstCalls:
-    """The first calls by the names of counters. counters: those that are counted here, which share the room.
+    """The latest reply about each partition. counters: those that are counted here.
 
-    max_counters: names to keep, of both.
+    most: partitions to keep, and counters.
     """
 
-    def __init__(self, counters: dict[str, LocalCounter], max_counters: int) -> None:
-        self._counters, self._max_counters = counters, max_counters
-        self._by_name: dict[str, FirstCall] = {}
-        self._sweep_at = -inf
+    def __init__(self, counters: LocalCountersByName, most: int) -> None:
+        self._counters, self._most = counters, most
+        self._replies: dict[str, FirstReply] = {}
+        self._latest_us = 0
+        self._tidy_at = -inf
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._replies)
+
+    def is_first(self, charges: FilledCharges, now: float) -> bool:
+        """Return whether too little is known to decide these charges, all of which are synced, and none counted here.
+
+        Then ask the engine, and tell `note`. Needs no lock: what other threads ask meanwhile, they ask exactly.
+        """
+        template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
+        if not self._counters.partitions.isdisjoint(partitions):
+            return False
+        for place in template.own:
+            reply = replies.get(partitions[place])
+            if reply is None or now >= reply[0] + template.sync_interval:
+                is_first = True
+            elif reply[4] is not template:  # it may know of other counters, which its successor would not
+                return False
+        return is_first
+
+    def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
+        """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
+        if type(charges) is FilledCharges and type(verdicts) is FilledVerdicts:
+            template, at_us = charges.template, verdicts.states[0]
+        else:
+            template, at_us = None, at_us_of(verdicts)
+        partitions: Sequence[str] = charges.partitions if template else partitions_of(charges)  # type: ignore[attr-defined]
+        if template is None or any(verdicts.states[2]):  # type: ignore[attr-defined]
+            lengthen_waits(charges, verdicts, began - now)
+        replies = self._replies
+        if at_us < self._latest_us:  # another thread was faster
+            later = {name for name in partitions if name in replies and at_us_of(replies[name].verdicts) > at_us}
+            partitions = [name for name in partitions if name not in later]
+        else:
+            self._latest_us = at_us
+        if len(replies) + len(partitions) > self._most:
+            replies.clear()
+        replies.update(dict.fromkeys(partitions, _new(FirstReply, (began, now, charges, verdicts, template))))
+        if now >= self._tidy_at:
+            self._tidy_at = now + TIDY_SECONDS
+            self._counters.tidy(now)
+
+    def count(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> bool:
+        """Begin to count charges here, if replies have said enough of all that is not counted here; whether it is."""
+        made: dict[str, LocalCounter] = {}
+        for partition, name, (_, _, interval) in zip(partitions_of(charges), *synced, strict=True):
+            if name not in self._counters:
+                reply = self._replies.get(partition)
+                if reply is None or now >= reply.began + interval or (counter := reply.counter_of(name)) is None:
+                    return False
+                made[name] = counter
+        if len(self._counters) + len(made) > self._most:
+            return False
+        for name, counter in made.items():
+            self._counters[name] = counter
+        return True
 
     def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
         """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
 
-        Counters that are counted here must have room for it as well. They hear at the end what was spent there.
+        Counters that are counted here must have room for it as well.
         """
-        names, by_name, counters = synced.names, self._by_name, self._counters
-        reserved: list[tuple[LocalCounter, int]] = []
-        for place, name in enumerate(names):
-            earlier = by_name.get(name)
-            if earlier is not None and earlier.verdicts is None:
-                return None
-            if counters and (counter := counters.get(name)) is not None and not counter.is_idle(now):
-                quota, cost, _ = synced.terms[place]
+        counters, reserved = self._counters, dict[int, LocalCounter]()
+        self._count_others(charges, synced, now)
+        for place, (name, (quota, cost, _)) in enumerate(zip(*synced, strict=True)):
+            counter = counters.get(name)
+            if counter is not None and counter.is_idle(now):
+                del counters[name]
+            elif counter is not None:
                 if now >= counter.due_at or quota > counter.at_most or cost > quota - counter.used:
                     return None
-                reserved.append((counter, place))
-        if len(reserved) == len(names) or not self._has_room(len(names), now):
+                reserved[place] = counter
+        if len(reserved) == len(charges) or len(counters) >= self._most:
             return None
         call = FirstCall(charges, synced, reserved, now)
-        self._keep(call)
+        longest = max(interval for _, _, interval in synced.terms)
+        met = [self._replies.get(partition) for partition in own_partitions_of(charges)]
+        call.comes_again = bool(met) and all(reply and now < reply.began + longest for reply in met)
         return call
 
-    def _keep(self, call: FirstCall) -> None:
-        """Note the call under all names that are not counted here."""
-        names, terms = call.synced
-        counted = {names[place] for _, place in call.reserved} if call.reserved else ()
-        for counter, place in call.reserved:
-            counter.reserve(terms[place][1])
-        for name in names:
-            if name not in counted:
-                self._by_name[name] = call
-                if self._counters:
-                    self._counters.pop(name, None)
+    def _count_others(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> None:
+        """Begin to count here what is known of other counters of these partitions, for that reply will be forgotten."""
+        names = set(synced.names)
+        for partition in set(partitions_of(charges)):
+            reply = self._replies.get(partition)
+            if reply is None or (other := synced_charges(reply.charges)) is None or other.names == synced.names:
+                continue
+            for charge, name, (_, _, interval) in zip(reply.charges, *other, strict=True):
+                if partition_of(charge) != partition or name in names or name in self._counters:
+                    continue
+                if now < reply.began + interval and (counter := reply.counter_of(name)):
+                    self._counters[name] = counter
 
-    def fail(self, call: FirstCall) -> None:
-        """Note that the engine has given no reply."""
-        for counter, place in call.reserved:
-            counter.resolve_reservation(call.synced.terms[place][1], 0, 0)
-        for name in call.synced.names:
-            if self._by_name.get(name) is call:
-                del self._by_name[name]
+    def forget(self, charge: Charge) -> None:
+        """Know nothing of the partition of this charge any more."""
+        self._replies.pop(partition_of(charge), None)
 
-    def stands_for(self, name: str, interval: float, now: float) -> bool:
-        """Return whether a reply still says enough about this counter for so many seconds."""
-        call = self._by_name.get(name)
-        return call is not None and call.stands_for(interval, now)
 
-    def counter_of(self, name: str, interval: float, now: float) -> LocalCounter | None:
-        """Return what is counted from now on for a name that was met before; `None` if it was not, or long ago.
-
-        Where its first call is still under way, the engine must be asked, and the counter hears of that call's end.
-        """
-        call = self._by_name.pop(name, None)
-        if call is None or not (call.verdicts is None or call.stands_for(interval, now)):
-            return None
-        place = call.synced.names.index(name)
-        counter = LocalCounter(call.charges[place])
-        if call.verdicts is None:
-            counter.reserve(call.synced.terms[place][1])
-            call.reserved.append((counter, place))
-        else:
-            counter.apply_reply(call.verdicts[place], 0, call.began, call.ended, call.synced.terms[place][2])
-        self._counters[name] = counter
-        return counter
-
-    def expire(self, name: str) -> None:
-        """Note that the engine's reply about this counter holds no more."""
-        call = self._by_name.get(name)
-        if call is not None:
-            call.began = -inf
-
-    def sweep(self, now: float) -> None:
-        """Forget replies that stand for nothing any more."""
-        over = {id(call) for call in self._by_name.values() if call.verdicts is not None and call.is_over(now)}
-        self._by_name = {name: call for name, call in self._by_name.items() if id(call) not in over}
-
-    def _has_room(self, number: int, now: float) -> bool:
-        full = self._max_counters - number
-        if len(self._by_name) + len(self._counters) > full and now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_SECONDS
-            self.sweep(now)
-        return len(self._by_name) + len(self._counters) <= full
+def lengthen_waits(charges: Sequence[Charge], verdicts: Sequence[Verdict], passed: float) -> None:
+    """Let those who are refused wait for the end of the interval at least. passed: seconds of it, negative."""
+    if type(verdicts) is FilledVerdicts:
+        least = [int(((charge.sync_interval or 0.0) + passed) * 1_000_000) for charge in charges]
+        states = verdicts.states
+        waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(states.waits, least, strict=True)]
+        verdicts.states = states._replace(waits=waits)
+        return
+    for verdict in verdicts:
+        if verdict.retry_after:
+            verdict.retry_after = max(verdict.retry_after, (verdict.charge.sync_interval or 0.0) + passed)

@@ -91,7 +91,7 @@ class SyncCall:
 
     def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
         counters = self._counters
-        counter = counters.by_name.get(name) or counters.first_calls.counter_of(name, interval, self._began)
+        counter = counters.by_name.get(name)
         if counter is None:
             counter = LocalCounter(charge)
             if self._has_room():
@@ -123,11 +123,10 @@ class SyncCall:
 
     def _has_room(self) -> bool:
         counters, now = self._counters, self._began
-        if len(counters.by_name) + len(counters.first_calls) < counters.max_counters:
+        if len(counters.by_name) < counters.max_counters:
             return True
         if now >= counters.sweep_at:
             counters.sweep_at = now + SWEEP_SECONDS
-            counters.first_calls.sweep(now)
             for name, counter in list(counters.by_name.items()):
                 if now >= counter.due_at and counter.asked_by is None:
                     if (counter.charge.sync_interval or 0) < 0:
@@ -136,7 +135,7 @@ class SyncCall:
                         del counters.by_name[name]
             if len(counters.by_name) >= counters.max_counters:
                 self.add_piggybacked(due=True)
-        return len(counters.by_name) + len(counters.first_calls) < counters.max_counters
+        return len(counters.by_name) < counters.max_counters
 
     def add_piggybacked(self, *, due: bool) -> None:
         """Take along what counters owe that are due, or any: these are forgotten once they have told.

@@ -28,9 +28,9 @@ class LocalUsage:
     def __bool__(self) -> bool:
         return bool(self._counts or self._buffer)
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self) -> bool:
         """Return whether there are counts that have waited for long enough."""
-        return bool(self._counts) and now >= self._due_at
+        return bool(self._counts or self._buffer) and self._clock() >= self._due_at
 
     def add(self, at_us: int, field: str) -> None:
         """Count a call under a field, see `usage.field_of`."""

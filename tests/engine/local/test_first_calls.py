@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Verdict
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 
 from .world import INTERVAL, Clock, Counted, Process, admitted, charge, counts, held
 
@@ -90,13 +91,28 @@ def test_a_shared_counter_that_is_counted_here_admits_the_quota(process: Process
     assert held(engine, shared) == 4
 
 
-def test_what_others_do_while_the_engine_is_asked_is_counted(process: Process, engine: Interrupted) -> None:
+def alone(charge: Charge) -> list[Charge]:
+    """A call of one charge."""
+    return [charge]
+
+
+def filled(charge: Charge) -> FilledCharges:
+    """The same from a template."""
+    template = CallTemplate([ChargeTemplate("", "", charge._replace(key="", partition=""))])
+    return FilledCharges(template, (charge.key,))
+
+
+WAYS = pytest.mark.parametrize("made", [alone, filled])
+
+
+@WAYS
+def test_what_others_do_while_the_engine_is_asked_is_counted(process: Process, engine: Interrupted, made: Any) -> None:
     """Another thread asks meanwhile, and a third one goes on by the answer that has come first."""
     one, asked = process(), charge(4)
     found: list[bool] = []
 
     def hit(times: int) -> None:
-        found.extend(one.check([asked])[0].allowed for _ in range(times))
+        found.extend(one.check(made(asked))[0].allowed for _ in range(times))
 
     engine.before = lambda: hit(3)
     hit(1)
@@ -105,16 +121,19 @@ def test_what_others_do_while_the_engine_is_asked_is_counted(process: Process, e
     assert (sum(found), held(engine, asked) <= 4) == (4, True)
 
 
-def test_an_answer_that_comes_late_is_counted_once(process: Process, engine: Interrupted, clock: Clock) -> None:
+@WAYS
+def test_an_answer_that_comes_late_is_counted_once(
+    process: Process, engine: Interrupted, clock: Clock, made: Any
+) -> None:
     one, asked = process(), charge(10)
 
-    def hit() -> None:
+    def hit(times: int = 2) -> int:
         clock.now += 0.001
-        assert admitted(one, asked, 2) == 2
+        return sum(one.check(made(asked))[0].allowed for _ in range(times))
 
     engine.after = hit
-    hit()
-    assert admitted(one, asked, 10) == 6
+    assert hit() == 2
+    assert hit(10) == 6
     one.flush()
     assert held(engine, asked) == 10
 
