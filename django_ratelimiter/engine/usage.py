@@ -209,7 +209,7 @@ class UsageBuffer:
 
     For all threads of a process; a fork leaves it to the parent.
     max_fields: fields of a minute to keep. Beyond that, calls are counted in the latest minute that is kept for their
-    field, and not at all if there is none. clock: seconds.
+    field, and not at all if there is none. clock: seconds. is_empty: nothing is to be sent.
     """
 
     def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -220,6 +220,7 @@ class UsageBuffer:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._lock = Lock()
+        self.is_empty = True
         self._counts: dict[tuple[int, str], int] = {}
         self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time from which on somebody else may take it
 
@@ -231,7 +232,7 @@ class UsageBuffer:
 
     def __bool__(self) -> bool:
         """Whether there is anything to send."""
-        return bool(self._counts or self._leased)
+        return not self.is_empty
 
     def add(self, minute: int, field: str, calls: int = 1) -> None:
         """Count so many calls. field: see `field_of`."""
@@ -243,6 +244,7 @@ class UsageBuffer:
                     return
                 key = max(alike)
             self._counts[key] = self._counts.get(key, 0) + calls
+            self.is_empty = False
 
     def lease(self) -> UsageCarry | None:
         """Some counts to travel with a call; `None` if none wait. Tell afterwards: `acknowledge` or `return_lease`."""
@@ -264,6 +266,7 @@ class UsageBuffer:
         with self._locked():
             if carry.shard is None:
                 self._leased.pop(carry.id, None)
+                self.is_empty = not (self._counts or self._leased)
             elif carry.id in self._leased:
                 self._leased[carry.id] = carry, self._clock() + RESEND_SECONDS
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import itemgetter, truediv
 from typing import Final, NamedTuple
 
@@ -16,7 +17,6 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 #: Of how many calls templates are kept; beyond that all are made anew.
 MAX_TEMPLATES: Final = 1_000
-
 
 #: A field by its name, as it is sent and as Django's headers keep it: under the name in small letters.
 Field = tuple[str, str]
@@ -41,16 +41,29 @@ class LimitTemplate(NamedTuple):
     message: str
 
 
+class UsualStates(NamedTuple):
+    """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
+
+    text: takes what remains and the seconds, of each limit. pick: gives from what remains by all charges, and behind it
+    when they reset, the number that the seconds of each limit are made of: times `multipliers`, by `divisors`.
+    """
+
+    text: str
+    pick: Callable[[Sequence[int]], Sequence[int]]
+    multipliers: tuple[int, ...]
+    divisors: tuple[int, ...]
+
+
 class FieldTemplate(NamedTuple):
     """The fields of a call. policy: RateLimit-Policy. limits: those that are enforced.
 
-    usual: of each limit what `_usual_states` asks for, see `LimitTemplate`; empty = it cannot know them. capacities: of
-    the limits. pick: gives what is about the limits of what is about all charges.
+    usual: `None` = of one of them more must be known. capacities: of the limits. pick: gives what is about the limits
+    of what is about all charges.
     """
 
     policy: Field
     limits: tuple[LimitTemplate, ...]
-    usual: tuple[tuple[int, str, int, int, UntilMore], ...]
+    usual: UsualStates | None
     capacities: tuple[int, ...]
     pick: Callable[[Sequence[int]], Sequence[int]]
 
@@ -75,15 +88,15 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
         if seconds is not None:
             fields["retry-after"] = "Retry-After", str(seconds)
     else:
-        tightness = [*map(truediv, pick(remaining), capacities)]
+        left = pick(remaining)
+        tightness = [*map(truediv, left, capacities)]
         binding = limits[tightness.index(min(tightness))]
     if "ratelimit" in families:
         fields["ratelimit-policy"] = policy
-        if not usual:
-            text = _states(limits, states, is_denied)
-        else:
-            text = _refused_states(usual, remaining, waits) if is_denied else _usual_states(usual, remaining, resets)
-        fields["ratelimit"] = "RateLimit", text
+        text = None
+        if usual is not None:
+            text = _refused_states(limits, remaining, waits) if is_denied else _usual_states(usual, left, states)
+        fields["ratelimit"] = "RateLimit", text or _states(limits, states, is_denied)
     if "x-ratelimit" in families:
         place = binding[0]
         fields["x-ratelimit-limit"] = binding[2]
@@ -104,15 +117,13 @@ def _waited_for(limits: Sequence[LimitTemplate], waits: Sequence[int]) -> tuple[
     return limits[waits.index(longest)], -(-longest // 1_000_000)
 
 
-def _refused_states(
-    usual: Iterable[tuple[int, str, int, int, UntilMore]], remaining: Sequence[int], waits: Sequence[int]
-) -> str:
+def _refused_states(limits: Iterable[LimitTemplate], remaining: Sequence[int], waits: Sequence[int]) -> str:
     """Return the value of RateLimit of a refused request, as `_states` does.
 
     Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
     """
     shown = []
-    for place, state, _, _, _ in usual:
+    for place, state, *_ in limits:
         wait = waits[place]
         if wait > 0:
             shown.append(f"{state}{remaining[place]};t={-(-wait // 1_000_000)}")
@@ -121,21 +132,12 @@ def _refused_states(
     return ",".join(shown)
 
 
-def _usual_states(
-    usual: Iterable[tuple[int, str, int, int, UntilMore]], remaining: Sequence[int], resets: Sequence[int]
-) -> str:
-    """Return the value of RateLimit where all limits pass, as `_states` does, for every response waits for it."""
-    shown = []
-    for place, state, multiplier, divisor, until_more in usual:
-        left = remaining[place]
-        if not multiplier:
-            seconds: int | None = -(-resets[place] // 1_000_000)
-        elif left:
-            seconds = -(-left * multiplier // divisor)
-        else:
-            seconds = until_more(left, resets[place] / 1_000_000)
-        shown.append(f"{state}{left};t={seconds}" if seconds else f"{state}{left}")
-    return ",".join(shown)
+def _usual_states(usual: UsualStates, left: Sequence[int], states: CounterStates) -> str | None:
+    """Return what `_states` does where all limits pass, as nearly always; `None` if a limit is told no seconds of."""
+    text, pick, multipliers, divisors = usual
+    numbers = pick((*states[1], *states[3]))
+    seconds = [-(-number * by // per) for number, by, per in zip(numbers, multipliers, divisors, strict=True)]
+    return None if 0 in seconds else text % (*chain.from_iterable(zip(left, seconds, strict=True)),)
 
 
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
@@ -172,8 +174,12 @@ def refusal_facts(answer: Answer) -> RefusalFacts:
     template = _templates.get(verdicts.charges.template) or _template_of(answer)
     shown = template.pick(verdicts.states.waits)
     binding, seconds = _waited_for(template.limits, shown)
-    policies = [limit.policy for limit, wait in zip(template.limits, shown, strict=True) if wait]
-    return _new(RefusalFacts, (429, binding.message, seconds, tuple(dict.fromkeys(policies))))
+    policies: tuple[str, ...] = (binding.policy,)
+    if shown.count(0) != len(shown) - 1:  # several refuse
+        policies = tuple(
+            dict.fromkeys([limit.policy for limit, wait in zip(template.limits, shown, strict=True) if wait])
+        )
+    return _new(RefusalFacts, (429, binding.message, seconds, policies))
 
 
 def _template_of(answer: Answer) -> FieldTemplate:
@@ -200,20 +206,37 @@ def _template_of(answer: Answer) -> FieldTemplate:
     if len(_templates) >= MAX_TEMPLATES:
         _templates.clear()
     call = answer.verdicts.charges.template
-    places = [limit.place for limit in limits]
     template = _templates[call] = FieldTemplate(
         ("RateLimit-Policy", ",".join(items)),
         tuple(limits),
-        tuple(_usual_of(limits)),
+        _usual_of(limits, len(call.templates)),
         tuple([limit.capacity for limit in limits]),
-        itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1) if places else slice(0)),
+        _picking([limit.place for limit in limits]),
     )
     return template
 
 
-def _usual_of(limits: Sequence[LimitTemplate]) -> Iterator[tuple[int, str, int, int, UntilMore]]:
-    """Yield what is asked for of limits that pass; nothing unless all flow, and no field could hold what remains."""
-    if all(limit.flow and not limit.is_closed and limit.capacity <= LARGEST_INTEGER for limit in limits):
-        for limit in limits:
-            assert limit.flow is not None
-            yield limit.place, limit.state, *limit.flow, limit.until_more
+def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | None:
+    """Return how the usual value is made, for a call of so many charges; `None` unless all limits flow.
+
+    What remains must not be more than the field can hold.
+    """
+    parts = []
+    for limit in limits:
+        if not limit.flow or limit.is_closed or limit.capacity > LARGEST_INTEGER:
+            return None
+        by, per = limit.flow
+        # By what remains, or by the reset.
+        parts.append((limit.place, by, per) if by else (limit.place + charges, 1, 1_000_000))
+    if not parts:
+        return None
+    text = ",".join([f"{limit.state.replace('%', '%%')}%d;t=%d" for limit in limits])
+    places, multipliers, divisors = zip(*parts, strict=True)
+    return UsualStates(text, _picking(places), multipliers, divisors)
+
+
+def _picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
+    """Return what picks these places of a sequence."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))

@@ -37,7 +37,7 @@ MAX_NOTIFIED: Final = 10_000
 
 
 #: Seconds for which the names of the same callers and view are not thought of again.
-NAMES_INTERVAL: Final = 10.0
+NAMES_INTERVAL: Final = 60.0
 
 #: Until when, in monotonic seconds, by the partitions of a refusal and the view.
 names_until: Final[dict[tuple[Any, str], float]] = {}
@@ -145,11 +145,10 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 
 def _log_refusal(decision: Decision) -> None:
     if decision.answer is not None:
-        names, extra = _refusal_of(decision.answer, decision.version)
-        _refusal_log.write(", ".join(names), "", extra)
+        _refusal_log.write(*_refusal_of(decision.answer, decision.version))
         return
     names = dict.fromkeys(result.rule.slug for result in decision.refused_by)
-    _refusal_log.write(", ".join(names), _why(decision), _extra(decision, decision.binding))
+    _refusal_log.write(", ".join(names), _extra(decision, decision.binding), _why(decision))
 
 
 def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
@@ -172,16 +171,17 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
     return None if value is None else (digest(value), value)
 
 
-def _refusal_of(answer: Answer, version: Version) -> tuple[dict[str, None], dict[str, Any]]:
+def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
     """Return the names of the rules that refuse a request, and the attributes of a record, without taking it apart."""
     owners, verdicts = answer.owners, answer.verdicts
-    names: dict[str, None] = {}
-    gates, longest, binding = verdicts.charges.template.gates, 0.0, 0
-    for place, wait in enumerate(verdicts.states.waits):
-        if wait and gates[place] and wait >= -1:
-            names[owners[place][0].slug] = None
-            if (weight := inf if wait < 0 else wait) > longest:
-                longest, binding = weight, place
+    gates, waits = verdicts.charges.template.gates, verdicts.states.waits
+    if waits.count(0) == len(waits) - 1:  # as nearly always
+        binding = waits.index(max(waits) or -1)
+        names = owners[binding][0].slug
+    else:
+        refusing = [place for place, wait in enumerate(waits) if gates[place] and (wait > 0 or wait == -1)]
+        binding = max(refusing, key=lambda place: inf if waits[place] < 0 else waits[place])
+        names = ", ".join(dict.fromkeys([owners[place][0].slug for place in refusing]))
     rule, tier = owners[binding]
     partition = verdicts.charges.partitions[binding]
     return names, {"rule": rule.slug, "tier": tier and tier.slug, "partition": partition, "version": version.number}

@@ -32,8 +32,8 @@ class RefusalLog:
         self._logger = logger
         self._common = self._make()
 
-    def write(self, names: str, why: str, extra: Mapping[str, Any]) -> None:
-        """Log a refusal. names: of the rules that refuse. why: a further sentence. extra: attributes of the record."""
+    def write(self, names: str, extra: Mapping[str, Any], why: str = "") -> None:
+        """Log a refusal. names: of the rules that refuse. extra: attributes of the record. why: a further sentence."""
         logger = self._logger
         if logging.getLogRecordFactory() is not logging.LogRecord or type(logger) is not logging.Logger:
             logger.warning(MESSAGE, names, why, extra=extra)

@@ -30,7 +30,7 @@ class LocalUsage:
 
     def is_due(self) -> bool:
         """Return whether there are counts that have waited for long enough."""
-        return bool(self._counts or self._buffer) and self._clock() >= self._due_at
+        return (bool(self._counts) or not self._buffer.is_empty) and self._clock() >= self._due_at
 
     def add(self, at_us: int, field: str) -> None:
         """Count a call under a field, see `usage.field_of`."""

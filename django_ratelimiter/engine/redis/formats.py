@@ -16,8 +16,8 @@ _HOLE: Final = "\x00hole of a partition\x00\x01"
 #: So many formats are kept; beyond that all are made anew.
 MAX_FORMATS: Final = 2_000
 
-#: Packs a call of these charges and notes.
-Encode = Callable[[Sequence[Charge], Sequence[PartitionNote]], bytes]
+#: Packs a call of these charges, with this version, in this minute, and with these notes.
+Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
 
 
 class CallFormat(NamedTuple):
@@ -31,40 +31,39 @@ class CallFormat(NamedTuple):
 
 
 class CallFormats:
-    """The formats of the calls that an engine has sent, by template, weight and what is sampled."""
+    """The formats of the calls that an engine has sent, by template, weight and what is sampled.
 
-    def __init__(self) -> None:
+    encode: packs what was not packed yet.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
         self._formats: dict[tuple[CallTemplate, tuple[int, int]], CallFormat] = {}
 
     def fill(
-        self,
-        charges: FilledCharges,
-        version: int | Version | None,
-        minute: int,
-        told: tuple[int, int],
-        encode: Encode,
+        self, charges: FilledCharges, version: int | Version | None, minute: int, told: tuple[int, int]
     ) -> bytes | None:
         """Return the call of a caller; `None` where partitions are of another length than digests.
 
         told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits.
-        encode: packs what was not packed yet.
         """
-        kind = charges.template, told
-        form = self._formats.get(kind)
+        template, partitions = charges.template, charges.partitions
+        form = self._formats.get((template, told))
         if form is None or form[0] != minute or form[1] is not version:
-            form = self._keep(kind, version, minute, encode)
+            form = self._keep((template, told), version, minute)
         _, _, text, size, noted = form
-        partitions = tuple(map(str.encode, charges.partitions))
-        call = text % ((*partitions, *[partitions[place] for place in noted]) if noted else partitions)
+        if noted:
+            partitions = (*partitions, *[partitions[place] for place in noted])
+        call = text % tuple(map(str.encode, partitions))
         return call if len(call) == size else None
 
     def _keep(
-        self, kind: tuple[CallTemplate, tuple[int, int]], version: int | Version | None, minute: int, encode: Encode
+        self, kind: tuple[CallTemplate, tuple[int, int]], version: int | Version | None, minute: int
     ) -> CallFormat:
         template, told = kind
         charges = [each.fill(_HOLE) for each in template.templates]
         notes, noted = _notes_of(charges, *told)
-        call = encode(charges, notes)
+        call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
         if len(self._formats) >= MAX_FORMATS:
             self._formats.clear()

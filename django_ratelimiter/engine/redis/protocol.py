@@ -88,7 +88,7 @@ class CallEncoder:
         self._cached_calls: dict[
             int, tuple[Sequence[Charge], int | Version | None, int, bytes]
         ] = {}  # by `id` of charges
-        self._formats = CallFormats()
+        self._formats = CallFormats(self._encode_format)
         self._partition_tracker = PartitionTracker(at_once=shards > 1)
         self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
@@ -209,14 +209,12 @@ class CallEncoder:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         told = self._partition_tracker.weight_and_sampled(charges, at_us)
-        if told is None:
-            return None
-        minute = at_us // MINUTE_US
+        return None if told is None else self._formats.fill(charges, version, at_us // MINUTE_US, told)
 
-        def encode(filled: Sequence[Charge], notes: Sequence[PartitionNote]) -> bytes:
-            return self._encode(ScriptMode.CHECK, filled, (), version, None, (at_us,), 0, None, notes)
-
-        return self._formats.fill(charges, version, minute, told, encode)
+    def _encode_format(
+        self, charges: Sequence[Charge], version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
+    ) -> bytes:
+        return self._encode(ScriptMode.CHECK, charges, (), version, None, (minute * MINUTE_US,), 0, None, notes)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
