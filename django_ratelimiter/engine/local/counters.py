@@ -142,7 +142,7 @@ class LocalCounters:
         with self.lock:
             self.first_calls.note(charges, verdicts, began, self._clock())
             self.version_state.confirm(version, began)
-            if not self.by_name.partitions.isdisjoint(charges.partitions):  # another thread has come meanwhile
+            if not self.by_name.partitions.keys().isdisjoint(charges.partitions):  # another thread has come meanwhile
                 synced = synced_charges(charges)
                 assert synced is not None
                 FirstCall(charges, synced, {}, began).finish(verdicts, self.by_name)
@@ -264,7 +264,8 @@ class LocalCounters:
         with self.lock:
             for charge in charges:
                 name = charge.key + charge.limit.tag
-                self.by_name.pop(name, None)
+                if name in self.by_name:
+                    del self.by_name[name]
                 self.first_calls.forget(charge)
                 self.denials.forget(charge)
         self.memory.reset(charges)

@@ -25,21 +25,29 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class LocalCountersByName(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, and perhaps of some that were counted here before."""
+    """What is counted here. partitions: of these counters, each with their number."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.partitions: set[str] = set()
+        self.partitions: dict[str, int] = {}
 
     def __setitem__(self, name: str, counter: LocalCounter) -> None:
+        if name not in self:
+            partition = partition_of(counter.charge)
+            self.partitions[partition] = self.partitions.get(partition, 0) + 1
         super().__setitem__(name, counter)
-        self.partitions.add(partition_of(counter.charge))
 
-    def tidy(self, now: float) -> None:
-        """Forget counters that nobody uses, and then their partitions."""
+    def __delitem__(self, name: str) -> None:
+        partition = partition_of(self[name].charge)
+        super().__delitem__(name)
+        self.partitions[partition] -= 1
+        if not self.partitions[partition]:
+            del self.partitions[partition]
+
+    def forget_idle(self, now: float) -> None:
+        """Forget counters that nobody uses."""
         for name in [name for name, counter in self.items() if counter.is_idle(now)]:
             del self[name]
-        self.partitions = {partition_of(counter.charge) for counter in self.values()}
 
 
 def partition_of(charge: Charge) -> str:
@@ -160,7 +168,7 @@ class FirstCalls:
         Then ask the engine, and tell `note`. Needs no lock: what other threads ask meanwhile, they ask exactly.
         """
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        if not self._counters.partitions.isdisjoint(partitions):
+        if not self._counters.partitions.keys().isdisjoint(partitions):
             return False
         for place in template.own:
             reply = replies.get(partitions[place])
@@ -190,7 +198,7 @@ class FirstCalls:
         replies.update(dict.fromkeys(partitions, _new(FirstReply, (began, now, charges, verdicts, template))))
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_SECONDS
-            self._counters.tidy(now)
+            self._counters.forget_idle(now)
 
     def count(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> bool:
         """Begin to count charges here, if replies have said enough of all that is not counted here; whether it is."""

@@ -222,8 +222,9 @@ class SyncCall:
             answer.charge = self._charges[index]
             self._learn(self._sent[index], answer, now)
         for name, sent in self._piggybacked:
-            if sent.counter is not None and sent.counter.acknowledge_synced(sent.carried):
-                self._counters.by_name.pop(name, None)
+            done = sent.counter is not None and sent.counter.acknowledge_synced(sent.carried)
+            if done and name in self._counters.by_name:
+                del self._counters.by_name[name]
         verdicts = {**answers, **{index: self._settled(index, now, denied) for index in self._local}}
         if denied:
             for receipt in self._receipts:
