@@ -66,7 +66,7 @@ OURS: Final = {
     "ours, 1 rule": Site("ours", "/one/"),
     "ours, 3 rules": Site("ours", ways=ALL_WAYS),
     "ours, 3 rules, synced each second": Site("ours", "/synced/"),
-    "ours, 3 rules, synced each second, 20 callers": Site("ours", "/synced/", ways=(TURNS,), callers=FEW),
+    "ours, 3 rules, synced each second, 20 callers": Site("ours", "/synced-few/", ways=(TURNS,), callers=FEW),
     "ours, 3 rules and tiers": Site("ours, tiers"),
     "ours, 3 rules, user and key, and tiers": Site("ours, tiers", "/known/", SIGNED_IN, user=True),
 }

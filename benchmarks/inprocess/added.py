@@ -60,7 +60,7 @@ OURS: Final = {
     "ours: three rules": Contestant("ours", "/three/"),
     "ours: three rules, refused": Contestant("ours", "/refused/", status=429),
     "ours: three rules, synced": Contestant("ours", "/synced/"),
-    "ours: three rules, synced, 20 callers": Contestant("ours", "/synced/", callers=FEW),
+    "ours: three rules, synced, 20 callers": Contestant("ours", "/synced-few/", callers=FEW),
     "ours: three rules, tiers": Contestant("ours, tiers", "/three/"),
     "ours: user, key and address, tiers": Contestant("ours, tiers", "/known/", "no limiter, signed in", user=True),
     "ours: the same, 100 callers": Contestant(

@@ -19,7 +19,7 @@ KEY: Final = "a-key-that-is-known"
 PLENTY: Final = 100_000_000
 
 #: Views whose rules a process decides by what it has counted, and tells Redis of every so many milliseconds.
-SYNCED: Final = {"synced": 1_000, "synced-seldom": 600_000}
+SYNCED: Final = {"synced": 1_000, "synced-few": 1_000, "synced-seldom": 600_000}
 
 #: View: for each of its rules what it is counted by, the quota, the seconds of its window, and the algorithm.
 RULES: Final = {
@@ -37,6 +37,11 @@ RULES: Final = {
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "synced": [
+        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
+        (["ip"], PLENTY, DAY, "fixed_window"),
+        ([], PLENTY, HOUR, "fixed_window"),
+    ],
+    "synced-few": [  # for callers who come often, whose counters would else be those of all callers
         (["ip"], PLENTY, HOUR, "sliding_window_counter"),
         (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),

@@ -14,7 +14,18 @@ from .settings import LIMITER, ON_LOOP
 
 #: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request. Django
 #: tries them in this order, so what is measured against each other stands first, under one path.
-NAMES: Final = ("three", "free", "one", "refused", "known", "synced", "synced-seldom", "one-refused", "minute")
+NAMES: Final = (
+    "three",
+    "free",
+    "one",
+    "refused",
+    "known",
+    "synced",
+    "synced-few",
+    "synced-seldom",
+    "one-refused",
+    "minute",
+)
 
 #: Limiter: what wraps the view, in `benchmarks`; ours is a middleware.
 LIMITERS: Final = {

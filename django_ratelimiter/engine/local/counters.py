@@ -136,13 +136,21 @@ class LocalCounters:
         return verdicts if known else None
 
     def note_first(
-        self, charges: FilledCharges, verdicts: Sequence[Verdict], version: int | Version | None, began: float
+        self,
+        charges: FilledCharges,
+        verdicts: Sequence[Verdict],
+        version: int | Version | None,
+        began: float,
+        added: int,
     ) -> None:
-        """Note the engine's reply to charges of which too little was known here when the call began."""
+        """Note the engine's reply to charges of which too little was known here when the call began.
+
+        added: how often a counter had been added by then.
+        """
         with self.lock:
             self.first_calls.note(charges, verdicts, began, self._clock())
             self.version_state.confirm(version, began)
-            if not self.by_name.partitions.keys().isdisjoint(charges.partitions):  # another thread has come meanwhile
+            if added != self.by_name.added:  # perhaps one of these, by another thread
                 synced = synced_charges(charges)
                 assert synced is not None
                 FirstCall(charges, synced, {}, began).finish(verdicts, self.by_name)

@@ -151,8 +151,9 @@ class LocalFirstEngine(_LocalFirst):
                 if charges.template.is_exact:
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
+                    added = known.by_name.added
                     found = self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began)
+                    known.note_first(charges, found, version, began, added)
                     return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
@@ -226,8 +227,9 @@ class AsyncLocalFirstEngine(_LocalFirst):
                 if charges.template.is_exact:
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
+                    added = known.by_name.added
                     found = await self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began)
+                    known.note_first(charges, found, version, began, added)
                     return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)

@@ -15,26 +15,31 @@ from ..base import Charge, Verdict
 from ..templates import CallTemplate, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter
-from .filled import SyncCharges, synced_charges
+from .filled import SyncCharges, synced_charges, synced_template
 
 #: Seconds after which it is looked what is counted here and used no more.
 TIDY_SECONDS: Final = 10.0
 
 
+#: Of how many templates it is kept which counters all callers share.
+MAX_TEMPLATES: Final = 1_000
+
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class LocalCountersByName(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, each with their number."""
+    """What is counted here. partitions: of these counters, each with their number. added: how often one was added."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.added = 0
         self.partitions: dict[str, int] = {}
 
     def __setitem__(self, name: str, counter: LocalCounter) -> None:
         if name not in self:
             partition = partition_of(counter.charge)
             self.partitions[partition] = self.partitions.get(partition, 0) + 1
+            self.added += 1
         super().__setitem__(name, counter)
 
     def __delitem__(self, name: str) -> None:
@@ -156,6 +161,7 @@ class FirstCalls:
     def __init__(self, counters: LocalCountersByName, most: int) -> None:
         self._counters, self._most = counters, most
         self._replies: dict[str, FirstReply] = {}
+        self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
         self._latest_us = 0
         self._tidy_at = -inf
 
@@ -167,9 +173,9 @@ class FirstCalls:
 
         Then ask the engine, and tell `note`. Needs no lock: what other threads ask meanwhile, they ask exactly.
         """
-        template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        if not self._counters.partitions.keys().isdisjoint(partitions):
+        if self.is_counted(charges):
             return False
+        template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
         for place in template.own:
             reply = replies.get(partitions[place])
             if reply is None or now >= reply[0] + template.sync_interval:
@@ -178,14 +184,30 @@ class FirstCalls:
                 return False
         return is_first
 
+    def is_counted(self, charges: FilledCharges) -> bool:
+        """Return whether one of these may be counted here, without making the names of what is the caller's own."""
+        template, partitions, counters = charges.template, charges.partitions, self._counters
+        for place in template.own:
+            if partitions[place] in counters.partitions:
+                return True
+        shared = self._shared.get(template)
+        if shared is None:
+            if len(self._shared) >= MAX_TEMPLATES:
+                self._shared.clear()
+            names = zip(synced_template(template).names(partitions), template.templates, strict=True)  # type: ignore[union-attr]
+            shared = self._shared[template] = [name for name, each in names if not each.is_split]
+        return not counters.keys().isdisjoint(shared)
+
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
         """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
-        if type(charges) is FilledCharges and type(verdicts) is FilledVerdicts:
-            template, at_us = charges.template, verdicts.states[0]
+        partitions: Sequence[str]
+        if type(verdicts) is FilledVerdicts:
+            at_us, _, waits, *_ = verdicts.states
+            template, partitions = verdicts.charges.template, verdicts.charges.partitions
+            if any(waits):
+                lengthen_waits(charges, verdicts, began - now)
         else:
-            template, at_us = None, at_us_of(verdicts)
-        partitions: Sequence[str] = charges.partitions if template else partitions_of(charges)  # type: ignore[attr-defined]
-        if template is None or any(verdicts.states[2]):  # type: ignore[attr-defined]
+            at_us, template, partitions = at_us_of(verdicts), None, partitions_of(charges)
             lengthen_waits(charges, verdicts, began - now)
         replies = self._replies
         if at_us < self._latest_us:  # another thread was faster
