@@ -38,8 +38,9 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *("tests/checks", "tests/doors", "tests/headers", "tests/identity", "tests/testing"),
     *(f"tests/test_{name}.py" for name in ("benchmarks", "conf", "demo", "docs", "layers", "names", "prometheus")),
     *(f"tests/test_{name}.py" for name in ("redis_server", "translations")),
-    *(f"tests/admin/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields", "offered_is_enforced")),
-    *(f"tests/admin/test_{name}.py" for name in ("permissions", "rule_form", "sentences", "themes", "words")),
+    *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
+    *(f"tests/admin/rules/test_{name}.py" for name in ("offered_is_enforced", "rule_form", "sentences")),
+    *(f"tests/admin/test_{name}.py" for name in ("permissions", "themes", "words")),
 )
 
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends

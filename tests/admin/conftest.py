@@ -17,7 +17,7 @@ from django_ratelimiter.limiter import io
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 
 from .pages import ADD_RULE, rule_form
-from .visitor import PATH, TimedEngine, Visitor
+from .rules.visitor import PATH, TimedEngine, Visitor
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ TAKE_IT_UP = (
     "tests/unit/test_every_algorithm.py",
     "tests/unit/test_registry.py",
     "tests/engine/redis/test_scripts.py",
-    "tests/admin/test_limit_fields.py",
-    "tests/admin/test_sentences.py",
-    "tests/admin/test_offered_is_enforced.py",
-    "tests/admin/newcomer.py",
+    "tests/admin/rules/test_limit_fields.py",
+    "tests/admin/rules/test_sentences.py",
+    "tests/admin/rules/test_offered_is_enforced.py",
+    "tests/admin/rules/newcomer.py",
 )
 
 

@@ -13,7 +13,7 @@ from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 from django_ratelimiter.models.options import columns_used
 
-from .pages import RULES, number, page_of, rule_form, shown
+from ..pages import RULES, number, page_of, rule_form, shown
 from .stories import Step
 from .visitor import PATH, Visitor
 

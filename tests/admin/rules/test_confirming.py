@@ -10,7 +10,7 @@ from django.test import Client
 
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 
-from .pages import ADD_RULE, RULES, BrowserForm, errors_of, number, page_of, rule_form, shown, stored
+from ..pages import ADD_RULE, RULES, BrowserForm, errors_of, number, page_of, rule_form, shown, stored
 
 pytestmark = pytest.mark.django_db
 

@@ -16,7 +16,7 @@ from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used
 
-from .pages import ADD_RULE, errors_of, page_of, rule_form, shown, stored
+from ..pages import ADD_RULE, errors_of, page_of, rule_form, shown, stored
 
 pytestmark = pytest.mark.django_db
 

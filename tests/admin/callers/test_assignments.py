@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Tier, TierAssignment
 
-from .pages import ADD_ASSIGNMENT, page_of, shown
+from ..pages import ADD_ASSIGNMENT, page_of, shown
 
 pytestmark = pytest.mark.django_db
 

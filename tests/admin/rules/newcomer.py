@@ -20,14 +20,14 @@ from django_ratelimiter.rules.formatting import limit_in_words
 from django_ratelimiter.rules.ruleset import LimitRecord
 from django_ratelimiter.testing import FrozenClock, override_rules
 
-from .pages import ADD_RULE, shown
+from ..pages import ADD_RULE, shown
 from .stories import Step, Story, play
 from .test_limit_fields import SENTENCES
 from .visitor import PATH, Visitor
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.doors.urls")]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAME = "session_window"
 COLUMNS = {"quota": 5, "window_seconds": "60", "algorithm": NAME}
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 
-from .pages import number, page_of, shown
+from ..pages import number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 

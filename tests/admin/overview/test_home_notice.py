@@ -16,7 +16,7 @@ from django.urls import reverse
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 
-from .pages import shown
+from ..pages import shown
 from .test_overview import nowhere
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from django_ratelimiter.admin.rules.presets import PRESETS
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 
-from .pages import ADD_RULE, BrowserForm, number, page_of, shown
+from ..pages import ADD_RULE, BrowserForm, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from tests.browser import ENTER, Browser, browser, missing
 
-from .pages import page_of
+from ..pages import page_of
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -13,8 +13,8 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, Tier
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
+from tests.browser import ENTER, TAB, Browser, browser, missing
 
-from ..browser import ENTER, TAB, Browser, browser, missing
 from .test_admin import REPORT
 from .test_pages import count, weigh
 

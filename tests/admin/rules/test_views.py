@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule
 
-from .pages import ADD_RULE, RULES, page_of, shown
+from ..pages import ADD_RULE, RULES, page_of, shown
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.urls")]
 

@@ -19,7 +19,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
-from .pages import page_of, shown
+from ..pages import page_of, shown
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry
 
-from .pages import page_of, shown
+from ..pages import page_of, shown
 
 pytestmark = pytest.mark.django_db
 

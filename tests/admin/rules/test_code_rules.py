@@ -13,7 +13,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle
 
-from .pages import RULES, shown
+from ..pages import RULES, shown
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from django.utils.html import escape
 
 from django_ratelimiter.models import Rule, RuleLimit
 
-from .pages import ADD_RULE, RULES, rule_form
+from ..pages import ADD_RULE, RULES, rule_form
 
 pytestmark = pytest.mark.django_db
 

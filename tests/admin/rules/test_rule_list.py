@@ -18,7 +18,7 @@ from django_ratelimiter.admin.rules import listing
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
 from django_ratelimiter.usage.times import Granularity, floor, now
 
-from .pages import RULES, number, page_of, shown
+from ..pages import RULES, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -184,7 +184,7 @@ class TestActions:
         assert "switch_off" not in shown(client.get(RULES))
 
 
-@pytest.mark.urls("tests.admin.own_site")
+@pytest.mark.urls("tests.admin.rules.own_site")
 def test_an_admin_site_of_the_projects_own(admin_client: Client, rule: Rule) -> None:
     UsageBucket.objects.create(granularity="hour", rule_slug="export", start=timezone.now(), allowed=3)
     page = shown(admin_client.get("/operations/django_ratelimiter/rule/"))

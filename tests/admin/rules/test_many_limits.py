@@ -16,7 +16,7 @@ from django_ratelimiter.admin.rules.selects import PlainSelect
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
-from .pages import page_of
+from ..pages import page_of
 
 pytestmark = pytest.mark.django_db
 

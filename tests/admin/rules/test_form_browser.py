@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_ratelimiter.models import Rule, RuleLimit
 from tests.browser import ENTER, Browser, browser, missing
 
-from .pages import ADD_RULE
+from ..pages import ADD_RULE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

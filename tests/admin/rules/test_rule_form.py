@@ -14,7 +14,7 @@ from django.test import Client, override_settings
 
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 
-from .pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, shown, stored
+from ..pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, shown, stored
 
 pytestmark = pytest.mark.django_db
 

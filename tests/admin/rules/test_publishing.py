@@ -10,7 +10,7 @@ from django.test import Client
 
 from django_ratelimiter.models import Rule
 
-from .pages import ADD_RULE, RULES, BrowserForm, number, page_of, rule_form, shown
+from ..pages import ADD_RULE, RULES, BrowserForm, number, page_of, rule_form, shown
 
 pytestmark = pytest.mark.django_db
 

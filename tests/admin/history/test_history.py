@@ -19,7 +19,7 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from .pages import RULES, BrowserForm, number, page_of, shown
+from ..pages import RULES, BrowserForm, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -314,7 +314,7 @@ def test_hundreds_of_rules_cost_no_query_each(admin_client: Client, free: Tier) 
         assert len(queries) <= 20
 
 
-@pytest.mark.urls("tests.admin.office")
+@pytest.mark.urls("tests.admin.history.office")
 def test_a_site_of_its_own_stays_among_itself(admin_client: Client, rule: Rule, good: int) -> None:
     own = [page.replace("/admin/", "/office/") for page in (HISTORY, version_page(good), page_of(rule, "history"))]
     own.append(version_page(good, "bring_back").replace("/admin/", "/office/"))

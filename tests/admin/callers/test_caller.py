@@ -26,7 +26,7 @@ from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAs
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
-from .pages import shown
+from ..pages import shown
 
 pytestmark = pytest.mark.django_db
 
@@ -229,7 +229,7 @@ def no_account(raw: str) -> str | None:
 def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
     admin_client: Client, page: str, settings: Any
 ) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": "tests.admin.test_caller.no_account"}
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": "tests.admin.callers.test_caller.no_account"}
     for kind, value, named in (
         ("api_key", "s3cret", {"kind": ["api_key"], "value": ["value:account-7"]}),
         ("api_key", "unknown-key", {"kind": ["api_key"], "value": [hash_api_key("unknown-key")]}),
@@ -425,7 +425,7 @@ def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., C
     assert client.get(page).status_code == 403
 
 
-@pytest.mark.urls("tests.admin.other_site")
+@pytest.mark.urls("tests.admin.callers.other_site")
 def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
     own = page.replace("/admin/", "/backoffice/")
     text = press(admin_client, own, "reset")

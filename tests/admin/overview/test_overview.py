@@ -27,9 +27,9 @@ from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import now, stored
 from example_project.redis_server import free_port
-from tests.usage.test_pages import count, weigh
+from tests.admin.usage.test_pages import count, weigh
 
-from .pages import page_of, shown
+from ..pages import page_of, shown
 
 pytestmark = pytest.mark.django_db
 

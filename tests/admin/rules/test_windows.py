@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.admin.rules.windows import WindowField
 from django_ratelimiter.models import Rule, RuleLimit
 
-from .pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, stored
+from ..pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, stored
 
 FIELD = WindowField(max_digits=16, decimal_places=6, required=False)
 
