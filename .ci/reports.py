@@ -18,10 +18,14 @@ class Result(Enum):
 
 @dataclass
 class Test:
-    """A test of a report. message: the first line of its failure. text: the whole of it, with the traceback."""
+    """A test of a report.
+
+    message: the first line of its failure. text: the whole of it, with the traceback. seconds: it and its fixtures.
+    """
 
     name: str
     result: Result = Result.PASSED
+    seconds: float = 0.0
     message: str = ""
     text: str = ""
 
@@ -40,6 +44,7 @@ def read_report(report: Path) -> dict[str, Test]:
     for case in cases:
         name = _name_of(case)
         test = tests.setdefault(name, Test(name))
+        test.seconds += float(case.get("time", 0))
         for element in case:
             if element.tag in ("failure", "error"):
                 test.result = Result.FAILED

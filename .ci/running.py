@@ -100,6 +100,7 @@ class Runner:
         passed = sum(test.result is Result.PASSED for test in tests.values())
         outcome.skipped |= {test.name for test in tests.values() if test.result is Result.SKIPPED}
         outcome.run |= {test.name for test in tests.values() if test.result is not Result.SKIPPED}
+        outcome.seconds |= {(suite.name, test.name): test.seconds for test in tests.values()}
         outcome.passed += passed
         outcome.failed += len(failures)
         counts = f"{passed} passed, {len(failures)} failed"

@@ -96,7 +96,11 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What came of the stages so far. `skipped` and `run` hold the names of tests, `pairs` what the suite ran on."""
+    """What came of the stages so far.
+
+    `skipped` and `run` hold the names of tests, `pairs` what the suite ran on, `seconds` what each test took by its
+    stage and its name.
+    """
 
     passed: int = 0
     failed: int = 0
@@ -107,3 +111,4 @@ class Outcome:
     skipped: set[str] = field(default_factory=set)
     run: set[str] = field(default_factory=set)
     pairs: list[str] = field(default_factory=list)
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)

@@ -9,6 +9,9 @@ from stages import Failure, Outcome
 LINES = 60
 SHOWN = 10
 
+#: So many of the longest tests are named.
+LONGEST = 10
+
 
 def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
     """Print what came of it; the last line counts. The exit code is 0 only if nothing failed."""
@@ -20,6 +23,7 @@ def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
         print(f"not on this machine, and not run: {name}")
     for name in outcome.left_out:
         print(f"left out: {name}")
+    _print_longest(outcome)
     if outcome.unsteady:
         print("\nunsteady: failed beside others, passed alone")
         _print_names(outcome.unsteady)
@@ -40,6 +44,15 @@ def _print_in_full(outcome: Outcome) -> None:
         if len(lines) > LINES:
             print(f"[the last {LINES} of {len(lines)} lines]")
         print("\n".join(lines[-LINES:]), end="\n\n")
+
+
+def _print_longest(outcome: Outcome) -> None:
+    """Print what to look at first when the run has become too long."""
+    longest = sorted(outcome.seconds.items(), key=lambda item: -item[1])[:LONGEST]
+    if longest:
+        print(f"\nthe longest {len(longest)} of {len(outcome.seconds)} test runs")
+    for (stage, name), seconds in longest:
+        print(f"{seconds:6.1f} s  {name} ({stage.removeprefix('tests: ')})")
 
 
 def _print_names(failures: list[Failure]) -> None:

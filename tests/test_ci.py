@@ -96,6 +96,7 @@ def test_a_test_that_fails_beside_others_and_passes_alone_is_named_and_passed(
     assert "AssertionError: starved of time" in after
     assert after.splitlines()[-1] == "2 passed (1 unsteady), 0 failed in 1 s (0:01)"
     assert outcome.skipped == {"tests/test_some.py::test_that_is_skipped"}
+    assert ("tests: here", "tests/test_some.py::test_that_passes") in outcome.seconds
 
 
 @pytest.mark.once
@@ -225,6 +226,23 @@ def test_the_summary_says_which_pairs_were_run(
     lines = capsys.readouterr().out.splitlines()
     assert f"ran on {here} (here): 1 passed, 0 failed" in lines
     assert "not on this machine, and not run: Python 3.12" in lines
+
+
+def test_the_summary_names_the_ten_longest_tests_of_all_stages(ci: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = ci.stages.Outcome()
+    outcome.seconds = {("tests: here", f"a.py::test_{number}"): number / 10 for number in range(20)}
+    outcome.seconds["unit tests", "b.py::test_long"] = 123.45
+    ci.summary.sum_up(outcome, 1.0, strict=True)
+    _, _, longest = capsys.readouterr().out.partition("\nthe longest 10 of 21 test runs\n")
+    assert longest.splitlines()[:2] == [" 123.5 s  b.py::test_long (unit tests)", "   1.9 s  a.py::test_19 (here)"]
+    assert longest.splitlines()[9:11] == ["   1.1 s  a.py::test_11 (here)", ""]
+
+
+def test_a_report_says_what_a_test_took_with_its_fixtures(ci: Any, tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    case = '<testcase classname="a" name="b" file="a.py" time="%s"/>'
+    report.write_text(f"<suite>{case % '1.25'}{case % '0.5'}</suite>")  # its fixture failed at its end
+    assert {name: test.seconds for name, test in ci.reports.read_report(report).items()} == {"a.py::b": 1.75}
 
 
 def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
