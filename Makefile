@@ -1,6 +1,7 @@
 # make demo [ARGS=--once]   the example project under real traffic
 # make check                style, types, imports and the unit tests: in seconds, without Redis or Django
-# make test [ARGS=--strict] all checks; --strict fails if any had to be left out; --only TEXT: stages of such a name
+# make test [ARGS=--strict] all checks; --strict fails if any had to be left out; --only TEXT: stages of such a name;
+#                           --long: search for much longer, as one does by night
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 #
 # Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.

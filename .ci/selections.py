@@ -13,7 +13,9 @@ UNIT = "tests/unit"
 #: What need not be asked again once it was asked on the Python of .venv.
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
-#: The long searches are made on the Python of .venv.
+#: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
+SEARCHING = {"TWIN_STEPS": "5000"}
+SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
 #: Models, migrations, versions, the collector with its crashes, saves and reports.
@@ -23,6 +25,9 @@ ON_MARIADB = (
     "tests/projects/test_settings.py::test_the_journey[naive]",
     *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "partitions")),
 )
+
+#: Of the recorded traces of usage, those that need not be counted again.
+RECOUNTED = ("Europe/Berlin-back", "America/New_York-forward")
 
 #: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database; what
 #: shows pages or headers made of rows that other tests read there.
@@ -36,6 +41,12 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "tasks", "metrics", "responses")),
     # Requests, texts and settings (80 s).
     *("tests/checks", "tests/doors", "tests/headers", "tests/identity", "tests/testing"),
+    # What asks Redis by the engine alone, as the tests of the engine do, and reads a row or two (30 s).
+    *("tests/limiter", "tests/explain", "tests/values", "tests/admin/test_explain.py"),
+    *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "presets", "targets", "views", "windows")),
+    "tests/admin/test_urls.py::test_no_method_opens_a_page_without_permission",
+    # Each place where clocks change stays, and each direction.
+    *(f"tests/usage/test_recount.py::test_reports_agree_with_a_recount[{each}]" for each in RECOUNTED),
     *(f"tests/test_{name}.py" for name in ("benchmarks", "conf", "demo", "docs", "layers", "names", "prometheus")),
     *(f"tests/test_{name}.py" for name in ("redis_server", "translations")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
@@ -64,9 +75,19 @@ LATEST_SPARED = tuple(
 
 #: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
 #: threads and on event loops, and in models.
-SEEN_ALONE = ("tests/doors", "tests/limiter", "tests/models")
+SEEN_ALONE = (
+    *(f"tests/doors/test_{name}.py" for name in ("async", "decorators", "drf_rules", "middleware", "slot_tasks")),
+    *("tests/limiter/test_leases.py", "tests/limiter/test_refunds.py", "tests/models"),
+)
+
+#: A Python and a Django between the oldest and the latest. What all of these two pass fails there hardly ever, so it
+#: is asked where either has changed most from one release to the next.
+BETWEEN = (
+    *("tests/api", "tests/checks", "tests/doors", "tests/limiter", "tests/models", "tests/admin/rules"),
+    *("tests/admin/test_urls.py", "tests/admin/test_saves.py", "tests/usage/test_reports.py"),
+)
 
 
 def ignored(*paths: str) -> tuple[str, ...]:
-    """Return the options that leave these out."""
-    return tuple(f"--ignore={path}" for path in paths)
+    """Return the options that leave these out: files, folders, and tests by name."""
+    return tuple(f"--{'deselect' if '::' in path else 'ignore'}={path}" for path in paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(longest):
         rest.insert(number % workers * len(items) // workers, item)  # where a worker's share of them begins
     items[:] = rest
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over thousands of tests that stay anyway: it took a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """How long hypothesis searches.
 
-HYPOTHESIS_PROFILE=long searches much longer than the default does, "brief" shorter.
+HYPOTHESIS_PROFILE=nightly (`make test ARGS=--long`) and "long" search longer than the default does, "brief" shorter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 from hypothesis import settings
 
 settings.register_profile("brief", deadline=None, max_examples=15)
-settings.register_profile("short", deadline=None, max_examples=60)
+settings.register_profile("short", deadline=None, max_examples=40)
+settings.register_profile("nightly", deadline=None, max_examples=400)
 settings.register_profile("long", deadline=None, max_examples=5_000)
 
 
