@@ -148,7 +148,10 @@ class TestLimits:
         assert bob.save().status_code == 302
         assert quotas() == [("free", 100), (None, 5), (None, 8)]
 
-    def test_a_forged_number_of_forms_is_the_form_sets_matter(self, editors: tuple[Editor, Editor]) -> None:
+    def test_a_forged_number_of_forms_is_the_form_sets_matter(
+        self, editors: tuple[Editor, Editor], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django.forms.formsets.DEFAULT_MAX_NUM", 10)  # up to 2,000 forms would be made and shown
         ada, bob = editors
         ada.save(mode="shadow")
         for forged in ("x", "-1", "999999999"):

@@ -108,8 +108,11 @@ def source(name: str, folder: Path) -> tarfile.TarFile:
 
 def download(folder: Path, name: str, version: str) -> None:
     """Have pip put the source of a package there. The test is skipped if it cannot."""
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip = (folder / "venv/bin/python", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name)
+    python = ROOT / ".cache/uv/bin/python"  # `make` has put pip there; another takes three seconds
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+        python = folder / "venv/bin/python"
+    pip = (python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name)
     done = subprocess.run((*pip, "--dest", folder, f"{name}=={version}"), capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"pip could not download {name} {version}: {done.stderr.strip()[-200:]}")

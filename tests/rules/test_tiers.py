@@ -209,9 +209,16 @@ class TestRemembering:
         self, rules: RuleSet, django_assert_num_queries: DjangoAssertNumQueries
     ) -> None:
         pro = Tier.objects.get(slug="pro")
-        TierAssignment.objects.bulk_create(
-            (TierAssignment(tier=pro, api_key_hash=f"{number:064x}") for number in range(100_000)), batch_size=5_000
-        )
+        one = TierAssignment(tier=pro)
+        columns = [field for field in TierAssignment._meta.concrete_fields if not field.primary_key]
+        values = [field.get_db_prep_save(field.pre_save(one, add=True), connection) for field in columns]
+        key = [field.name for field in columns].index("api_key_hash")
+        names, places = ", ".join(field.column for field in columns), ", ".join(["%s"] * len(columns))
+        with connection.cursor() as cursor:  # objects of the model would take five seconds
+            cursor.executemany(
+                f"INSERT INTO {TierAssignment._meta.db_table} ({names}) VALUES ({places})",
+                ((*values[:key], f"{number:064x}", *values[key + 1 :]) for number in range(100_000)),
+            )
         keys = [f"{number:064x}" for number in range(0, 100_000, 10_000)]
         with CaptureQueriesContext(connection) as cold:
             assert {entitlement_for(rules, None, key, lambda names: None).tier for key in keys} == {rules.tiers["pro"]}

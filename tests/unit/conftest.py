@@ -17,10 +17,20 @@ from tests import profiles
 from tests.engine.trio import Trio
 
 WITH_REDIS = "tests.servers" in sys.modules
+#: What a run without servers must not import.
+UNWANTED = {"django", "django_redis", "redis", "rest_framework", "celery", "pytest_django"}
 
 if not WITH_REDIS:
     profiles.load("brief")
     os.environ.setdefault("TWIN_STEPS", "500")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run without servers that has imported Django or redis."""
+    if not WITH_REDIS and (found := UNWANTED & {name.partition(".")[0] for name in sys.modules}):
+        print(f"\nThe unit tests have imported {', '.join(sorted(found))}.")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
