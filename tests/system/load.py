@@ -14,6 +14,8 @@ from example_project.middleware import PROCESS_HEADER
 from example_project.redis_server import HOST
 
 TIMEOUT_SECONDS = 30.0
+#: How long a client of `Traffic` rests after each round: most tests wait for a moment to come, not for load.
+REST_SECONDS = 0.005
 #: A page that no rule of these tests is about.
 FREE_PATH = "/hello/"
 
@@ -119,3 +121,4 @@ class Traffic:
         while not self._ended.is_set():
             for path in self._paths:
                 self.answers.append(client.get(path))
+            self._ended.wait(REST_SECONDS)
