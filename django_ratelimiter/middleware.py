@@ -174,12 +174,13 @@ def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
     return assets if admin == "/" else (*assets, admin)  # an admin at the root would exempt the whole site
 
 
-def _forget_paths(**_signal: Any) -> None:
+def forget_paths(**_signal: Any) -> None:
+    """Find the exempt paths anew with the next request: the settings or the addresses have changed."""
     _usually_exempt.cache_clear()
     _perhaps_exempt.cache_clear()
 
 
-setting_changed.connect(_forget_paths, dispatch_uid="django_ratelimiter.middleware")
+setting_changed.connect(forget_paths, dispatch_uid="django_ratelimiter.middleware")
 
 
 def decides_later(view: Any) -> bool:
