@@ -28,6 +28,8 @@ WIDE = 1_000_000
 WORKERS = 3
 PATHS = {"/items/1/": "local", "/items/2/": "open", "/items/3/": "closed", "/items/4/": "local"}
 SECONDS = 20.0
+#: How long a worker rests after each request: a fault is waited for, and more requests meanwhile tell no more.
+REST_SECONDS = 0.005
 ADDRESS = "203.0.113.1"
 
 #: For RATELIMITER. The workers choose the addresses that requests come from.
@@ -124,6 +126,7 @@ def in_threads(*addresses: str) -> Iterator[Traffic]:
         try:
             for path, address in traffic.requests(number):
                 traffic.note(path, address, client.get(path, headers={"X-Forwarded-For": address}))
+                time.sleep(REST_SECONDS)
         except BaseException as error:
             traffic.errors.append(error)
 
@@ -172,6 +175,7 @@ def on_an_event_loop(*addresses: str) -> Iterator[Traffic]:
         client = AsyncClient(raise_request_exception=True)
         for path, address in traffic.requests(number):
             traffic.note(path, address, await client.get(path, headers={"X-Forwarded-For": address}))
+            await asyncio.sleep(REST_SECONDS)
 
     async def wait_barely() -> None:
         while not traffic.ended:
