@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import transaction
@@ -12,14 +13,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..models import RuleSetState
 from ..rules import cache
 from ..rules.stored.storage import primary
+from .reasons import ReasonField
 from .versioned import warn_if_unpublished
 
 ADDRESS: Final = "django_ratelimiter_enforcement"
 PERMISSION: Final = "django_ratelimiter.switch_enforcement"
+
+
+class SwitchForm(forms.Form):
+    """Why."""
+
+    reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. It stands in the history."))
 
 
 class EnforcementSwitch(admin.ModelAdmin):
@@ -39,24 +48,33 @@ class EnforcementSwitch(admin.ModelAdmin):
         """Ask, and do it once confirmed. The form says which way, so that two who press the button do not undo it."""
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
+        request.current_app = self.admin_site.name
+        form, enforced = SwitchForm(), cache.enforcement_enabled()
         if request.method == "POST":
             if request.POST.get("enforcement") not in ("on", "off"):
                 raise BadRequest("enforcement: must be on or off.")
-            self._switch_enforcement(request, request.POST["enforcement"] == "on")
-            listed = "django_ratelimiter_rule_changelist" if self.has_view_permission(request) else "index"
-            return HttpResponseRedirect(reverse(f"admin:{listed}"))
-        enforced = cache.enforcement_enabled()
+            form, enforced = SwitchForm(request.POST), request.POST["enforcement"] == "off"
+            if form.is_valid():
+                self._switch_enforcement(request, not enforced, form.cleaned_data["reason"])
+                return HttpResponseRedirect(self._after(request))
         title = _("Stop all enforcement?") if enforced else _("Resume enforcement?")
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "enforced": enforced}
+        own = {"opts": self.opts, "title": title, "enforced": enforced, "form": form}
+        context = {**self.admin_site.each_context(request), **own}
         return TemplateResponse(request, "admin/django_ratelimiter/enforcement.html", context)
 
-    def _switch_enforcement(self, request: HttpRequest, enabled: bool) -> None:
-        changed = cache.switch_enforcement(enabled, request.user)
+    def _after(self, request: HttpRequest) -> str:
+        """Return the page that comes next: the list of rules, or the admin's home page."""
+        listed = "django_ratelimiter_rule_changelist" if self.has_view_permission(request) else "index"
+        return reverse(f"admin:{listed}", current_app=self.admin_site.name)
+
+    def _switch_enforcement(self, request: HttpRequest, enabled: bool, reason: str) -> None:
+        changed = cache.switch_enforcement(enabled, request.user, reason)
         if enabled:
             text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
         else:
             text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
         if changed:
-            self.log_change(request, RuleSetState.objects.using(primary()).get(), text)
+            logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
+            self.log_change(request, RuleSetState.objects.using(primary()).get(), logged)
         messages.success(request, text)
         transaction.on_commit(partial(warn_if_unpublished, request), using=primary())

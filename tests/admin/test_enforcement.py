@@ -18,6 +18,7 @@ from .pages import RULES, page_of, shown
 pytestmark = pytest.mark.django_db
 
 SWITCH = reverse("admin:django_ratelimiter_enforcement")
+OFF, ON = ({"enforcement": way, "reason": "403 for all of Acme"} for way in ("off", "on"))
 STOPPED = 'id="ratelimiter-stopped"'
 
 
@@ -28,18 +29,20 @@ def test_the_button_asks_first_and_then_stops(admin_client: Client) -> None:
     assert 'name="enforcement" value="off"' in page
     assert cache.enforcement_enabled()
 
-    page = shown(admin_client.post(SWITCH, {"enforcement": "off"}, follow=True))
+    page = shown(admin_client.post(SWITCH, OFF, follow=True))
     assert not cache.enforcement_enabled()
     assert "All enforcement is stopped.</li>" in page
     assert STOPPED in page
     assert f'<a href="{SWITCH}">Resume enforcement</a>' in page
-    assert LogEntry.objects.get().change_message == "All enforcement is stopped."
+    assert LogEntry.objects.get().change_message == "All enforcement is stopped. Reason: 403 for all of Acme"
     latest = RuleSetVersion.objects.order_by("-number")[0]
     assert (latest.summary, str(latest.author)) == ("enforcement stopped", "admin")
+    assert latest.reason == "403 for all of Acme"
+    assert latest.reason in shown(admin_client.get(reverse("admin:django_ratelimiter_history")))
 
     page = shown(admin_client.get(SWITCH))
     assert "<h1>Resume enforcement?</h1>" in page
-    page = shown(admin_client.post(SWITCH, {"enforcement": "on"}, follow=True))
+    page = shown(admin_client.post(SWITCH, ON, follow=True))
     assert cache.enforcement_enabled()
     assert "Rules are enforced again.</li>" in page
     assert STOPPED not in page
@@ -47,7 +50,7 @@ def test_the_button_asks_first_and_then_stops(admin_client: Client) -> None:
 
 def test_two_who_confirm_at_once_do_not_undo_each_other(admin_client: Client) -> None:
     for says in ("All enforcement is stopped.", "All enforcement is stopped already."):
-        assert says in shown(admin_client.post(SWITCH, {"enforcement": "off"}, follow=True))
+        assert says in shown(admin_client.post(SWITCH, OFF, follow=True))
     assert not cache.enforcement_enabled()
     assert LogEntry.objects.count() == 1
 
@@ -55,7 +58,7 @@ def test_two_who_confirm_at_once_do_not_undo_each_other(admin_client: Client) ->
 @pytest.mark.parametrize("permissions", [(), ("view_rule", "change_rule", "add_rule", "delete_rule")])
 def test_it_takes_a_permission_of_its_own(operator: Callable[..., Client], permissions: tuple[str, ...]) -> None:
     client = operator(*permissions)
-    assert [client.get(SWITCH).status_code, client.post(SWITCH, {"enforcement": "off"}).status_code] == [403, 403]
+    assert [client.get(SWITCH).status_code, client.post(SWITCH, OFF).status_code] == [403, 403]
     if permissions:
         assert SWITCH not in shown(client.get(RULES))
     assert cache.enforcement_enabled()
@@ -64,13 +67,24 @@ def test_it_takes_a_permission_of_its_own(operator: Callable[..., Client], permi
 def test_which_is_enough(operator: Callable[..., Client]) -> None:
     client = operator("switch_enforcement")
     assert client.get(SWITCH).status_code == 200
-    assert client.post(SWITCH, {"enforcement": "off"}, follow=True).status_code == 200
+    assert client.post(SWITCH, OFF, follow=True).status_code == 200
     assert not cache.enforcement_enabled()
 
 
 def test_a_form_that_does_not_say_which_way_does_nothing(admin_client: Client) -> None:
     assert admin_client.post(SWITCH).status_code == 400
     assert cache.enforcement_enabled()
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 256, "a\0b"])
+def test_it_takes_a_reason(admin_client: Client, reason: str) -> None:
+    page = shown(admin_client.post(SWITCH, {"enforcement": "off", "reason": reason}))
+    assert "<h1>Stop all enforcement?</h1>" in page
+    assert 'class="errorlist"' in page
+    assert cache.enforcement_enabled()
+    assert not LogEntry.objects.exists()
+    cache.switch_enforcement(False)  # by somebody else, meanwhile: the form goes on saying which way
+    assert 'value="off"' in shown(admin_client.post(SWITCH, {"enforcement": "off", "reason": reason}))
 
 
 def test_every_page_of_ours_tells_while_it_is_stopped(admin_client: Client, rule: Rule) -> None:
@@ -91,6 +105,6 @@ def test_the_setting_is_told_as_well(admin_client: Client, settings: Any) -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_says_that_redis_could_not_be_told(engine_is_down: None, admin_client: Client) -> None:
-    page = shown(admin_client.post(SWITCH, {"enforcement": "off"}, follow=True))
+    page = shown(admin_client.post(SWITCH, OFF, follow=True))
     assert "Saved, not yet in force everywhere" in page
     assert not cache.enforcement_enabled()

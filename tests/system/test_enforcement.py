@@ -28,7 +28,7 @@ def switch(editor: Editor, enforcement: str) -> str:
     path = reverse("admin:django_ratelimiter_enforcement")
     fields = Form(editor.open(path), "ratelimiter-confirmation").fields
     assert fields["enforcement"] == enforcement
-    return editor.open(path, fields)
+    return editor.open(path, {**fields, "reason": "a drill"})
 
 
 def ruled_by(process: int, status: int, answers: Sequence[Answer]) -> list[float]:

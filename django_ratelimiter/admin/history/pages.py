@@ -24,11 +24,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...engine.base import Version
-from ...models import RuleSetVersion
 from ...rules.stored.history import log
 from ...rules.stored.history.back import NotBroughtBack, NothingToBringBack, bring_back, plan_back
 from ...rules.stored.history.changes import diff
 from ...rules.stored.storage import committed_version, primary, snapshots
+from ..reasons import ReasonField
 from ..versioned import tell_whether_in_force
 from .permissions import PUBLISH, missing_permissions
 
@@ -48,12 +48,7 @@ _MOST: Final = 2**63 - 1
 class BringBackForm(forms.Form):
     """Why, and what the operator has seen: the version that was the latest when the changes were shown."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=RuleSetVersion._meta.get_field("reason").max_length,
-        help_text=gettext_lazy("Why you bring this version back. It stands in the history."),
-        widget=forms.TextInput({"class": "vTextField", "autofocus": True}),
-    )
+    reason = ReasonField(help_text=gettext_lazy("Why you bring this version back. It stands in the history."))
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
 
 

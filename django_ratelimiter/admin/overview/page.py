@@ -71,6 +71,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     context: dict[str, Any] = {
         "state": status.state,
         "stopped": status.stopped and _when_and_who(status.stopped),
+        "stopped_why": status.stopped and status.stopped.reason,
         "health": _health(health, viewer),
         "actions": _actions(viewer, status),
         "search_url": viewer.url("search"),

@@ -39,8 +39,11 @@ class Command(BaseCommand):
             ("watch", "Tell of rules that refuse much and of collecting that is behind, as `collect` does."),
         ):
             _add_thresholds(commands.add_parser(name, help=text))
-        commands.add_parser("off", help="Stop all enforcement, on every process, within a second.")
-        commands.add_parser("on", help="Resume enforcement.")
+        for name, text in (
+            ("off", "Stop all enforcement, on every process, within a second."),
+            ("on", "Resume enforcement."),
+        ):
+            commands.add_parser(name, help=text).add_argument("--reason", default="", help="Why, for the history.")
         add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
 
@@ -148,7 +151,7 @@ class Command(BaseCommand):
 
     def _switch(self, enabled: bool) -> None:
         try:
-            changed = cache.switch_enforcement(enabled)
+            changed = cache.switch_enforcement(enabled, reason=self._options["reason"])
         except DatabaseError as error:
             unwritten = _("The database cannot be written now; RATELIMITER['ENABLED'] needs none: %s")
             raise CommandError(unwritten % error) from error

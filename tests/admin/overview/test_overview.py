@@ -77,9 +77,10 @@ def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
 
 
 def test_says_since_when_and_by_whom_it_is_stopped(admin_client: Client, admin_user: User, saved: Rule) -> None:
-    cache.switch_enforcement(False, admin_user)
+    cache.switch_enforcement(False, admin_user, "403 for all of Acme")
     text = text_of(admin_client.get(OVERVIEW))
-    assert re.search(r"Enforcement stopped All enforcement is stopped: .* Since .*, by admin Version", text)
+    stopped = r"Enforcement stopped All enforcement is stopped: .* Since .*, by admin Why 403 for all of Acme Version"
+    assert re.search(stopped, text)
     assert "Resume enforcement" in text
 
 

@@ -1,0 +1,20 @@
+"""The field in which an operator says why: required, and kept in the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy
+
+from ..models import RuleSetVersion
+
+
+class ReasonField(forms.CharField):
+    """A line of text that a version can keep as its reason."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("label", gettext_lazy("Reason"))
+        length = RuleSetVersion._meta.get_field("reason").max_length
+        widget = forms.TextInput({"class": "vTextField", "autofocus": True})
+        super().__init__(max_length=length, widget=widget, **options)
