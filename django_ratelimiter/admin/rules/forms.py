@@ -16,6 +16,7 @@ from ...engine.limits import MOST_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
+from ...rules.stored.history.log import first_generation
 from ..identities import IdentitiesField
 from .confirmation import ConfirmationForm, PublishingForm
 from .targets import path_suggestions
@@ -179,8 +180,15 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
 
     def save_new(self, form: Any, commit: bool = True) -> Any:
         """Let a new limit share the counters of those that are there: their names hold the generation."""
-        form.instance.generation = max((other.instance.generation for other in self.initial_forms), default=0)
+        form.instance.generation = self._generation
         return super().save_new(form, commit)
+
+    @cached_property
+    def _generation(self) -> int:
+        """The generation of new limits: a new rule does not find the counters of a former one of its name."""
+        if self.initial_forms:
+            return int(max(other.instance.generation for other in self.initial_forms))
+        return first_generation(self.instance.slug)
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them anew: two may have swapped their windows.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.urls import reverse
 
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
@@ -118,6 +119,20 @@ def test_another_way_of_counting_begins_anew(
     save(first)
     assert admitted(visitor) == 5
     change(second)
+    assert admitted(visitor) == 5
+
+
+def test_a_new_rule_finds_no_counters_of_a_former_one(
+    visitor: Visitor, save: Callable[..., RuleLimit], admin_client: Client
+) -> None:
+    rule = save(limit_of("gcra")).rule
+    assert RuleLimit.objects.get().generation == 0
+    assert admitted(visitor) == 5
+    admin_client.post(reverse("admin:django_ratelimiter_rule_delete", args=[rule.pk]), {"post": "yes"})
+    assert not Rule.objects.exists()
+    again = save(limit_of("gcra"))
+    assert again.rule.slug == rule.slug
+    assert again.generation == number()
     assert admitted(visitor) == 5
 
 

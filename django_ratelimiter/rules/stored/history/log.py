@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
 from ....engine.base import Version
 from .. import storage
 from .changes import Change, diff, rule_change, summary
@@ -101,6 +104,18 @@ def latest_change_of(subject: str, slug: str) -> Any:
         if any((change.subject, change.slug) == (subject, slug) for change in entry.changes or ()):
             return entry.row
     return None
+
+
+def first_generation(slug: str) -> int:
+    """Return the generation of the first limits of a new rule: a new one if a former rule had its slug, else 0.
+
+    For the transaction that adds it, which has its number already. Counters are named by slug and generation. Each
+    reset raises a generation by 1 and makes a version, so none has reached the number of this one. The database looks
+    for the slug in the texts of all snapshots; that it finds a tier of this name, too, does no harm.
+    """
+    texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
+    is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
+    return storage.committed_version().number if is_known else 0
 
 
 def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
