@@ -17,9 +17,9 @@ from .conf import django_setting, settings
 from .engine.adapters import as_async
 from .engine.base import Engine
 from .engine.local.counters import LocalCounters
-from .engine.local.engine import LocalFirstEngine
+from .engine.local.engine import AsyncLocalFirstEngine, LocalFirstEngine
 from .engine.memory import MemoryEngine
-from .engine.redis import CLIENT_ERRORS, RedisEngine
+from .engine.redis import CLIENT_ERRORS, AsyncRedisEngine, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
 from .locks import freed_by_fork
@@ -87,9 +87,14 @@ def _without_password(address: object) -> str:
 
 def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
     """Build the engine anew when it is next asked for, if `setting` is one that it was built from."""
-    global _engine
+    global _engine, _async_engine
     if setting in ("RATELIMITER", "CACHES"):
-        _engine = None
+        former = (_engine, _async_engine[1] if _async_engine else None)
+        _engine = _async_engine = None
+        for engine in former:
+            exact: object = engine.engine if isinstance(engine, LocalFirstEngine | AsyncLocalFirstEngine) else engine
+            if isinstance(exact, RedisEngine | AsyncRedisEngine):
+                exact.retire()
 
 
 setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")

@@ -111,6 +111,10 @@ class AsyncRedisEngine(RedisCore):
             return await self._cluster.publish(self, version)
         await self._publish(version)
 
+    def retire(self) -> None:
+        """Note that another engine is in its place: its breakers do not count any more."""
+        (self._cluster or self._transport).retire()
+
     async def aclose(self) -> None:
         """Close this event loop's idle connections; the client is its owner's to close."""
         await (self._cluster or self._transport).aclose()

@@ -194,6 +194,10 @@ class RedisEngine(RedisCore):
         found = (refusals_of(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
         return usage.latest(chain.from_iterable(found), self.estimate_time(self.time_to_send()), limit, rule)
 
+    def retire(self) -> None:
+        """Note that another engine is in its place: its breakers do not count any more."""
+        (self._cluster or self._transport).retire()
+
     def _check_filled(self, charges: FilledCharges, version: int | Version | None, call: bytes) -> Sequence[Verdict]:
         """Check charges whose call has been packed, on one server."""
         began = monotonic()

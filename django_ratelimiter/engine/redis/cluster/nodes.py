@@ -130,6 +130,11 @@ class ClusterTransport:
                     raise error from cause
         raise EngineUnavailable(LOST)
 
+    def retire(self) -> None:
+        """See Transport.retire, of all nodes."""
+        for transport in self._transports.all:
+            transport.retire()
+
     def publish(self, encoder: CallEncoder, version: int | Version) -> None:
         """Put a version in force in every shard that can be reached, with all nodes at once.
 
@@ -225,6 +230,11 @@ class AsyncClusterTransport:
         except EngineUnavailable as error:
             return error
         return replies
+
+    def retire(self) -> None:
+        """See AsyncTransport.retire, of all nodes."""
+        for transport in self._transports.all:
+            transport.retire()
 
     async def aclose(self) -> None:
         """Close this event loop's idle connections."""

@@ -117,6 +117,10 @@ class Transport:
     def close(self) -> None:
         """Nobody will ask this server any more: no thread is to probe it, nor anybody to know whether it is away."""
         self._finalizer()
+        self.retire()
+
+    def retire(self) -> None:
+        """Nobody is to know any more whether this server is away; calls under way go on."""
         self._pool.breaker.retire()
 
     def _deadline_from_now(self) -> float | None:
