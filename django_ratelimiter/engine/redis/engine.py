@@ -32,6 +32,7 @@ from .connections.faults import NOT_A_REPLY, explain
 from .connections.handshake import Handshake
 from .connections.transport import Transport
 from .core import RedisCore
+from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode
@@ -78,7 +79,10 @@ class RedisEngine(RedisCore):
         else:
             self._transport = Transport(client, Handshake(self), deadline)
         #: Names of callers, for pages that may show them.
-        self.names = RedisNames(self._prefix(0), self._run, None if self._cluster else self._transport.pipeline)
+        send = None if self._cluster else self._transport.pipeline
+        self.names = RedisNames(self._prefix(0), self._run, send)
+        #: What the processes that decide here say of themselves.
+        self.heartbeats = RedisHeartbeats(self, self._run, send, *([self._cluster.node_of] if self._cluster else []))
 
     def to_async(self) -> AsyncRedisEngine | None:
         """The same engine for event loops; `None` where its client cannot be had for them."""

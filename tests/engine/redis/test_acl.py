@@ -44,6 +44,8 @@ def use(engine: RedisEngine) -> None:
     engine.refund(verdicts)
     engine.reset(charges)
     assert engine.recent_refusals()
+    engine.heartbeats.write("process", "x")
+    assert engine.heartbeats.read().texts == {"process": "x"}
     batches = engine.take_usage(now_us=int(time.time() * 1e6) + 120_000_000)
     assert {count.label for batch in batches for count in engine.read_usage(batch)} >= {"held|", "gcra|"}
     for batch in batches:

@@ -1,0 +1,130 @@
+"""What processes say of themselves once in a while, and the versions that all shards hold.
+
+Each shard has a hash for each PERIOD, "processes:NUMBER", which expires, so that nothing has to be deleted. A process
+writes to one shard, and to another node's where that does not answer. Readers look at all shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from redis import Redis
+
+from ...exceptions import EngineUnavailable
+from ..base import Version
+from .connections.faults import explain
+from .packing import command, text_of
+from .protocol import CallEncoder
+
+#: Seconds that one hash covers. Readers find what was written in the last PERIOD, and what is up to twice as old.
+PERIOD: Final = 120
+
+#: Runs a command in a shard, off the path of decisions.
+Run = Callable[[int, Callable[[Redis], Any]], Any]
+
+#: Sends packed calls, no longer than the deadline, and returns what reads so many replies.
+Send = Callable[[bytes, int], Callable[[], list[Any]]]
+
+
+class ShardHeartbeats(NamedTuple):
+    """What all shards say.
+
+    versions: of each shard that answered; `None` = it holds none. unanswered: how many shards gave no answer.
+    texts: what each process has written, by its name.
+    """
+
+    versions: list[Version | None]
+    unanswered: int
+    texts: dict[str, str]
+
+
+class RedisHeartbeats:
+    """Writes and reads what processes say of themselves.
+
+    encoder: knows the names of keys. run: sends a command to a shard. send: sends packed calls to the one server;
+    `None` = by `run`. node_of: what tells the node of a shard from others.
+    """
+
+    def __init__(
+        self, encoder: CallEncoder, run: Run, send: Send | None, node_of: Callable[[int], object] = lambda shard: None
+    ) -> None:
+        self._encoder, self._run, self._send, self._node_of = encoder, run, send, node_of
+
+    def write(self, process: str, text: str) -> None:
+        """Keep what a process says, instead of what it has said before. Raises EngineUnavailable."""
+        number, home = self._period(), crc32(process.encode()) % self._encoder.shards
+        others = {self._node_of(shard): shard for shard in range(self._encoder.shards)}
+        others.pop(self._node_of(home), None)
+        for shard in (home, *others.values()):
+            key = self._key(shard, number)
+            try:
+                self._execute(shard, [("HSET", key, process, text), ("EXPIRE", key, str(3 * PERIOD))])
+                return
+            except EngineUnavailable as error:
+                problem = error
+        raise problem
+
+    def read(self) -> ShardHeartbeats:
+        """Read all shards, in one pipeline for each node. Raises EngineUnavailable if none answers."""
+        number = self._period()
+        nodes: dict[object, list[int]] = {}
+        for shard in range(self._encoder.shards):
+            nodes.setdefault(self._node_of(shard), []).append(shard)
+        versions: list[Version | None] = []
+        texts: dict[str, str] = {}
+        problem: EngineUnavailable | None = None
+        for shards in nodes.values():
+            words = [each for shard in shards for each in self._reading_words(shard, number)]
+            try:
+                found = self._execute(shards[0], words)
+            except EngineUnavailable as error:
+                problem = error
+                continue
+            versions += map(_version_of, found[::3])
+            for older, latest in zip(found[1::3], found[2::3], strict=True):
+                texts |= {text_of(name): text_of(text) for each in (older, latest) for name, text in _pairs(each)}
+        if problem and not versions:
+            raise problem
+        return ShardHeartbeats(versions, self._encoder.shards - len(versions), texts)
+
+    def _reading_words(self, shard: int, number: int) -> Iterable[tuple[str, ...]]:
+        yield "GET", self._encoder.version_key(shard)
+        yield "HGETALL", self._key(shard, number - 1)
+        yield "HGETALL", self._key(shard, number)
+
+    def _execute(self, shard: int, words: list[tuple[str, ...]]) -> list[Any]:
+        """Send these commands to the node of a shard in one go, and return the replies."""
+        if self._send is not None:
+            replies = self._send(b"".join(command(*each) for each in words), len(words))()
+            for reply in replies:
+                if isinstance(reply, Exception):  # such as a command that the user may not run
+                    raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
+            return replies
+
+        def run(client: Redis) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for each in words:
+                    pipeline.execute_command(*each)
+                return pipeline.execute()
+
+        found: list[Any] = self._run(shard, run)
+        return found
+
+    def _period(self) -> int:
+        encoder = self._encoder
+        return encoder.estimate_time(encoder.time_to_send()) // (PERIOD * 1_000_000)
+
+    def _key(self, shard: int, number: int) -> str:
+        return f"{self._encoder._prefix(shard)}processes:{number}"
+
+
+def _version_of(found: Any) -> Version | None:
+    epoch, _, number = text_of(found or "").partition(":")
+    return Version(int(number), int(epoch)) if number else None
+
+
+def _pairs(found: Mapping[Any, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return fields and values of a reply to HGETALL, by turns where no client has paired it."""
+    return found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
