@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_ratelimiter import backend as connections
+from django_ratelimiter import heartbeats
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
@@ -103,6 +104,8 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
+    heartbeats.pulse.begin()
     names.notified.forget()
     events.names_until.clear()
     tiers.forget()

@@ -16,6 +16,7 @@ from ..conf import settings
 from ..engine.base import Version
 from ..engine.breaker import on_recovered
 from ..exceptions import RulesUnavailable, StaleRules
+from ..heartbeats import beat, pulse
 from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
 from .ruleset import NO_VERSION, RuleSet
@@ -104,7 +105,9 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
 def mark_confirmed(rules: RuleSet) -> None:
     """Note that these rules have just been found to be in force. Uncommitted ones were compared with nothing."""
     if rules.compared_as is not None:
-        _state.confirmed_at = _state.checked_at = time.monotonic()
+        now = _state.confirmed_at = _state.checked_at = time.monotonic()
+        if now >= pulse.due_at:
+            beat(rules.version)
 
 
 def is_version_check_due(rules: RuleSet) -> bool:
@@ -138,7 +141,7 @@ def connect() -> None:
     """Number what is saved outside `editing`, and read the rules anew where they may have changed unseen."""
     for model in (models.Tier, models.Rule, models.RuleLimit):
         for signal in (pre_save, pre_delete):
-            signal.connect(_number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
+            signal.connect(versions.number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
         for signal in (post_save, post_delete):
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
     post_save.connect(_number_anew, sender=models.RuleSetState, dispatch_uid="django_ratelimiter.number_anew")
@@ -146,10 +149,6 @@ def connect() -> None:
     post_migrate.connect(_on_migration, dispatch_uid="django_ratelimiter.note_migration")
     # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
     on_recovered(_mark_outdated)
-
-
-def _number_first(**signal: Any) -> None:
-    versions.number_first()
 
 
 def _number_edit(sender: type, instance: Any, **signal: Any) -> None:
@@ -296,4 +295,5 @@ def _keep(rules: RuleSet) -> None:
     _state.rules, _state.outdated = rules, False
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
         _state.outdated, _state.failed_at = True, time.monotonic()
-    mark_confirmed(rules)
+    if rules.compared_as is not None:
+        _state.confirmed_at = _state.checked_at = time.monotonic()

@@ -15,7 +15,7 @@ from django.utils.translation import ngettext
 from ...models import Rule
 from ...usage.reports.chart import number
 from .attention import DeadRule, RuleDoubts, UsageDoubts
-from .health import Health
+from .health import Health, had_outage_lately
 from .last_hour import LastHour
 from .status import Status
 from .viewer import Viewer
@@ -64,16 +64,20 @@ class RuleLinks:
 
 def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Item]:
     """Yield what is wrong with the version in force."""
-    if status.is_everywhere or health.version is None:
+    if not status.older:
         return
     text = _(
-        "Version %(number)d is not yet in force everywhere: Redis still has version %(older)d. "
+        "Version %(number)d is not yet in force everywhere: Redis still has version %(older)s. "
         "It is published again each time usage is collected."
     )
+    older, shards = ", ".join(map(str, status.older)), len(health.versions)
+    if shards > 1:
+        older = _("%(older)s in %(some)d of %(all)d shards") % {
+            "older": older, "some": sum(status.older.values()), "all": shards}  # fmt: skip
     history = viewer.url("history")
     yield Item(
         "bad",
-        text % {"number": status.number, "older": health.version.number},
+        text % {"number": status.number, "older": older},
         [(_("History"), history)] if history and viewer.sees_rules else [],
         _("At once: manage.py ratelimit collect"),
     )
@@ -83,6 +87,26 @@ def health_items(health: Health) -> Iterator[Item]:
     """Yield what is wrong with Redis."""
     if health.is_degraded:
         yield Item("bad", _("Redis does not answer this process: requests are decided by each rule's failure policy."))
+    if health.unanswered:
+        text = ngettext("%d shard of Redis does not answer.", "%d shards of Redis do not answer.", health.unanswered)
+        yield Item("bad", text % health.unanswered)
+    others = health.processes[1:]
+    cut_off = sum(each.open_breakers > 0 for each in others)
+    if cut_off:
+        text = ngettext(
+            "%d other process has said that it does not reach a Redis server.",
+            "%d other processes have said that they do not reach a Redis server.",
+            cut_off,
+        )
+        yield Item("bad", text % cut_off)
+    lately = sum(not each.open_breakers and had_outage_lately(each) for each in others)
+    if lately:
+        text = ngettext(
+            "%d other process did not reach Redis for a while in the last 5 minutes.",
+            "%d other processes did not reach Redis for a while in the last 5 minutes.",
+            lately,
+        )
+        yield Item("warning", text % lately)
 
 
 def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:

@@ -22,6 +22,7 @@ from .attention import read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, read_health
 from .items import Item, RuleLinks, health_items, rule_items, status_items, usage_items
 from .last_hour import LastHour, SparkBar
+from .processes import processes_context
 from .status import Status, VersionNote, read_status
 from .viewer import Viewer
 
@@ -64,7 +65,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         return {}
     if not tables.exists("RuleSetVersion", router.db_for_write):
         return {"tables_missing": True}
-    health = read_health()
+    health = read_health(with_processes=True)
     status = read_status(health)
     links = RuleLinks(viewer)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health)]
@@ -73,6 +74,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         "stopped": status.stopped and _when_and_who(status.stopped),
         "stopped_why": status.stopped and status.stopped.reason,
         "health": _health(health, viewer),
+        "processes": processes_context(health, status, in_detail=viewer.sees_rules),
         "actions": _actions(viewer, status),
         "search_url": viewer.url("search"),
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...conf import settings
+from ...engine.base import Version
 from ...models import RuleSetVersion
 from ...rules import cache
 from ...rules.stored import storage
@@ -31,15 +34,21 @@ class Status(NamedTuple):
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
     stopped: when and by whom; `None` = it is not, or nobody knows. number: of the latest version in the database; 0 =
-    there is none. version: who made it; `None` = that is not stored. is_everywhere: False = the engine still has an
-    older version, so other processes may, too.
+    there is none. version: who made it; `None` = that is not stored. older: the versions that shards of the engine
+    still have, with how many have each; likewise of processes.
     """
 
     state: str
     stopped: VersionNote | None
     number: int
     version: VersionNote | None
-    is_everywhere: bool
+    older: Mapping[int, int]
+    older_processes: Mapping[int, int]
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Return whether all shards that answer have this version: then no request is decided by an older one."""
+        return not self.older
 
 
 def read_status(health: Health) -> Status:
@@ -48,8 +57,15 @@ def read_status(health: Health) -> Status:
     committed = storage.committed_version()
     latest = _note(storage.snapshots(committed))
     stopped = None if enforced else _note(storage.snapshots().filter(summary=STOPPED))
-    older = health.version is not None and health.version.order < committed.order
-    return Status(_state(enforced, health), stopped, committed.number, latest, not older)
+    older = _older(health.versions, committed)
+    older_processes = _older([each.version for each in health.processes], committed)
+    return Status(_state(enforced, health), stopped, committed.number, latest, older, older_processes)
+
+
+def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
+    """Count the versions that are older, the oldest first. A shard that has none takes the next that it hears of."""
+    found = Counter(each for each in versions if each is not None and each.order < than.order)
+    return {version.number: times for version, times in sorted(found.items(), key=lambda item: item[0].order)}
 
 
 def _state(enforced: bool, health: Health) -> str:

@@ -67,7 +67,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator
         edits.note_stored()
 
 
-def number_first() -> None:
+def number_first(**_signal: Any) -> None:
     """Take the number, and the lock, before a row is written: so nobody waits for a row while holding the lock.
 
     Where there is no transaction to hold it, it is taken afterwards, by `number`.

@@ -1,0 +1,65 @@
+"""The processes that were heard of lately, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from django.utils.translation import gettext as _
+
+from ...heartbeats import HEARD_SECONDS, Heartbeat
+from ...usage.reports.chart import number
+from .health import Health
+from .status import Status
+
+#: So many are listed.
+MAX_LISTED: Final = 50
+
+
+class ProcessRow(NamedTuple):
+    """A line of the list. is_older: it has not loaded the latest version yet. is_cut_off: a breaker of it is open."""
+
+    name: str
+    version: int
+    heard: str
+    is_older: bool
+    is_cut_off: bool
+
+
+def processes_context(health: Health, status: Status, *, in_detail: bool) -> dict[str, Any]:
+    """Return how many processes there are; in detail, which of them are behind, and each of them."""
+    found = health.processes
+    if not found:
+        return {}
+    minutes = round(HEARD_SECONDS / 60)
+    text = _("%(count)s heard of in the last %(minutes)d minutes")
+    count = {"count": text % {"count": number(len(found)), "minutes": minutes}}
+    if not in_detail:
+        return count
+    return {
+        **count,
+        "behind": _behind(status, len(found)),
+        "rows": [_row(each, status, is_own=not place) for place, each in enumerate(found[:MAX_LISTED])],
+        "more": max(len(found) - MAX_LISTED, 0),
+    }
+
+
+def _behind(status: Status, processes: int) -> Sequence[str]:
+    """Return a sentence for each older version that processes have."""
+    text = _("%(some)s of %(all)s still have version %(number)d.")
+    return [
+        text % {"some": number(count), "all": number(processes), "number": older}
+        for older, count in status.older_processes.items()
+    ]
+
+
+def _row(process: Heartbeat, status: Status, *, is_own: bool) -> ProcessRow:
+    seconds = max(round(time.time() - process.at), 0)
+    return ProcessRow(
+        f"{process.host}:{process.pid}",
+        process.version.number,
+        _("this process") if is_own else _("%d s ago") % seconds,
+        process.version.number in status.older_processes,
+        process.open_breakers > 0,
+    )
