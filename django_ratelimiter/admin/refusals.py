@@ -173,6 +173,14 @@ def _asked(record: RuleRecord, view: str | None, name: Name | None) -> dict[str,
     return {name: value for name, value in asked.items() if value}
 
 
+def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
+    """Return whom these digests stand for, as far as it is known; nothing for readers who may not see it."""
+    digests = list(digests)
+    if not digests or not reader.has_perm(caller_names.PERMISSION):
+        return {}
+    return {digest: name_in_words(name) for digest, name in caller_names.revealed(digests).items()}
+
+
 def name_in_words(name: Name) -> str:
     """Return who it is: "User: 42"."""
     return name.value if name.kind == "partition" else f"{label_of(name.kind)}: {name.value}"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from ..backend import get_engine
+from ..engine.usage import RECORDED_EXACTLY
 from ..exceptions import EngineUnavailable
 from .counters import Counters
 
@@ -17,13 +18,18 @@ MAX_SHOWN: Final = 20
 
 
 class CallerRefusal(NamedTuple):
-    """Requests of a caller that a rule rejected, or would have, in shadow. times: how many since the first of them."""
+    """Requests of a caller that a rule rejected, or would have, in shadow. times: how many since the first of them.
+
+    is_estimate: so many that they were counted from a sample. tier: what the caller had then; "" = none.
+    """
 
     rule: str
     at: datetime
     since: datetime
     times: int
     shadow: bool
+    is_estimate: bool
+    tier: str
 
 
 def refusals_of(found: Counters) -> list[CallerRefusal]:
@@ -37,7 +43,15 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
     except EngineUnavailable:
         return []
     own = [
-        CallerRefusal(names[row.rule, row.partition], _moment(row.at_us), _moment(row.since_us), row.times, row.shadow)
+        CallerRefusal(
+            names[row.rule, row.partition],
+            _moment(row.at_us),
+            _moment(row.since_us),
+            row.times,
+            row.shadow,
+            row.times > RECORDED_EXACTLY,
+            row.tier,
+        )
         for row in rows
         if (row.rule, row.partition) in names
     ]

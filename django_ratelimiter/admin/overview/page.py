@@ -17,6 +17,7 @@ from ...rules.stored import tables
 from ...usage.reports.chart import number
 from ...usage.reports.totals import Freshness, freshness
 from ...usage.times import now
+from ..refusals import names_in_words
 from . import last_hour
 from .attention import read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, read_health
@@ -48,9 +49,10 @@ class RuleRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """A line of the table of clients. url: of the caller's page."""
+    """A line of the table of clients. name: who it is; "" = not known. url: of the caller's page."""
 
     digest: str
+    name: str
     url: str
     rule: str
     rule_url: str
@@ -154,19 +156,26 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
             )
             for rule in hour.rules
         ],
-        "clients": [
-            ClientRow(
-                client.partition,
-                viewer.digest_url(client.partition, rule=client.rule_slug),
-                links.name(client.rule_slug),
-                links.report_url(client.rule_slug, by="denied"),
-                number(client.allowed),
-                number(client.denied),
-            )
-            for client in last_hour.read_rejected_clients()
-        ],
+        "clients": _clients(links, viewer),
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
+
+
+def _clients(links: RuleLinks, viewer: Viewer) -> list[ClientRow]:
+    found = last_hour.read_rejected_clients()
+    names = names_in_words(viewer.request.user, [each.partition for each in found])
+    return [
+        ClientRow(
+            client.partition,
+            names.get(client.partition, ""),
+            viewer.digest_url(client.partition, rule=client.rule_slug),
+            links.name(client.rule_slug),
+            links.report_url(client.rule_slug, by="denied"),
+            number(client.allowed),
+            number(client.denied),
+        )
+        for client in found
+    ]
 
 
 def _labels(times: list[str], values: list[int]) -> list[str]:

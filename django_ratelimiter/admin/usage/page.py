@@ -15,13 +15,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...models import Rule, Tier
-from ...usage import names as caller_names
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
 from ...usage.reports.partitions import TopPartitionRow
 from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
-from ..refusals import name_in_words
+from ..refusals import names_in_words
 from .report import BY_DENIED, Report
 
 #: The parameters that links keep.
@@ -148,7 +147,7 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
     if report.rule is None:
         return {}
     counts = [moment for moment in report.clients if moment.partitions is not None]
-    known = _names_of(request, report)
+    known = names_in_words(request.user, [each.partition for each in report.top_partitions or ()])
     return {
         "clients_chart": chart.clients(report.clients) if counts else None,
         "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
@@ -162,14 +161,6 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
         "by_denied_url": report_url(request, "rule", by=BY_DENIED),
         "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
     }
-
-
-def _names_of(request: HttpRequest, report: Report) -> Mapping[str, str]:
-    """Return whom the digests of a report stand for, for those who may see it."""
-    if not report.top_partitions or not request.user.has_perm(caller_names.PERMISSION):
-        return {}
-    found = caller_names.revealed(each.partition for each in report.top_partitions)
-    return {digest: name_in_words(name) for digest, name in found.items()}
 
 
 def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:

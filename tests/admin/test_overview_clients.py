@@ -1,0 +1,53 @@
+"""The overview's list of clients: names for those who may see them, and that the figures are estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import redis
+from django.test import Client
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule
+from django_ratelimiter.usage import names
+from tests.usage.test_pages import weigh
+
+from .pages import shown
+from .test_overview import OVERVIEW, text_of
+
+pytestmark = pytest.mark.django_db
+
+ANN, BOB = digest("user:4711"), digest("ip:192.0.2.7")
+
+
+@pytest.fixture
+def clients(rule: Rule) -> None:
+    for number, client in enumerate((ANN, BOB)):
+        weigh(timedelta(0), client, 5, 40 + number, rule="export")
+    names.remember(ANN, "user", "4711")
+    names.remember(BOB, "ip", "192.0.2.7")  # which REVEAL does not let it
+
+
+@pytest.mark.parametrize(("codenames", "sees"), [(["reveal_caller"], True), ([], False)])
+@pytest.mark.usefixtures("clients")
+def test_names_are_for_who_may_reveal_callers(
+    operator: Callable[..., Client], redis_client: redis.Redis, codenames: list[str], *, sees: bool
+) -> None:
+    client = operator("view_usage_report", "unblock_caller", *codenames)
+    before = redis_client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"]
+    response = client.get(OVERVIEW)
+    text = text_of(response)
+    assert (f"{BOB} Export 5 41" in text, "192.0.2.7" in text) == (True, False)
+    assert ("user: 4711 Export 5 40" in text, f"{ANN} Export 5 40" in text) == (sees, not sees)
+    assert f"?digest={ANN}&rule=export" in shown(response)
+    asked = redis_client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"] - before
+    assert asked == int(sees)
+
+
+@pytest.mark.usefixtures("clients")
+def test_figures_are_estimates(admin_client: Client) -> None:
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "Client Rule ≈ Allowed ≈ Rejected" in text
+    assert "the figures are estimated from a sample" in text
