@@ -43,6 +43,13 @@ def is_joinable(model: type[Model], other: type[Model]) -> bool:
     return router.db_for_read(model) == router.db_for_read(other)
 
 
+def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:
+    """Have ATOMIC_REQUESTS open no transaction around a view, in any database: it opens its own."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    return view
+
+
 def limit_wait(database: str) -> None:
     """Have this transaction wait for no lock longer than LOCK_SECONDS, if the project has set no limit of its own.
 

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from django.core.exceptions import ValidationError as ModelError
+from django.utils.decorators import method_decorator
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
@@ -17,6 +18,7 @@ from ..callers.caller import KINDS, Caller, UnknownCaller, caller_of
 from ..callers.grants import GrantMore, MoveTier, SetAccess
 from ..callers.performing import MAX_REASON, perform
 from ..callers.summary import summary_of
+from ..databases import in_own_transactions
 from ..exceptions import EngineUnavailable
 from ..throttling import RuleThrottle
 from ..values.access import ACTIONS
@@ -87,6 +89,7 @@ class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
+@method_decorator(in_own_transactions, name="dispatch")
 class _CallerView(GenericAPIView[Any]):
     """A view about one caller. answers: the serializer of the answer, for schemas; `None` = an object."""
 
@@ -116,7 +119,6 @@ class _CallerView(GenericAPIView[Any]):
         except ModelError as error:
             raise ValidationError({"detail": error.messages}) from error
         except EngineUnavailable as error:
-            # An exception would roll back what ATOMIC_REQUESTS opened, and with it the entry in the log.
             return Response({"detail": str(error)}, status=status.HTTP_503_SERVICE_UNAVAILABLE)
         return Response(RateLimitOutcomeSerializer(outcome).data)
 

@@ -45,14 +45,19 @@ class Done(NamedTuple):
 
 
 class Act(ABC):
-    """Something that an operator does for a caller. kind: its name in the log. permission: what it takes."""
+    """Something that an operator does for a caller.
+
+    kind: its name in the log. permission: what it takes. writes_rows: it writes to the database, within a transaction;
+    else it calls the engine, outside.
+    """
 
     kind: ClassVar[str]
     permission: ClassVar[str]
+    writes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        """Do it, within a transaction. Raises ActRefused, EngineUnavailable and ValidationError."""
+        """Do it. Raises ActRefused, EngineUnavailable and ValidationError."""
 
     @abstractmethod
     def check(self, caller: Caller, done: Done) -> Outcome:

@@ -28,6 +28,7 @@ class GrantMore(Act):
 
     kind = "more"
     permission = GRANT
+    writes_rows = True
     multiplier: Decimal
     until: datetime
 
@@ -54,6 +55,7 @@ class MoveTier(Act):
 
     kind = "tier"
     permission = GRANT
+    writes_rows = True
     tier: str
     until: datetime
 
@@ -73,6 +75,7 @@ class SetAccess(Act):
 
     kind = "access"
     permission = GRANT
+    writes_rows = True
     action: str
     until: datetime
 

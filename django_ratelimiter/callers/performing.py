@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from django.contrib.contenttypes.models import ContentType
 from django.core import signing
@@ -24,7 +26,19 @@ TOKEN_SECONDS: Final = 86_400
 #: Characters of a reason.
 MAX_REASON: Final = 200
 
+#: An entry of the log that ends with the mark of its act.
+_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)\]", re.DOTALL)
+
 _SALT: Final = "django_ratelimiter.callers"
+
+
+class LogLine(NamedTuple):
+    """What an operator did for a caller. number: of the act; "" = it was not finished."""
+
+    at: datetime
+    operator: str
+    text: str
+    number: str
 
 
 def new_token(operator: Any, caller: Caller) -> str:
@@ -56,27 +70,49 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         raise ActRefused(_("Say why: the reason stands in the log."))
     if len(reason) > MAX_REASON or "\0" in reason:
         raise ActRefused(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
+    mark = _mark(act, number)
     with transaction.atomic(using=storage.primary()):
         # A write, so that of two who send the same form the second waits, on every database.
         storage.state().update(number=F("number"))
-        if _is_done(operator, caller, _mark(act, number)):
+        if _is_done(operator, caller, mark):
             return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
-        problem: EngineUnavailable | None = None
-        try:
+        if act.writes_rows:
             done = act.do(caller, operator, reason)
-            _log(operator, caller, done, reason, _mark(act, number))
-        except EngineUnavailable as error:
-            problem = error
-            _log(operator, caller, Done(_("Tried, without an answer from Redis.")), reason)
-    if problem is not None:
-        raise problem
+            _log_row(operator, done, reason)
+        else:
+            done = Done(_("Begun. What became of it is not known."))
+        entry = _log(operator, caller, done, reason, mark)
+    if not act.writes_rows:  # up to hundreds of calls of the engine: nobody who saves a rule is to wait for them
+        done = _do_as_logged(act, caller, operator, reason, entry, mark)
     return act.check(caller, done)
 
 
-def log_of(caller: Caller, most: int = 10) -> list[Any]:
-    """Return the latest entries of the log about this caller."""
+def _do_as_logged(act: Act, caller: Caller, operator: Any, reason: str, entry: Any, mark: str) -> Done:
+    """Do an act whose beginning is in the log, and log its end. One that was refused leaves no entry."""
+    try:
+        done = act.do(caller, operator, reason)
+    except EngineUnavailable:
+        entry.change_message = _with_reason(Done(_("Tried, without an answer from Redis.")), reason)
+        entry.save(update_fields=["change_message"])
+        raise
+    except Exception:
+        entry.delete()
+        raise
+    entry.change_message = f"{_with_reason(done, reason)} {mark}"
+    entry.save(update_fields=["change_message"])
+    return done
+
+
+def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
+    """Return what was done for this caller lately, the latest first."""
     rows = _entries().objects.filter(content_type=_content_type(None), object_id=caller.digest)
-    return list(rows.select_related("user").order_by("-action_time", "-pk")[:most])
+    return [_line_of(row) for row in rows.select_related("user").order_by("-action_time", "-pk")[:most]]
+
+
+def _line_of(entry: Any) -> LogLine:
+    found = _MARKED.fullmatch(entry.change_message)
+    text, number = found.groups() if found else (entry.change_message, "")
+    return LogLine(entry.action_time, str(entry.user), text, number)
 
 
 def _is_done(operator: Any, caller: Caller, mark: str) -> bool:
@@ -86,27 +122,33 @@ def _is_done(operator: Any, caller: Caller, mark: str) -> bool:
     return bool(rows.filter(change_message__endswith=mark).exists())
 
 
-def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str = "") -> None:
-    """Write it about the caller, and about the row that was written, if one was."""
-    entries, row = _entries(), done.row
-    message = _("%(done)s Reason: %(reason)s") % {"done": done.text, "reason": reason}
-    entries.objects.create(
+def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str) -> Any:
+    """Write it about the caller, and return the entry."""
+    return _entries().objects.create(
         user_id=operator.pk,
         content_type=_content_type(None),
         object_id=caller.digest,
         object_repr=str(caller)[:200],
         action_flag=2,  # a change
-        change_message=f"{message} {mark}".strip(),
+        change_message=f"{_with_reason(done, reason)} {mark}",
     )
-    if row is not None:
-        entries.objects.create(
-            user_id=operator.pk,
-            content_type=_content_type(row),
-            object_id=str(row.pk),
-            object_repr=str(row)[:200],
-            action_flag=1 if done.is_new else 2,
-            change_message=message,
-        )
+
+
+def _log_row(operator: Any, done: Done, reason: str) -> None:
+    """Write it about the row that was written."""
+    row = done.row
+    _entries().objects.create(
+        user_id=operator.pk,
+        content_type=_content_type(row),
+        object_id=str(row.pk),
+        object_repr=str(row)[:200],
+        action_flag=1 if done.is_new else 2,
+        change_message=_with_reason(done, reason),
+    )
+
+
+def _with_reason(done: Done, reason: str) -> str:
+    return _("%(done)s Reason: %(reason)s") % {"done": done.text, "reason": reason}
 
 
 def _mark(act: Act, number: str) -> str:

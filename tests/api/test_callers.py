@@ -158,3 +158,18 @@ def test_without_the_engine(
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     assert post(client, RESET, blocked, reason="x").status_code == 503
     assert LogEntry.objects.get().change_message.startswith("Tried")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_engine_is_called_outside_transactions(
+    agent: Callable[..., Client], blocked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ATOMIC_REQUESTS would open one for the whole request."""
+    client, reset = agent("unblock_caller"), get_engine().reset
+    open_now: list[bool] = []
+    monkeypatch.setattr(
+        get_engine(), "reset", lambda charges: open_now.append(connection.in_atomic_block) or reset(charges)
+    )
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    assert post(client, RESET, blocked, reason="x").status_code == 200
+    assert open_now == [False]

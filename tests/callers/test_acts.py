@@ -11,10 +11,12 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection
 from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers import acts, performing
 from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, ResetCounters, counters_now
 from django_ratelimiter.callers.caller import Caller, caller_of
@@ -59,7 +61,8 @@ def test_resets_all_counters_and_says_that_it_took(
     [entry] = LogEntry.objects.all()
     assert entry.change_message == "Reset 2 counters: export, search. Reason: he called [reset 1]"
     assert (entry.user, entry.object_repr, entry.object_id) == (operator, f"user {user.pk}", caller.digest)
-    assert performing.log_of(caller) == [entry]
+    [line] = performing.log_of(caller)
+    assert line == (entry.action_time, str(operator), "Reset 2 counters: export, search. Reason: he called", "1")
 
 
 def test_resets_one_counter(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
@@ -218,6 +221,25 @@ def test_what_is_refused_is_not_logged_and_what_redis_may_have_done_is(
     monkeypatch.undo()
     assert perform(operator, caller, ResetCounters(), "he called", "1").changed  # it was not done under this number
     assert not TierAssignment.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_waits_for_calls_of_the_engine(
+    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock that whoever saves a rule needs is not taken meanwhile, and the log says already that it has begun."""
+    add_rule("export", ["user"])
+    open_now: list[tuple[bool, str]] = []
+    reset = get_engine().reset
+
+    def watched(charges: Any) -> None:
+        open_now.append((connection.in_atomic_block, LogEntry.objects.get().change_message))
+        reset(charges)
+
+    monkeypatch.setattr(get_engine(), "reset", watched)
+    perform(operator, caller, ResetCounters(), "he called", "1")
+    assert open_now == [(False, "Begun. What became of it is not known. Reason: he called [reset 1]")]
+    assert LogEntry.objects.get().change_message.startswith("Reset 1 counter: export. Reason: he called [reset 1]")
 
 
 def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, operator: User) -> None:

@@ -22,6 +22,7 @@ from ...callers.giving_back import leases_of
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...callers.refusals import refusals_of
+from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
@@ -53,6 +54,7 @@ class CallerPage(admin.ModelAdmin):
         page = path("caller/", self.admin_site.admin_view(self.caller_view), name=ADDRESS)
         return [page, *super().get_urls()]
 
+    @method_decorator(in_own_transactions)
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
         """Show a caller, look one up, or act on one. 403 without a permission to."""

@@ -14,6 +14,7 @@ import redis
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session
+from django.db import connection
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
@@ -465,6 +466,23 @@ def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client,
         assert {response.status_code for response in threads.map(lambda each: each.post(page, sent), clients)} == {302}
     assert "2 of 3" in shown(admin_client.get(page))
     assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_engine_is_called_outside_transactions(
+    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ATOMIC_REQUESTS would open one for the whole request."""
+    reset, open_now = get_engine().reset, []
+    monkeypatch.setattr(
+        get_engine(), "reset", lambda charges: open_now.append(connection.in_atomic_block) or reset(charges)
+    )
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    text = press(admin_client, page, "reset")
+    assert open_now == [False]
+    number = LogEntry.objects.get().change_message.rpartition(" ")[2].removesuffix("]")
+    assert f'<span class="ratelimiter-quiet">act {number}</span>' in text
+    assert "A form that is sent twice" in text
 
 
 def test_shows_the_last_refusals_where_the_engine_keeps_them(
