@@ -38,6 +38,10 @@ class EnforcementSwitch(admin.ModelAdmin):
         switch = path("enforcement/", self.admin_site.admin_view(self.enforcement_view), name=ADDRESS)
         return [switch, *super().get_urls()]
 
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Have the admin lead to the app's front page who may press the button and see no rules."""
+        return {**super().get_model_perms(request), "switch": request.user.has_perm(PERMISSION)}
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         context: dict[str, Any] = {"may_switch": request.user.has_perm(PERMISSION)}
         if context["may_switch"]:
@@ -63,9 +67,11 @@ class EnforcementSwitch(admin.ModelAdmin):
         return TemplateResponse(request, "admin/django_ratelimiter/enforcement.html", context)
 
     def _after(self, request: HttpRequest) -> str:
-        """Return the page that comes next: the list of rules, or the admin's home page."""
-        listed = "django_ratelimiter_rule_changelist" if self.has_view_permission(request) else "index"
-        return reverse(f"admin:{listed}", current_app=self.admin_site.name)
+        """Return the page that comes next: the list of rules; for who may not see rules, the app's front page."""
+        site = self.admin_site.name
+        if self.has_view_permission(request):
+            return reverse("admin:django_ratelimiter_rule_changelist", current_app=site)
+        return reverse("admin:app_list", args=[self.opts.app_label], current_app=site)
 
     def _switch_enforcement(self, request: HttpRequest, enabled: bool, reason: str) -> None:
         changed = cache.switch_enforcement(enabled, request.user, reason)

@@ -54,11 +54,15 @@ class CallerPage(admin.ModelAdmin):
         page = path("caller/", self.admin_site.admin_view(self.caller_view), name=ADDRESS)
         return [page, *super().get_urls()]
 
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Have the admin lead to the app's front page who may act on callers and see no assignments."""
+        return {**super().get_model_perms(request), "act": _may_see(request)}
+
     @method_decorator(in_own_transactions)
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
         """Show a caller, look one up, or act on one. 403 without a permission to."""
-        if not any(request.user.has_perm(each) for each in CALLER_PERMISSIONS):
+        if not _may_see(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
         if request.method == "POST" and not {"act", "know"} & set(request.POST):
@@ -194,6 +198,10 @@ class CallerPage(admin.ModelAdmin):
     def _url(self, query: Any) -> str:
         text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
         return reverse(f"admin:{ADDRESS}", current_app=self.admin_site.name) + (f"?{text}" if text else "")
+
+
+def _may_see(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(each) for each in CALLER_PERMISSIONS)
 
 
 def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from .last_hour import LastHour, SparkBar
 from .processes import processes_context
 from .status import Status, VersionNote, read_status
 from .viewer import Viewer
+from .views import search_context
 
 
 class Link(NamedTuple):
@@ -61,13 +62,13 @@ class ClientRow(NamedTuple):
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
-    """Return the template's context; empty for staff who may see neither rules nor usage."""
+    """Return the template's context; empty for staff whom it could lead nowhere."""
     viewer = Viewer(request)
-    if not viewer.sees_engine:
+    if not viewer.sees_overview:
         return {}
     if not tables.exists("RuleSetVersion", router.db_for_write):
         return {"tables_missing": True}
-    health = read_health(with_processes=True)
+    health = read_health(with_processes=viewer.sees_engine)
     status = read_status(health)
     links = RuleLinks(viewer)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health)]
@@ -75,10 +76,14 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         "state": status.state,
         "stopped": status.stopped and _when_and_who(status.stopped),
         "stopped_why": status.stopped and status.stopped.reason,
+        "actions": _actions(viewer, status),
+        **search_context(viewer),
+    }
+    if not viewer.sees_engine:
+        return context
+    context |= {
         "health": _health(health, viewer),
         "processes": processes_context(health, status, in_detail=viewer.sees_rules),
-        "actions": _actions(viewer, status),
-        "search_url": viewer.url("search"),
     }
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)

@@ -86,7 +86,7 @@ def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
             text = urlsplit(text).path or "/"
         except ValueError:
             return
-    if text.startswith("/"):
+    if text.startswith("/") and viewer.sees_rules:
         yield Match(_("Request"), f"{method} {text}", viewer.url("explain", method=method, path=text))
 
 

@@ -42,6 +42,16 @@ class Viewer:
         """Whether they may see how Redis stands."""
         return self.sees_rules or self.sees_usage
 
+    @cached_property
+    def sees_overview(self) -> bool:
+        """Whether the overview has something for them: a page that they may open, or something to do."""
+        return self.sees_engine or self.sees_callers or self.may("switch_enforcement")
+
+    @property
+    def searches(self) -> bool:
+        """Whether the search could lead them anywhere."""
+        return self.sees_engine or self.sees_callers
+
     def may(self, permission: str) -> bool:
         """Return whether they have this permission of the app."""
         return bool(self.request.user.has_perm(f"django_ratelimiter.{permission}"))

@@ -19,6 +19,14 @@ from .viewer import Viewer
 ADDRESS: Final = "django_ratelimiter_search"
 
 
+def search_context(viewer: Viewer) -> dict[str, str]:
+    """Return what the search field needs; nothing for who would find nothing."""
+    if not viewer.searches:
+        return {}
+    texts = _("User, API key, address, rule or path"), _("User, API key or address")
+    return {"search_url": viewer.url("search"), "search_label": texts[0] if viewer.sees_rules else texts[1]}
+
+
 class OverviewSearch(admin.ModelAdmin):
     """An admin with the search. What is typed comes in the body: it may be an API key, and addresses are logged."""
 
@@ -30,7 +38,7 @@ class OverviewSearch(admin.ModelAdmin):
         """Lead to the one page that the text stands for, or list those that it may stand for."""
         request.current_app = self.admin_site.name
         viewer = Viewer(request)
-        if not viewer.sees_engine:
+        if not viewer.searches:
             raise PermissionDenied
         text = request.POST.get("q", "")
         matches = find(text, viewer)
@@ -42,6 +50,6 @@ class OverviewSearch(admin.ModelAdmin):
             "title": _("Search"),
             "matches": matches,
             "searched": bool(text.strip()),
-            "search_url": viewer.url("search"),
+            **search_context(viewer),
         }
         return TemplateResponse(request, "admin/django_ratelimiter/search.html", context)
