@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin import AdminSite
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import transaction
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -23,6 +25,7 @@ from .versioned import warn_if_unpublished
 
 ADDRESS: Final = "django_ratelimiter_enforcement"
 PERMISSION: Final = "django_ratelimiter.switch_enforcement"
+HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
 
 class SwitchForm(forms.Form):
@@ -32,7 +35,16 @@ class SwitchForm(forms.Form):
 
 
 class EnforcementSwitch(admin.ModelAdmin):
-    """An admin with the switch. Who may use it has a permission of its own, whatever else they may do."""
+    """An admin with the switch. Who may use it has a permission of its own, whatever else they may do.
+
+    The home page of its site says so while enforcement is stopped. A template "admin/index.html" of ours would be found
+    only where the app stands above django.contrib.admin; the site's own choice of a template is not overruled.
+    """
+
+    def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if admin_site.index_template is None:
+            admin_site.index_template = HOME_TEMPLATE
 
     def get_urls(self) -> list[URLPattern]:
         switch = path("enforcement/", self.admin_site.admin_view(self.enforcement_view), name=ADDRESS)
