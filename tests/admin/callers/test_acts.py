@@ -1,0 +1,99 @@
+"""What a caller's page does: unblock, grant, deny, and say whether it took."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from decimal import Decimal
+from urllib.parse import quote
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from django_ratelimiter.admin.callers.act_forms import days
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TierAssignment
+
+from ..pages import shown
+from .page import CALLER, ask, press
+
+pytestmark = pytest.mark.django_db
+
+
+def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
+    admin_client: Client, page: str, ann: User
+) -> None:
+    text = press(admin_client, page, "reset")
+    assert "Reset 2 counters: export, search. Checked: none of them blocks the caller now." in text
+    assert "No rule rejects this caller now." in text
+    assert 'value="he called"' in text  # the reason is typed once
+    friday = next(day for day in days() if day.is_chosen)
+    text = press(admin_client, page, "more", until=friday.value, multiplier="2")
+    assert "2 times each limit until" in text
+    assert "Checked: it is in force" in text
+    assert "0 of 6" in text
+    assert "each limit \u00d7 2" in text
+    [row] = TierAssignment.objects.all()
+    assert timezone.localtime(row.ends_at).isoformat()[:19] == f"{_next_day(friday.value)}T00:00:00"
+    assert ask(ann, 6)
+    assert not ask(ann)
+    assert LogEntry.objects.count() == 3  # the reset, the grant, and the new row
+    assert "What operators did" in text
+    other = User.objects.create_user("bob")
+    assert 'value="he called"' not in shown(admin_client.get(f"{CALLER}?kind=user&value={other.pk}"))
+    assert "he called" in text
+
+
+def _next_day(text: str) -> str:
+    return (date.fromisoformat(text) + timedelta(days=1)).isoformat()
+
+
+def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, page: str, ann: User) -> None:
+    assert "2 of 3 are left now" in press(admin_client, page, "give:export:f3600", **{"units:export:f3600": "2"})
+    assert "Reset 1 counter: search." in press(admin_client, page, "reset:search:f3600")
+    jobs = Rule.objects.create(slug="jobs", name="Jobs", mode="enforce", partition_by=["user"])
+    RuleLimit.objects.create(rule=jobs, quota=1, window_seconds=Decimal(60), algorithm="concurrency")
+    ask(ann)
+    [name] = [row.counter.name for row in admin_client.get(page).context["counters"] if row.counter.rule.slug == "jobs"]
+    response = admin_client.get(f"{page}&leases={name}")
+    assert "In progress: Jobs" in shown(response)
+    [lease] = response.context["leases"]
+    assert "1 of 1 are free now" in press(admin_client, f"{page}&leases={quote(name)}", lease.value)
+
+
+def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
+    assert "An access entry rejects every request" in press(admin_client, page, "deny")
+    assert not ask(ann)
+    text = press(admin_client, page, "allow")
+    assert f"Nothing was changed. The access entry “deny user {ann.pk}” is in force until" in text
+    AccessEntry.objects.all().delete()
+    assert "allows this caller past all rules until" in press(admin_client, page, "allow")
+    assert ask(ann, 5)
+    assert AccessEntry.objects.get().action == "allow"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"reason": ""}, {"reason": " "}, {"token": "forged"}, {"act": "nothing"}, {"act": "reset:nothing:f60"},
+     {"act": "give:export:f3600"}, {"act": "give:export:f3600", "units:export:f3600": "-1"},
+     {"act": "more", "multiplier": "0"}, {"act": "more", "multiplier": "NaN"}, {"act": "more", "until": "2020-01-01"},
+     {"act": "more", "until": "soon"}, {"act": "more", "date": "9999-12-31"}, {"act": "tier", "tier": "gold"},
+     {"act": "end:x:export:f3600"}, {"act": "end:1:export:f3600"}],
+)  # fmt: skip
+def test_what_is_wrong_is_said_and_changes_nothing(admin_client: Client, page: str, wrong: dict[str, str]) -> None:
+    text = press(admin_client, page, **{"act": "reset", "multiplier": "2", **wrong})  # type: ignore[arg-type]
+    assert "Nothing was changed." in text
+    assert "3 of 3" in text
+    assert not LogEntry.objects.exists()
+    assert not TierAssignment.objects.exists()
+
+
+def test_friday_is_always_to_come() -> None:
+    monday = date(2026, 11, 16)
+    for ahead in range(7):
+        today = monday + timedelta(days=ahead)
+        [friday] = [day.value for day in days(today) if day.is_chosen]
+        found = date.fromisoformat(friday)
+        assert found.weekday() == 4
+        assert 0 < (found - today).days <= 7

@@ -1,0 +1,65 @@
+"""A form of a caller's page is obeyed once, and nobody waits for it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+
+from django_ratelimiter.backend import get_engine
+
+from ..pages import shown
+from .page import ask, press
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: str) -> None:
+    token = admin_client.get(page).context["token"]
+    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    assert "1 of 3 are left now" in shown(admin_client.post(page, sent, follow=True))
+    assert "This was done already" in shown(admin_client.post(page, sent, follow=True))
+    assert "2 of 3" in shown(admin_client.get(page))
+
+
+def test_a_form_from_elsewhere_is_refused(ann: User, page: str, admin_user: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    token = client.get(page).context["token"]
+    response = client.post(page, {"token": token, "reason": "he called", "act": "reset"})
+    assert response.status_code == 403
+    assert not ask(ann)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client, page: str, admin_user: User) -> None:
+    token = admin_client.get(page).context["token"]
+    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    clients = [Client() for _ in range(4)]
+    for client in clients:
+        client.force_login(admin_user)
+    with ThreadPoolExecutor(4) as threads:
+        assert {response.status_code for response in threads.map(lambda each: each.post(page, sent), clients)} == {302}
+    assert "2 of 3" in shown(admin_client.get(page))
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_engine_is_called_outside_transactions(
+    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ATOMIC_REQUESTS would open one for the whole request."""
+    reset, open_now = get_engine().reset, []
+    monkeypatch.setattr(
+        get_engine(), "reset", lambda charges: open_now.append(connection.in_atomic_block) or reset(charges)
+    )
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    text = press(admin_client, page, "reset")
+    assert open_now == [False]
+    number = LogEntry.objects.get().change_message.rpartition(" ")[2].removesuffix("]")
+    assert f'<span class="ratelimiter-quiet">act {number}</span>' in text
+    assert "A form that is sent twice" in text

@@ -1,0 +1,106 @@
+"""A caller's page: what it shows of whom."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import NamedTuple
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.models import Rule, RuleLimit, TopPartition
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
+
+from ..pages import shown
+from .page import CALLER, ask, press
+
+pytestmark = pytest.mark.django_db
+
+
+def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, ann: User) -> None:
+    text = shown(admin_client.get(page))
+    assert f"<h1>User {ann.pk}, ann</h1>" in text
+    assert f'<a href="{reverse("admin:auth_user_change", args=[ann.pk])}">ann</a>' in text
+    assert "One rule rejects requests of this caller now until" in " ".join(text.split())
+    assert "3 of 3" in text
+    assert "3 of 100" in text
+    assert "the default of authenticated callers" in text
+    export = Rule.objects.get(slug="export")
+    assert f'<a href="{reverse("admin:django_ratelimiter_rule_change", args=[export.pk])}">Export</a>' in text
+    assert text.index(">Export<") < text.index(">Search<")  # what blocks comes first
+
+
+def test_shows_what_cannot_be_known_and_takes_it(admin_client: Client, page: str, ann: User) -> None:
+    rule = Rule.objects.create(slug="org", name="Org", mode="enforce", partition_by=["user", "header:X-Org"])
+    RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
+    press(admin_client, page, "reset")
+    ask(ann, HTTP_X_ORG="acme")
+    assert 'name="is:header:X-Org"' in shown(admin_client.get(page))
+    assert "1 of 7" in shown(admin_client.get(f"{page}&is:header:X-Org=acme"))
+
+
+def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
+    digest = admin_client.get(page).context["caller"].digest
+    start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
+    for partition, denied in ((digest, 7_431), ("x" * 22, 9_999)):
+        TopPartition.objects.create(
+            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, denied=denied
+        )
+    text = shown(admin_client.get(page))
+    assert ">7431<" in text
+    assert "9999" not in text
+
+
+def test_shows_the_last_refusals_where_the_engine_keeps_them(
+    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusal(NamedTuple):
+        rule: str
+        partition: str
+        at_us: int = 1_800_000_000_000_000
+        since_us: int = 1_799_999_000_000_000
+        times: int = 7_431
+        shadow: bool = False
+        tier: str = "free"
+
+    digest = admin_client.get(page).context["caller"].digest
+    recent = [Refusal("export", digest), Refusal("export", "x" * 22, times=9_999), Refusal("gone", digest)]
+    monkeypatch.setattr(get_engine(), "recent_refusals", lambda limit: recent, raising=False)
+    text = shown(admin_client.get(page))
+    assert '<abbr title="about">≈</abbr> 7431 since' in text  # so many are counted from a sample
+    assert len(admin_client.get(page).context["refusals"]) == 1
+
+
+def test_a_digest_leads_to_counters_and_to_the_name_once_looked_up(admin_client: Client, page: str) -> None:
+    digest = admin_client.get(page).context["caller"].digest
+    assert "<h1>User" in shown(admin_client.get(f"{CALLER}?digest={digest}"))  # looked up just now
+    session = admin_client.session
+    del session["ratelimiter_callers"]
+    session.save()
+    text = shown(admin_client.get(f"{CALLER}?digest={digest}&rule=export"))
+    assert f"<h1>Client {digest}</h1>" in text
+    assert "3 of 3" in text
+    assert "Allow more" not in text
+    assert "none of them blocks" in press(admin_client, f"{CALLER}?digest={digest}&rule=export", "reset")
+
+
+def test_nothing_typed_reaches_the_page_as_html(admin_client: Client, page: str) -> None:
+    evil = "<script>alert(1)</script>"
+    for query in ({"kind": "partition", "value": f"header:X={evil}"}, {"kind": evil, "value": evil}, {"digest": evil}):
+        assert evil not in admin_client.get(CALLER, query).content.decode()
+    sent = {"token": "x", "reason": evil, "act": evil}
+    assert evil not in admin_client.post(page, sent, follow=True).content.decode()
+
+
+@pytest.mark.parametrize(("kind", "value"), [("ip", "x"), ("colour", "red"), ("user", "\0"), ("partition", "<b>")])
+def test_who_is_nobody_is_said_beside_the_form(admin_client: Client, kind: str, value: str) -> None:
+    for response in (
+        admin_client.get(CALLER, {"kind": kind, "value": value}),
+        admin_client.post(CALLER, {"kind": kind, "value": value}),
+    ):
+        assert response.status_code == 200
+        assert 'role="alert"' in response.content.decode()

@@ -1,0 +1,95 @@
+"""Keys of sessions and APIs stay out of addresses, and are kept nowhere."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.models import Rule, RuleLimit
+
+from ..pages import shown
+from .page import CALLER, ask, press
+
+pytestmark = pytest.mark.django_db
+
+
+def test_lookups_keep_secrets_out_of_addresses(admin_client: Client, page: str) -> None:
+    response = admin_client.post(CALLER, {"kind": "api_key", "value": "s3cret"})
+    assert parse_qs(urlsplit(response["Location"]).query) == {"kind": ["api_key"], "value": [hash_api_key("s3cret")]}
+    assert "API key" in shown(admin_client.get(response["Location"]))
+    key = Session.objects.get().session_key
+    response = admin_client.post(CALLER, {"kind": "session", "value": key})
+    assert key not in response["Location"]
+    assert "3 of 3" not in shown(admin_client.get(response["Location"]))
+    for kind, value in (("api_key", "s3cret"), ("session", key)):
+        assert value not in admin_client.get(CALLER, {"kind": kind, "value": value})["Location"]
+
+
+def no_account(raw: str) -> str | None:
+    """An API_KEY_RESOLVER that knows one key, and returns another as it is."""
+    return {"s3cret": "account-7", "plain-key": "plain-key"}.get(raw)
+
+
+def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
+    admin_client: Client, page: str, settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": "tests.admin.callers.test_secrets.no_account"}
+    for kind, value, named in (
+        ("api_key", "s3cret", {"kind": ["api_key"], "value": ["value:account-7"]}),
+        ("api_key", "unknown-key", {"kind": ["api_key"], "value": [hash_api_key("unknown-key")]}),
+        ("api_key", "plain-key", None),
+        ("partition", "session:abcdefgh", None),
+        ("partition", "api_key:s3cret|ip:192.0.2.7", None),
+        ("partition", "api_key:value:account-7", {"kind": ["partition"], "value": ["api_key:value:account-7"]}),
+        ("session", "abcdefgh", None),
+    ):
+        response = admin_client.post(CALLER, {"kind": kind, "value": value})
+        query = parse_qs(urlsplit(response["Location"]).query)
+        assert query == named if named else set(query) == {"digest"}
+        assert admin_client.get(response["Location"]).status_code == 200
+        if "kind=api_key" in response["Location"]:
+            assert admin_client.get(response["Location"]).context["caller"].open_value == query["value"][0]
+        kept = str(dict(admin_client.session))
+        for secret in ("s3cret", "unknown-key", "plain-key", "abcdefgh"):
+            assert secret not in kept
+        if named is None:
+            assert set(
+                parse_qs(urlsplit(admin_client.get(CALLER, {"kind": kind, "value": value})["Location"]).query)
+            ) == {"digest"}
+    found = admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": "s3cret"})
+    assert admin_client.get(found["Location"]).context["caller"].known == {"api_key": "account-7"}
+
+
+def test_what_else_is_known_is_sent_in_the_body_and_secrets_stay_out_of_addresses(
+    admin_client: Client, page: str, ann: User
+) -> None:
+    for slug, names in (("org", ["header:X-Org"]), ("device", ["session"]), ("key", ["api_key"])):
+        rule = Rule.objects.create(slug=slug, name=slug, mode="enforce", partition_by=["user", *names])
+        RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
+    press(admin_client, page, "reset")
+    ask(ann, HTTP_X_ORG="acme")
+    assert '<form method="post" class="ratelimiter-fields"' in shown(admin_client.get(page))
+    response = admin_client.post(
+        page, {"know": "1", "is:header:X-Org": "acme", "is:session": "", "is:api_key": "s3cret"}
+    )
+    assert response.status_code == 302
+    query = parse_qs(urlsplit(response["Location"]).query)
+    assert query["is:api_key"] == [hash_api_key("s3cret")]
+    assert "is:session" not in query
+    assert "1 of 7" in shown(admin_client.get(response["Location"]))
+    shown_at_once = admin_client.post(page, {"know": "1", "is:session": "abcdefgh"})
+    assert shown_at_once.status_code == 200
+    assert [row.counter.rule.slug for row in shown_at_once.context["counters"]].count("device") == 1
+    assert "abcdefgh" not in shown(shown_at_once)
+    assert 'name="act"' not in shown(shown_at_once)
+    assert admin_client.get(f"{page}&is:session=abcdefgh")["Location"] == page
+    assert "s3cret" not in admin_client.get(f"{page}&is:api_key=s3cret")["Location"]
+    assert "Say who" not in shown(admin_client.get(f"{page}&is=nonsense"))
