@@ -66,6 +66,11 @@ class Caller:
         """The primary key of the user, as text."""
         return self.known.get("user")
 
+    @property
+    def is_unknown_user(self) -> bool:
+        """Whether a user was asked for whom the database does not have."""
+        return self.kind == "user" and self.user is None
+
     def partition(self, names: Iterable[str]) -> str | None:
         """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
         names = tuple(names)

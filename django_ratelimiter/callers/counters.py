@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from ..backend import get_engine
+from ..conf import settings
 from ..engine.base import Charge, Verdict
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..limiter.templates import RuleTemplate
@@ -16,7 +17,9 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.tiers import Entitlement
+from ..values.partitions import may_need_user
 from .caller import Caller
+from .refusals import tiers_seen
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Counter:
     """One counter of a caller. verdict: of a request of the rule's cost that came now; `None` = not known.
 
     digest: the caller in its name. is_shared: all callers have it. stands_in: it counts requests from the address
-    which lack what the rule is split by.
+    which lack what the rule is split by. before_login: the limits by which the rule decides where the user is not
+    known yet, as before a REST framework view has checked a token; empty = by the same.
     """
 
     rule: RuleRecord
@@ -34,6 +38,7 @@ class Counter:
     digest: str
     verdict: Verdict | None = None
     stands_in: bool = False
+    before_login: tuple[LimitRecord, ...] = ()
 
     @property
     def name(self) -> str:
@@ -118,6 +123,13 @@ class Counters:
     def blocked(self) -> list[Counter]:
         return [each for each in self.counters if each.is_blocked]
 
+    def of(self, caller: Caller) -> Counters:
+        """Return those that say something of the caller: of whom nothing but a key is known, their own in use."""
+        if caller.kind != "digest" and not caller.is_unknown_user:
+            return self
+        shown = [each for each in self.counters if not each.is_shared and (each.used or self.problem)]
+        return Counters(shown, self.unread, self.unlimited, self.problem)
+
     def named(self, names: Iterable[str]) -> list[Counter]:
         """Return the caller's own counters of these names."""
         wanted = set(names)
@@ -136,12 +148,17 @@ def latest_rules() -> RuleSet:
 
 
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
-    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard."""
+    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
+
+    Of a digest the tier is not known: it is that of the last rejection by the rule, if there was one lately.
+    """
     counters: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
+    seen = tiers_seen(caller.digest) if caller.kind == "digest" else {}
     for rule in _rules(rules):
-        template = RuleTemplate(rule, entitlement)
+        granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
+        template = RuleTemplate(rule, granted)
         if not template.records:
             unlimited.append(rule)
             continue
@@ -149,12 +166,24 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
         if digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
             continue
-        tier = str(template.tier or "")
+        tier, before = str(template.tier or ""), _before_login(caller, rule, rules, template.records)
         counters += [
-            Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule))
+            Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), before)
             for record, charge in zip(template.records, template.charges(None, None), strict=True)
         ]
     return read(Counters(counters, unread, unlimited))
+
+
+def _before_login(
+    caller: Caller, rule: RuleRecord, rules: RuleSet, records: tuple[LimitRecord, ...]
+) -> tuple[LimitRecord, ...]:
+    """Return the limits of anonymous callers, where a rule that needs no user has others for this one."""
+    if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
+        return ()
+    if any(map(may_need_user, rule.partition_by)):
+        return ()
+    anonymous = rule.limits_for(rules.default_tier("anonymous"))
+    return () if anonymous == records else anonymous
 
 
 def read(found: Counters) -> Counters:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..backend import get_engine
 from ..engine.usage import RECORDED_EXACTLY
 from ..exceptions import EngineUnavailable
-from .counters import Counters
+
+if TYPE_CHECKING:
+    from .counters import Counters
 
 #: Recent refusals of all callers that are looked through.
 MAX_READ: Final = 1_000
@@ -34,13 +36,8 @@ class CallerRefusal(NamedTuple):
 
 def refusals_of(found: Counters) -> list[CallerRefusal]:
     """Return the caller's, the latest first. None are known where the engine keeps no record of them."""
-    recent: Any = getattr(get_engine(), "recent_refusals", None)
     names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
-    if recent is None or found.problem or not names:
-        return []
-    try:
-        rows = recent(MAX_READ)
-    except EngineUnavailable:
+    if found.problem or not names:
         return []
     own = [
         CallerRefusal(
@@ -52,10 +49,25 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
             row.times > RECORDED_EXACTLY,
             row.tier,
         )
-        for row in rows
+        for row in _recent()
         if (row.rule, row.partition) in names
     ]
     return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+
+
+def tiers_seen(digest: str) -> dict[str, str]:
+    """Return the tier that a caller had when each rule rejected it last, by rule; "" = none."""
+    return {row.rule: row.tier for row in reversed(_recent()) if row.partition == digest}
+
+
+def _recent() -> list[Any]:
+    recent: Any = getattr(get_engine(), "recent_refusals", None)
+    if recent is None:
+        return []
+    try:
+        return list(recent(MAX_READ))
+    except EngineUnavailable:
+        return []
 
 
 def _moment(at_us: int) -> datetime:

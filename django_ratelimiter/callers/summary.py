@@ -18,7 +18,8 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     """Return who it is, the tier and why, and all counters as they are now. Nothing is charged.
 
     reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
-    "blocked" is by rules alone then.
+    "blocked" is by rules alone then. Of a digest "blocked" is `None`: its tier, and so its limits, are not known. Of a
+    user whom the database does not have, only counters in use count.
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
@@ -27,21 +28,23 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     return {
         "caller": {"kind": caller.kind, "value": caller.value, "digest": caller.digest},
         "enforced": rules.enforced,
-        "blocked": _is_blocked(grounds, found) and rules.enforced,
+        "blocked": _is_blocked(caller, grounds, found) if rules.enforced else False,
         "access": _access(grounds),
         "tier": _tier(grounds),
         "hidden": _hidden(grounds),
-        "counters": [_counter(each) for each in found.counters],
+        "counters": [_counter(each, caller) for each in found.counters],
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
         "problem": found.problem,
     }
 
 
-def _is_blocked(grounds: Grounds, found: Counters) -> bool:
+def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
     if grounds.access is not None:
         return grounds.access.action == "deny"
-    return bool(found.blocked)
+    if caller.kind == "digest":
+        return None
+    return bool(found.of(caller).blocked)
 
 
 def _hidden(grounds: Grounds) -> list[str]:
@@ -68,7 +71,7 @@ def _tier(grounds: Grounds) -> dict[str, Any]:
     }
 
 
-def _counter(counter: Counter) -> dict[str, Any]:
+def _counter(counter: Counter, caller: Caller) -> dict[str, Any]:
     return {
         "name": counter.name,
         "rule": counter.rule.slug,
@@ -78,7 +81,7 @@ def _counter(counter: Counter) -> dict[str, Any]:
         "used": counter.used,
         "left": counter.left,
         "full_in": counter.full_in,
-        "blocked": counter.is_blocked,
+        "blocked": None if caller.kind == "digest" else counter.is_blocked,
         "blocked_until": _time(counter.blocked_until),
         "shared": counter.is_shared,
     }
@@ -92,7 +95,8 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     """Return the lines that the command writes."""
     tier, access = summary["tier"], summary["access"]
     caller = "{kind} {value} ({digest})".format(**summary["caller"])
-    lines = [f"{caller}: {_('blocked') if summary['blocked'] else _('not blocked')}"]
+    states = {None: _("whether it is blocked is not known"), True: _("blocked"), False: _("not blocked")}
+    lines = [f"{caller}: {states[summary['blocked']]}"]
     if access:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip

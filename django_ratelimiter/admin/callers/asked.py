@@ -7,6 +7,9 @@ from typing import Final
 from django.http import HttpRequest, QueryDict
 
 from ...callers.caller import Caller, open_parts
+from ...explain.users import by_key
+from ...usage import names
+from ...values.partitions import encode_partition, partition_names
 
 #: What the operator's session keeps: the callers who were looked up, but for those known by a secret.
 LOOKED_UP: Final = "ratelimiter_callers"
@@ -34,9 +37,26 @@ def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
 
 
 def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
-    """Return kind and value of the caller whom this operator has looked up, or those of a digest."""
-    kind, value = request.session.get(LOOKED_UP, {}).get(digest, ("digest", digest))
+    """Return kind and value of the caller whom a digest stands for, or those of the digest.
+
+    That is whom this operator has looked up, or whom REVEAL lets this operator know.
+    """
+    found = request.session.get(LOOKED_UP, {}).get(digest)
+    if found is None and request.user.has_perm(names.PERMISSION):
+        name = names.revealed([digest]).get(digest)
+        found = name and _openly(name)
+    kind, value = found or ("digest", digest)
     return kind, value
+
+
+def _openly(name: names.Name) -> tuple[str, str] | None:
+    """Return kind and value of a revealed name; `None` for a key that may stand in no address."""
+    if name.kind == "user":
+        return "user", by_key(name.value)
+    if name.kind == "ip":
+        return "ip", name.value
+    text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
+    return None if {"session", "api_key"} & set(partition_names(text)) else ("partition", text)
 
 
 def remember(request: HttpRequest, caller: Caller) -> None:
@@ -47,3 +67,5 @@ def remember(request: HttpRequest, caller: Caller) -> None:
     if known.pop(caller.digest, None) != found or len(known) >= MAX_LOOKED_UP:
         known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
         request.session[LOOKED_UP] = {**known, caller.digest: found}
+        if caller.kind in caller.known and not caller.is_unknown_user:
+            names.remember(caller.digest, caller.kind, caller.known[caller.kind])

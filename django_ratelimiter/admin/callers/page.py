@@ -173,17 +173,15 @@ class CallerPage(admin.ModelAdmin):
         }
 
     def _counters(self, request: HttpRequest, caller: Caller, found: Counters, links: rows.Links) -> dict[str, Any]:
-        shown = found.counters
-        if caller.kind == "digest":
-            shown = [each for each in found.counters if not each.is_shared and (each.used or found.problem)]
+        shown, is_digest = found.of(caller), caller.kind == "digest"
         unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
                   for each in found.unread]  # fmt: skip
         missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
         context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown, links),
+            "counters": rows.counter_rows(shown.counters, links, is_assumed=is_digest),
             "problem": found.problem,
-            "blocked": found.blocked,
-            "blocked_until": rows.blocked_until(found),
+            "blocked": [] if is_digest else shown.blocked,
+            "blocked_until": rows.blocked_until(shown.blocked),
             "unread": unread,
             "unlimited": [(rule, links.rule(rule.slug)) for rule in found.unlimited],
             "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
@@ -209,8 +207,8 @@ def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:
     may_grant = request.user.has_perm(GRANT)
     return {
         "may_unblock": request.user.has_perm(UNBLOCK),
-        "may_grant": may_grant and caller.kind != "digest",
-        "may_deny": may_grant and caller.kind in ("user", "api_key", "ip"),
+        "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
+        "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),
         "days": days(),

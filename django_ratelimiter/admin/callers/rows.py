@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -30,7 +30,11 @@ NEARLY: Final = 0.8
 
 
 class CounterRow(NamedTuple):
-    """A counter in words. used: "" = not known. width: of its bar. level: the class of the bar's colour."""
+    """A counter in words. used: "" = not known. width: of its bar. level: the class of the bar's colour.
+
+    is_assumed: the limit is that of a tier which is not known to be the caller's. before_login: by which limits the
+    rule decides where the user is not known yet; "" = by the same.
+    """
 
     counter: Counter
     rule_url: str
@@ -41,6 +45,8 @@ class CounterRow(NamedTuple):
     level: str
     full: str
     until: str
+    is_assumed: bool
+    before_login: str
 
 
 class LeaseRow(NamedTuple):
@@ -91,9 +97,9 @@ class Links:
         return f"{url}?{urlencode(query)}" if url else ""
 
 
-def counter_rows(counters: Iterable[Counter], links: Links) -> list[CounterRow]:
+def counter_rows(counters: Iterable[Counter], links: Links, *, is_assumed: bool = False) -> list[CounterRow]:
     """Return the lines, those that block the caller first, then the fullest."""
-    rows = [_row(counter, links) for counter in counters]
+    rows = [_row(counter, links, is_assumed) for counter in counters]
     return sorted(rows, key=lambda row: (not row.counter.is_blocked, not row.counter.is_limited, -_share(row.counter)))
 
 
@@ -101,7 +107,7 @@ def _share(counter: Counter) -> float:
     return (counter.used or 0) / counter.capacity
 
 
-def _row(counter: Counter, links: Links) -> CounterRow:
+def _row(counter: Counter, links: Links, is_assumed: bool) -> CounterRow:
     share = _share(counter)
     known = counter.verdict is not None
     full_in = round((counter.full_in or 0) * 1_000_000)
@@ -112,14 +118,29 @@ def _row(counter: Counter, links: Links) -> CounterRow:
     return CounterRow(
         counter,
         links.rule(counter.rule.slug),
-        limit_in_words(counter.record),
+        _limit(counter, is_assumed),
         _("by %(by)s") % {"by": by},
-        _("%(used)s of %(capacity)s, %(left)s left") % figures if known else "",
+        _used(counter, figures, is_assumed) if known else "",
         f"{100 * share:.2f}%",
         "ratelimiter-full" if counter.is_limited or share >= 1 else "ratelimiter-nearly" if share >= NEARLY else "",
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": moment_in_words(counter.blocked_until)} if counter.blocked_until else "",
+        is_assumed,
+        "; ".join(map(limit_in_words, counter.before_login)),
     )
+
+
+def _limit(counter: Counter, is_assumed: bool) -> str:
+    limit = limit_in_words(counter.record)
+    if not is_assumed or not counter.tier:
+        return limit
+    return _("%(limit)s, if in tier %(tier)s") % {"limit": limit, "tier": counter.tier}
+
+
+def _used(counter: Counter, figures: Mapping[str, str], is_assumed: bool) -> str:
+    if not is_assumed:
+        return _("%(used)s of %(capacity)s, %(left)s left") % figures
+    return (_("%(used)s used") if counter.left else _("%(used)s or more used")) % figures
 
 
 def _rough(microseconds: int) -> str:
@@ -131,10 +152,10 @@ def _rough(microseconds: int) -> str:
     return duration(seconds * 1_000_000) if seconds else _("now")
 
 
-def blocked_until(counters: Counters) -> str:
-    """Return until when the caller is rejected by some rule; "" = not at all, or for good."""
-    ends: list[datetime] = [each.blocked_until for each in counters.blocked if each.blocked_until]
-    return moment_in_words(max(ends)) if len(ends) == len(counters.blocked) and ends else ""
+def blocked_until(blocked: Sequence[Counter]) -> str:
+    """Return until when the caller is rejected by some of these; "" = not at all, or for good."""
+    ends: list[datetime] = [each.blocked_until for each in blocked if each.blocked_until]
+    return moment_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
 
 def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -87,6 +88,11 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
         # Not joined: they may be in another database.
         return super().get_queryset(request).prefetch_related("user", "group")
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Leave out of the address what is no key of a row: the widgets would look for it, and fail."""
+        initial: dict[str, Any] = super().get_changeform_initial_data(request)
+        return {name: value for name, value in initial.items() if _may_be(self.opts, name, value)}
+
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is None:
             kwargs["form"] = NewAssignmentForm
@@ -149,3 +155,14 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
     def subject(self, assignment: TierAssignment) -> str:
         """Return the subject in words."""
         return assignment.subject
+
+
+def _may_be(opts: Any, name: str, value: Any) -> bool:
+    """Return whether a field may begin with this value: where it points to rows, whether it is the key of one."""
+    field = next((each for each in opts.fields if each.name == name), None)
+    if field is None or not field.is_relation:
+        return True
+    try:
+        return bool(field.related_model._default_manager.filter(pk=value).exists())
+    except (TypeError, ValueError, OverflowError, ValidationError):
+        return False

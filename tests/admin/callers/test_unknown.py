@@ -1,0 +1,140 @@
+"""What cannot be known of a caller is said instead of guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.management import call_command
+from django.test import Client, RequestFactory
+from django.urls import reverse
+
+from django_ratelimiter import limiter
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.rules import tiers
+from django_ratelimiter.usage import names
+
+from ..pages import shown
+from .page import CALLER, ask, press
+
+pytestmark = pytest.mark.django_db
+
+STATE = 'id="ratelimiter-state"'
+
+
+def words(response: Any) -> str:
+    return " ".join(shown(response).split())
+
+
+@pytest.fixture
+def shared(free: Tier) -> Rule:
+    """One counter for all callers, which is used up for those in no tier."""
+    rule = Rule.objects.create(slug="shared", name="Shared", mode="enforce", path_kind="exact", path="/")
+    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=Decimal(3600), algorithm="fixed_window")
+    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(3600), algorithm="fixed_window")
+    return rule
+
+
+def use_up() -> None:
+    request = RequestFactory().get("/")
+    request.user = AnonymousUser()
+    for _ in range(3):
+        request.__dict__.pop("ratelimit", None)
+        limiter.check(request)
+
+
+def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
+    use_up()
+    for value in ("424242", "id%3A424242", "nobody-of-this-name"):
+        text = words(admin_client.get(f"{CALLER}?kind=user&value={value}"))
+        assert "There is no such user, and no rule has counted one under this key lately." in text
+        assert "Not known: there is no such user." in text
+        for part in ("blocked</span>", "Counters now", "Reset all counters", "Allow more", "passes"):
+            assert part not in text, part
+
+
+def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, ann: User, shared: Rule) -> None:
+    ann.delete()
+    response = admin_client.get(page)
+    text = words(response)
+    assert [row.counter.rule.slug for row in response.context["counters"]] == ["export", "search"]
+    assert "One rule rejects requests of this caller now" in text
+    assert "Allow more" not in text
+    text = press(admin_client, page, "reset:export:f3600")
+    assert "There is no such user. Shown are the counters of requests that came under this key." in " ".join(
+        text.split()
+    )
+
+
+def test_a_digest_is_neither_blocked_nor_not(admin_client: Client, page: str, ann: User) -> None:
+    found = digest(f"user:{ann.pk}")
+    text = words(admin_client.get(f"{CALLER}?digest={found}"))
+    assert "Whether this client is blocked now is not known." in text
+    assert "3 or more used" in text
+    assert "3 used" in text
+    assert "if in tier free" in text
+    assert text.count(">not known<") == 2
+    assert ">passes<" not in text
+    assert ">blocked<" not in text
+
+
+def test_a_digest_has_the_tier_of_its_last_rejection(admin_client: Client, page: str, ann: User, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    gold = Tier.objects.create(slug="gold", name="Gold", rank=9)
+    rule = Rule.objects.get(slug="export")
+    RuleLimit.objects.create(rule=rule, tier=gold, quota=4, window_seconds=Decimal(60), algorithm="fixed_window")
+    gold.assignments.create(user=ann)
+    tiers.forget()
+    assert not ask(ann, 5)
+    response = admin_client.get(f"{CALLER}?digest={digest(f'user:{ann.pk}')}")
+    assert "if in tier gold" in shown(response)
+    assert [row.counter.name for row in response.context["counters"]] == ["export:f60", "search:f3600"]
+
+
+@pytest.mark.parametrize(("codenames", "leads"), [(["reveal_caller"], True), ([], False)])
+def test_a_digest_leads_to_whom_one_may_know(
+    operator: Callable[..., Client], page: str, ann: User, codenames: list[str], *, leads: bool
+) -> None:
+    found = digest(f"user:{ann.pk}")
+    names.remember(found, "user", str(ann.pk))
+    response = operator("unblock_caller", *codenames).get(f"{CALLER}?digest={found}")
+    assert response.context["caller"].kind == ("user" if leads else "digest")
+
+
+def test_who_was_looked_up_is_known_to_all_who_may_know(admin_client: Client, page: str, ann: User) -> None:
+    admin_client.get(page)
+    assert names.revealed([digest(f"user:{ann.pk}")]) == {digest(f"user:{ann.pk}"): names.Name("user", str(ann.pk))}
+    admin_client.get(f"{CALLER}?kind=ip&value=192.0.2.7")  # which REVEAL does not name
+    assert names.revealed([digest("ip:192.0.2.7")]) == {}
+
+
+def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, page: str, shared: Rule) -> None:
+    use_up()
+    text = words(admin_client.get(page))
+    assert "2 of 50, 48 left" in text
+    note = "this rule has decided before, as for an anonymous caller"
+    assert text.count(note) == 1  # the other rules count by user, and so wait for one
+
+
+def test_the_command_says_so_too(capsys: pytest.CaptureFixture[str], page: str, ann: User, shared: Rule) -> None:
+    use_up()
+    call_command("ratelimit", "caller", "--digest", digest(f"user:{ann.pk}"))
+    assert ": whether it is blocked is not known" in capsys.readouterr().out
+    call_command("ratelimit", "caller", "--user", "424242")
+    assert ": not blocked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", ["user", "group", "tier"])
+@pytest.mark.parametrize("value", ["x", "", "9" * 30, "%00", "-1", "1.5"])
+def test_a_link_to_a_new_assignment_may_name_nobody(admin_client: Client, field: str, value: str) -> None:
+    add = reverse("admin:django_ratelimiter_tierassignment_add")
+    assert admin_client.get(f"{add}?{field}={value}").status_code == 200
+
+
+def test_a_link_to_a_new_assignment_names_a_user(admin_client: Client, ann: User) -> None:
+    add = reverse("admin:django_ratelimiter_tierassignment_add")
+    assert f'value="{ann.pk}" selected>ann<' in shown(admin_client.get(f"{add}?user={ann.pk}"))
