@@ -47,7 +47,7 @@ def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., C
     assert client.get(page).status_code == 403
 
 
-@pytest.mark.urls("tests.admin.other_site")
+@pytest.mark.urls("tests.admin.callers.other_site")
 def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
     own = page.replace("/admin/", "/backoffice/")
     text = press(admin_client, own, "reset")
