@@ -1,4 +1,4 @@
--- A part of check.lua: record whom this call has refused, see engine/usage.py. Of refusals that are counted alike, the
+-- A part of check.lua: record whom this call has refused, see engine/usage/__init__.py. Of refusals that are counted alike, the
 -- first of each minute are recorded, and later ones now and then, for many: a flood pays for few records. They stand in
 -- one hash with the minutes that are not closed, so that each call names one key less. It is there when usage is counted:
 -- a key that is not would keep a cluster from deciding while it moves the shard.

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from .base import Charge, UsageCount, Verdict
+from ..base import Charge, UsageCount, Verdict
 
 SHADOW = "~"
 
