@@ -1,7 +1,8 @@
-"""What it costs to record whom Redis has refused: `python -m benchmarks.refusals [ROUNDS]`.
+"""What it costs to record whom Redis has refused: `python -m benchmarks.refusals [ROUNDS]` (REDIS_SERVER: which).
 
-Three scripts are run on one server in turn, round by round: one records nothing, one records as it does, and one
-records each refusal. They differ in one condition. The table tells the medians, and those of the ratios to the first.
+Three scripts are run on one server in turn, round by round of 200 calls: one records nothing, one records as it does,
+and one records each refusal, as it does the first of a minute. They differ in one condition. The same is done with
+several processes of the server. The table tells the medians, and those of the ratios to the first script.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from example_project.redis_server import redis_url
 
 from .engine import Round, timed
 
-CONDITION = b"(counted <= 100 or counted % 100 == 0)"
+CONDITION = b"(counted <= 20 or counted % 20 == 0)"
 SCRIPTS = {"none": b"false", "as it does": CONDITION, "each": b"true"}
+SERVERS = 5
 #: Who is sampled has calls that cost more.
 CALLERS = [whom for whom in (f"{number:022}" for number in range(60)) if not is_sampled(whom)]
 
@@ -56,22 +58,33 @@ def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, r
     return call
 
 
+def measured(client: redis.Redis, rules: int, quota: int, rounds: int) -> list[list[Round]]:
+    """Return the rounds of each script, all by turns."""
+    calls = [
+        call_of(client, f"refusals{rules}{quota}{number}", condition, quota, rules)
+        for number, condition in enumerate(SCRIPTS.values())
+    ]
+    made: list[list[Round]] = [[] for _ in calls]
+    for number in range(rounds):
+        for place in range(len(calls)):  # each begins as often as the others
+            turn = (number + place) % len(calls)
+            made[turn].append(timed(calls[turn], client))
+    return made
+
+
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-    with redis_url() as url, redis.Redis.from_url(url) as client:
-        print(f"{'us in the script, us of the call':34}", *(f"{name:>28}" for name in SCRIPTS))
-        for rules in (1, 3):
-            for outcome, quota in (("allowed", 10**8), ("refused", 1)):
-                calls = [
-                    call_of(client, f"{outcome}{rules}{number}", condition, quota, rules)
-                    for number, condition in enumerate(SCRIPTS.values())
-                ]
-                made: list[list[Round]] = [[] for _ in calls]
-                for number in range(rounds):
-                    for place in range(len(calls)):  # each begins as often as the others
-                        turn = (number + place) % len(calls)
-                        made[turn].append(timed(calls[turn], client))
-                print(f"{f'{rules} rules, {outcome}':34}", *(f"{figures(each, made[0]):>28}" for each in made))
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    found: dict[str, list[list[Round]]] = {}
+    for _ in range(SERVERS):
+        with redis_url() as url, redis.Redis.from_url(url) as client:
+            for rules in (1, 3):
+                for outcome, quota in (("allowed", 10**8), ("refused", 1)):
+                    rows = found.setdefault(f"{rules} rules, {outcome}", [[] for _ in SCRIPTS])
+                    for row, made in zip(rows, measured(client, rules, quota, rounds), strict=True):
+                        row += made
+    print(f"{'us in the script, us of the call':34}", *(f"{name:>28}" for name in SCRIPTS))
+    for name, rows in found.items():
+        print(f"{name:34}", *(f"{figures(row, rows[0]):>28}" for row in rows))
 
 
 def figures(mine: list[Round], first: list[Round]) -> str:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ..engine.usage import RECORDED_EXACTLY, Refusal
+from ..engine.usage.refusals import Refusal
 from ..exceptions import EngineUnavailable
 from ..explain.users import by_key
 from ..models import Rule, Tier
@@ -120,7 +120,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
             since=_moment(each.since_us),
             since_text=_clock(each.since_us),
             times=units(each.times),
-            is_estimate=each.times > RECORDED_EXACTLY,
+            is_estimate=each.is_estimate,
             rule=names.get(each.rule) or each.rule,
             tier=tiers.get(each.tier, each.tier),
             limit=_limit_of(each, record) if record else "",

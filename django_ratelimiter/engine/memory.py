@@ -16,7 +16,7 @@ from .algorithms import STEPS, State
 from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
 from .limits import EXACT, Terms, check_time
 from .partition_stats import MINUTE_US, MemoryPartitions
-from .usage import UsageCarry
+from .usage.refusals import RecentRefusals, Refusal, latest
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
@@ -62,7 +62,7 @@ class MemoryEngine:
         self._batches: dict[str, Counter[str]] = {}
         #: What is known of the partitions that were met.
         self.partitions = MemoryPartitions(self._clock)
-        self._refusals = usage.RecentRefusals()
+        self._refusals = RecentRefusals()
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def fresh_copy(self) -> MemoryEngine:
@@ -74,8 +74,7 @@ class MemoryEngine:
         with self._lock:
             for stored in (self._counters, self._minutes, self._batches, self._added):
                 stored.clear()
-            self.partitions = MemoryPartitions(self._clock)
-            self._refusals = usage.RecentRefusals()
+            self.partitions, self._refusals = MemoryPartitions(self._clock), RecentRefusals()
 
     def check(
         self,
@@ -85,7 +84,7 @@ class MemoryEngine:
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
         refused: bool = False,
-        counts: UsageCarry | None = None,
+        counts: usage.UsageCarry | None = None,
     ) -> list[Verdict]:
         """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
 
@@ -104,7 +103,7 @@ class MemoryEngine:
             if denied:
                 self._refund(refund_if_denied)
             if field := usage.field_of(verdicts):
-                self._refusals.record(verdicts, self._count(now // MINUTE_US, field, 1))
+                self._refusals.record(verdicts, self._count(now // MINUTE_US, field, 1), now)
                 self.partitions.note(verdicts, now)
             if counts:
                 self._add_once(counts, now)
@@ -170,10 +169,10 @@ class MemoryEngine:
         """Forget a batch that has been collected."""
         self._batches.pop(batch, None)
 
-    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
         with self._lock:
-            return usage.latest(self._refusals, self._clock(), limit, rule)
+            return latest([self._refusals.remembered], self._clock(), limit, rule)
 
     def _now(self, now_us: int | None) -> int:
         if now_us is None:
@@ -274,18 +273,19 @@ class MemoryEngine:
                     self._counters[name] = counter._replace(state=state)
             verdict.mark_refunded()
 
-    def _add_once(self, carry: UsageCarry, now: int) -> None:
+    def _add_once(self, carry: usage.UsageCarry, now: int) -> None:
         self._added = {known: until for known, until in self._added.items() if until > now}
         if carry.id not in self._added:
             self._added[carry.id] = now + HELD_US
             for entry in carry.entries:
-                self._count(*entry)
+                self._refusals.record_local(entry, self._count(*entry), now)
 
     def _count(self, minute: int, field: str, calls: int) -> int:
         """Count calls, and return how many were counted under this field in this minute."""
         if minute not in self._minutes:
             self._forget_usage_before(minute - USAGE_MINUTES)
             self._minutes[minute] = Counter()
+        field = usage.without_name(field)
         self._minutes[minute][field] += calls
         return self._minutes[minute][field]
 

@@ -10,7 +10,7 @@ from ..conf import settings
 from ..decision import Decision, Result, decide
 from ..engine.base import Charge, Verdict
 from ..engine.fallback import FallbackEngine
-from ..engine.usage import field_of
+from ..engine.usage import field_of, name_of
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from . import events
@@ -50,7 +50,7 @@ def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
     ]
     field = field_of(verdicts, degraded=True)
     if field:
-        usage_buffer.add(int(time.time()) // 60, field)
+        usage_buffer.add(int(time.time()) // 60, name_of(field, verdicts))
 
 
 def _admits(result: Result) -> bool:

@@ -56,6 +56,14 @@ def ask(times: int) -> None:
         limiter.check(RequestFactory().get("/"))
 
 
+def cut_off(engine: Any) -> Any:
+    """Have the engine not asked any more; return what is to be closed."""
+    breaker = engine._transport._pool.breaker
+    while not breaker.is_open:
+        breaker.fail(OSError("gone"))
+    return breaker
+
+
 @pytest.mark.usefixtures("_outage")
 @pytest.mark.parametrize(
     ("policy", "mode", "counts"),
@@ -92,9 +100,7 @@ def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
     make_rule("all", quota=100, failure_policy="local")
     engine: Any = get_engine()
     ask(1)
-    breaker = engine._transport._pool.breaker
-    while not breaker.is_open:
-        breaker.fail(OSError("gone"))
+    breaker = cut_off(engine)
     ask(2)
     breaker.close()
     ask(3)
@@ -105,3 +111,17 @@ def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
         for count in engine.read_usage(batch)
     ]
     assert [sum(figures) for figures in zip(*found, strict=True)] == [6, 2]
+
+
+def test_the_list_of_refusals_is_told_of_those_without_redis(make_rule: MakeRule) -> None:
+    make_rule("all", quota=100, failure_policy="closed")
+    engine: Any = get_engine()
+    ask(1)
+    breaker = cut_off(engine)
+    ask(2)
+    breaker.close()
+    assert engine.recent_refusals() == []
+    ask(2)
+    (refusal,) = engine.recent_refusals()
+    assert (refusal.rule, refusal.times, refusal.is_estimate) == ("all", 2, False)
+    assert abs(refusal.at_us / 1_000_000 - time.time()) < 60

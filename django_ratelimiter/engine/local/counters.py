@@ -15,7 +15,7 @@ from weakref import WeakSet
 from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
 from ..templates import FilledCharges
-from ..usage import SHADOW, UsageBuffer
+from ..usage import COUNTER, SHADOW, UsageBuffer
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
 from .filled import SyncCharges, admit_filled, synced_charges, synced_template
@@ -179,7 +179,7 @@ class LocalCounters:
                 return None
             verdict = refusal.replay(charge, now)
             if charge.usage is not None:
-                self.usage.add(verdict.at_us, charge.usage + "\nd")
+                self.usage.add(verdict.at_us, f"{charge.usage}\nd{COUNTER}{charge.key}{charge.limit.tag}")
             return verdict
 
     def _admit_one(self, charge: Charge, now: float) -> Verdict | None:

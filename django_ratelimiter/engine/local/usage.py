@@ -8,10 +8,13 @@ from typing import Final
 
 from ..base import Verdict
 from ..partition_stats import MINUTE_US
-from ..usage import UsageBuffer, UsageCarry, field_of
+from ..usage import UsageBuffer, UsageCarry, field_of, name_of, without_name
 
 #: Seconds after which usage that was counted here travels with a call even if that has nothing to sync.
 COUNTS_INTERVAL: Final = 1.0
+
+#: Beyond so many counts, refusals of further callers are counted together.
+MAX_APART: Final = 50
 
 
 class LocalUsage:
@@ -33,15 +36,17 @@ class LocalUsage:
         return (bool(self._counts) or not self._buffer.is_empty) and self._clock() >= self._due_at
 
     def add(self, at_us: int, field: str) -> None:
-        """Count a call under a field, see `usage.field_of`."""
+        """Count a call under a field, which may be a named one, see `usage`."""
         key = at_us // MINUTE_US, field
+        if len(self._counts) >= MAX_APART and key not in self._counts:
+            key = key[0], without_name(field)
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def count(self, verdicts: Sequence[Verdict]) -> None:
         """Count the call of these verdicts."""
         field = field_of(verdicts)
         if field:
-            self.add(verdicts[0].at_us, field)
+            self.add(verdicts[0].at_us, name_of(field, verdicts))
 
     def lease(self) -> UsageCarry | None:
         """Return counts to travel with a call; then tell `acknowledge` what became of them."""

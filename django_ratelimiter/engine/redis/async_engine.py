@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
 from ..templates import FilledCharges, FilledVerdicts
+from ..usage.refusals import Refusal, latest
 from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
 from .connections.async_transport import AsyncTransport
@@ -25,7 +25,7 @@ from .connections.handshake import Handshake
 from .core import RedisCore
 from .packing import RECENT, command
 from .protocol import ScriptMode
-from .refusals import refusals_of
+from .refusals import remembered_in
 
 T = TypeVar("T")
 
@@ -99,11 +99,11 @@ class AsyncRedisEngine(RedisCore):
                 shard, command("DEL", *names), kind=int
             )  # the client's own connections know one event loop only
 
-    async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+    async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
         calls = [command("HGETALL", f"{self._prefix(shard)}{RECENT}") for shard in range(self.shards)]
-        found = [refusals_of(await self._send(shard, call)) for shard, call in enumerate(calls)]
-        return usage.latest(chain.from_iterable(found), self.estimate_time(self.time_to_send()), limit, rule)
+        found = [remembered_in(await self._send(shard, call)) for shard, call in enumerate(calls)]
+        return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 
     async def publish(self, version: int | Version) -> None:
         """Put a version in force, unless a later one is."""

@@ -20,7 +20,7 @@
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
 --          partition of each; then, if a process has held counts, their id, empty if they come only once, and minute,
---          field and calls of each
+--          field and calls of each; a field may be named by the counters that have refused, see engine/usage/__init__.py
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
 --          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
 --          5 undo: give back, and take back what was counted once at that time; 6 trial: find what a check would, and
@@ -167,7 +167,7 @@ for i = 1, charges do
   local base = 4 * i - 2
   reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   if field ~= '' and (not passes or remaining < soft_floor and not denied) then
-    refused = refused or not passes
+    if not passes then refused = refused and refused .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
     local letter = i - charges - 1 -- of this charge, counted from the end
     field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
   end
@@ -198,7 +198,13 @@ local function count(usage, minute, field, calls)
 end
 
 local counted = field ~= '' and count(KEYS[2], floor(now / 60000000), field, mode == 5 and '-1' or '1')
---@refused
+-- Of refusals that are counted alike in a minute, the first are recorded one by one, and later ones now and then, for
+-- many: a flood pays for few records.
+if refused and (counted <= 20 or counted % 20 == 0) then
+  local name, weight, step = field .. '\n\t' .. refused, counted > 20 and 20 or 1, floor(now / 250000)
+  --@refused
+  if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
+end
 
 local notes, key = 3 * tonumber(ARGV[4] or 0), first + charges + refunds -- the key before those that come next
 if notes > 0 then
@@ -255,9 +261,20 @@ local id = ARGV[5 + notes]
 if id then
   if id ~= '' then key = key + 1 end
   if id == '' or call('SET', KEYS[key], '', 'NX', 'EX', HELD_SECONDS) then
+    local prefix = '\n\t' .. sub(KEYS[1], 1, #KEYS[1] - 7) -- all but "version"
     for i = 6 + notes, #ARGV, 3 do
       key = key + 1
-      count(KEYS[key], ARGV[i], ARGV[i + 1], ARGV[i + 2])
+      local minute, field, weight = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+      local step, named = min(floor(now / 250000), minute * 240 + 239), string.find(field, '\n\t', 1, true)
+      local plain = named and sub(field, 1, named - 1) or field
+      local counted = count(KEYS[key], minute, plain, ARGV[i + 2])
+      if named then
+        local name = string.gsub(field, '\n\t', function() return prefix end)
+        --@refused
+      end
+      if id ~= '' and (counted >= 20 or not named) and match(plain, '\n%a*[dD]%a*$') then
+        call('HSET', KEYS[3], plain, step)
+      end
     end
   end
 end

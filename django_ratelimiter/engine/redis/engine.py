@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from operator import methodcaller
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
 from ..templates import FilledCharges, FilledVerdicts
+from ..usage.refusals import Refusal, latest
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
@@ -36,7 +36,7 @@ from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode
-from .refusals import RedisNames, refusals_of
+from .refusals import RedisNames, remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -192,11 +192,11 @@ class RedisEngine(RedisCore):
 
         self._run(shard, drop)
 
-    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[usage.Refusal]:
+    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
         names = [f"{self._prefix(shard)}{RECENT}" for shard in range(self.shards)]
-        found = (refusals_of(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
-        return usage.latest(chain.from_iterable(found), self.estimate_time(self.time_to_send()), limit, rule)
+        found = (remembered_in(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
+        return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 
     def retire(self) -> None:
         """Note that another engine is in its place: its breakers do not count any more."""

@@ -5,13 +5,15 @@ A shard's hash "recent" holds refusals beside the minutes that are not closed. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
 from redis import Redis
 
-from ..usage import FORGOTTEN_US, SHADOW, Refusal
+from ..usage import COUNTER
+from ..usage.refusals import FORGOTTEN_US, STEP_US, RefusalCounts, RefusalEntry
 from .packing import RECENT, command, text_of
 
 #: Names are kept for so many seconds, in so many keys at most, all in the first shard.
@@ -22,30 +24,48 @@ MAX_NAMES: Final = 16_384
 _MAX_DELETED: Final = 1_000
 
 
-def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], list[Refusal]]:
-    """Return the minutes and the refusals. found: the reply to HGETALL, by turns where no client has paired it."""
-    minutes, refusals = [], []
-    for name, entry in found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True):
-        field = text_of(name)
-        if entry:
-            at_us, since_us, times, label = text_of(entry).split(" ", 3)
-            shadow = label.startswith(SHADOW)
-            refusals.append(Refusal(int(at_us), int(since_us), int(times), label.removeprefix(SHADOW), field, shadow))
-        else:
-            minutes.append(int(field))
-    return minutes, refusals
+#: What the number of an entry counts its latest step in; the rest is how many refusals there were.
+_STEP: Final = 1 << 20
+
+_PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 
 
-def refusals_of(found: Mapping[Any, Any] | list[Any]) -> list[Refusal]:
-    """Return the refusals only."""
-    return split(found)[1]
+def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RefusalCounts]:
+    """Return the minutes and the refusals, named as in Redis.
+
+    found: the reply to HGETALL, by turns where no client has paired it. What has a name of no such kind is left out.
+    """
+    pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
+    fields = {text_of(name): text_of(value) for name, value in pairs}
+    minutes, entries, sampled = [], dict[str, RefusalEntry](), dict[str, int]()
+    for name, value in fields.items():
+        if name.isdigit() and not value:
+            minutes.append(int(name))
+        elif name.endswith("\n") or not value.isdigit():
+            continue
+        elif COUNTER in name:
+            last, times = divmod(int(value), _STEP)
+            entries[name] = RefusalEntry(last, int(fields.get(f"{name}\n", last)), times)
+        elif "\n" in name:
+            sampled[name] = int(value)
+    return minutes, RefusalCounts(entries, sampled)
 
 
-def forget_old(client: Redis, prefix: str, refusals: Iterable[Refusal], now_us: int) -> None:
-    """Delete the refusals of a shard that are old; it may be repeated without harm."""
-    old = [each.counter for each in refusals if each.at_us <= now_us - FORGOTTEN_US]
-    if old:
-        client.hdel(f"{prefix}{RECENT}", *old[:_MAX_DELETED])
+def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RefusalCounts:
+    """Return the refusals, named without what all keys begin with."""
+    entries, sampled = split(found)[1]
+    return RefusalCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
+
+
+def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: int) -> None:
+    """Delete what is old of a shard; it may be repeated without harm."""
+    oldest = (now_us - FORGOTTEN_US) // STEP_US
+    old = [field for field, step in remembered.sampled.items() if step <= oldest]
+    for name, entry in remembered.entries.items():
+        if entry.last <= oldest:
+            old += name, f"{name}\n"
+    for place in range(0, len(old), _MAX_DELETED):
+        client.hdel(f"{prefix}{RECENT}", *old[place : place + _MAX_DELETED])
 
 
 class RedisNames:

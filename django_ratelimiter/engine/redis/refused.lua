@@ -1,44 +1,63 @@
--- A part of check.lua: record whom this call has refused, see engine/usage/__init__.py. Of refusals that are counted alike, the
--- first of each minute are recorded, and later ones now and then, for many: a flood pays for few records. They stand in
--- one hash with the minutes that are not closed, so that each call names one key less. It is there when usage is counted:
--- a key that is not would keep a cluster from deciding while it moves the shard.
-if refused and (counted <= 100 or counted % 100 == 0) then
-  local PAUSE_US, MAX_LISTED, KEPT, KEPT_OF_SHADOWS = 3600000000, 1000, 500, 250
-  local OLDEST_MINUTES = 9 * 1440 -- their usage has expired
-  local ENTRY = '^(%d+) (%d+) (%d+) (~?)'
-  local list, place, weight = KEYS[3], 0, counted > 100 and 100 or 1
-  for label in string.gmatch(ARGV[2], '([^\n]*)\n') do
-    place = place + 1
-    if label ~= '' and not levels[place][7] then
-      local name = sub(KEYS[first + place], #KEYS[1] - 6) -- without what all keys begin with
-      local entry, since, times = call('HGET', list, name), now, 0
-      if entry then
-        local last, began, before = match(entry, ENTRY)
-        if now - tonumber(last) < PAUSE_US then since, times = tonumber(began), tonumber(before) end
-      end
-      -- Long enough to make the hash a table, which does not cost more with each field.
-      entry = string.format('%.0f %.0f %040.0f %s', now, since, times + weight, label)
-      local size = call('HSET', list, name, entry) == 1 and call('HLEN', list) or 0
-      -- Keep the latest. Minutes that nobody collects stay as well: then this is looked at now and then (< 2: a new
-      -- minute and a new refusal may add two at once).
-      if size == MAX_LISTED + 1 or (size > MAX_LISTED and size % 64 < 2) then
-        local all, ends, gone = call('HGETALL', list), { [''] = {}, ['~'] = {} }, {}
-        for i = 2, #all, 2 do
-          local last, _, _, shadow = match(all[i], ENTRY)
-          if last then table.insert(ends[shadow], tonumber(last)) end
+-- A part of check.lua: record whom a call has refused, see engine/usage/refusals.py, in the hash of the minutes that are not
+-- closed, so that each call names one key less. It is there when usage is counted: a key that is not would keep a
+-- cluster from deciding while it moves the shard. `name`, `weight` and `step` are of the entry.
+--
+-- Its number is 2^20 times the step of the latest refusal, and how many there were: so that one command adds to it.
+-- Behind the name and a line's end stands the step of the first. In the field of its usage stands when its refusals
+-- were last recorded for many.
+local RENEWED, PAUSE, MOST_TIMES, MAX_FIELDS = 4, 14400, 524288, 2000
+local KEPT, DAY, OLDEST_MINUTES = 600, 345600, 9 * 1440 -- their usage has expired
+
+local list, entry = KEYS[3], call('HINCRBY', KEYS[3], name, weight)
+local last = floor(entry / 1048576)
+if step - last >= PAUSE then -- nothing was refused like this for an hour, or ever
+  local added = call('HSET', list, name, step * 1048576 + weight, name .. '\n', step)
+  local size = added == 1 and call('HLEN', list) or 0
+  if size > 0 and size < 8 then
+    call('HSET', list, '', string.rep(' ', 80)) -- a long value turns the hash from a list that is searched into a table
+  end
+  -- Keep the latest, of each kind as many as of others. Minutes that nobody collects stay as well: then this is looked
+  -- at now and then (a new entry may come with other fields).
+  if size > MAX_FIELDS and (size <= MAX_FIELDS + 8 or size % 256 < 8) then
+    local all, kinds, order, gone = call('HGETALL', list), {}, {}, {}
+    for i = 1, #all, 2 do
+      local kind = match(all[i], '^(.-)\n\t.*[^\n]$')
+      if kind then
+        if not kinds[kind] then
+          kinds[kind] = {}
+          order[#order + 1] = kinds[kind]
         end
-        for shadow, times in pairs(ends) do
-          table.sort(times)
-          times.oldest = times[#times + 1 - (shadow == '' and KEPT or KEPT_OF_SHADOWS)] or 0
-        end
-        for i = 2, #all, 2 do
-          local last, _, _, shadow = match(all[i], ENTRY)
-          local useless = last and tonumber(last) < ends[shadow].oldest
-          if not last then useless = now / 60000000 - (tonumber(all[i - 1]) or 0) > OLDEST_MINUTES end
-          if useless and #gone < MAX_LISTED then gone[#gone + 1] = all[i - 1] end
-        end
-        if #gone > 0 then call('HDEL', list, (table.unpack or _G.unpack)(gone)) end
+        table.insert(kinds[kind], floor(tonumber(all[i + 1]) / 1048576))
+      elseif string.find(all[i], '\n$') then -- goes with its entry
+      elseif string.find(all[i], '\n') then
+        if step - tonumber(all[i + 1]) > DAY then gone[#gone + 1] = all[i] end
+      elseif now / 60000000 - (tonumber(all[i]) or 0) > OLDEST_MINUTES then
+        gone[#gone + 1] = all[i]
       end
     end
+    for _, steps in ipairs(order) do table.sort(steps) end
+    table.sort(order, function(a, b)
+      if #a == #b then return a[#a] < b[#b] end
+      return #a < #b
+    end)
+    local left = KEPT
+    for place, steps in ipairs(order) do
+      local share = min(#steps, floor(left / (#order - place + 1)))
+      left = left - share
+      steps.oldest = steps[#steps + 1 - share] or step + 1
+    end
+    for i = 1, #all, 2 do
+      local kind = match(all[i], '^(.-)\n\t.*[^\n]$')
+      if kind and floor(tonumber(all[i + 1]) / 1048576) < kinds[kind].oldest then
+        gone[#gone + 1] = all[i]
+        gone[#gone + 1] = all[i] .. '\n'
+      end
+    end
+    for first = 1, #gone, 1000 do
+      call('HDEL', list, (table.unpack or _G.unpack)(gone, first, min(first + 999, #gone)))
+    end
   end
+elseif step - last >= RENEWED then
+  local surplus = max(entry % 1048576 - MOST_TIMES, 0)
+  call('HINCRBY', list, name, (step - last) * 1048576 - surplus)
 end

@@ -3,21 +3,27 @@
 A field is the labels of a call's charges, one a line, then a line with a letter for each charge: `a` admitted by its
 rule, `s` admitted beyond its soft quota, `d` denied by its rule; in capitals where a process decided without the
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
+
+A named field also has a line for each counter that has refused, behind a tab: for the list of whom the rules refuse,
+see `refusals`. What a process has decided by itself comes so; it is counted under the field alone.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from ..base import Charge, UsageCount, Verdict
 
 SHADOW = "~"
+
+#: Stands before each counter in a named field.
+COUNTER: Final = "\n\t"
 
 #: The field that only makes a Redis hash a table, see check.lua.
 FILLER = ""
@@ -25,6 +31,9 @@ FILLER = ""
 
 #: So many entries travel with one call, so that no call keeps the server for long.
 MAX_CARRIED: Final = 100
+
+#: Of so many named fields the counts are kept apart before they are sent. Of others the list is not told.
+MAX_NAMED: Final = 50
 
 #: Seconds after which whoever took counts, and said no more, is taken for dead: a task that was cancelled.
 LEASE_SECONDS: Final = 60.0
@@ -72,6 +81,17 @@ def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
     return f"{labels}\n{outcomes.upper() if degraded else outcomes}" if labels else ""
 
 
+def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
+    """Return this field, named by the counters that refuse by these verdicts; the field itself if none does."""
+    refusing = [verdict.charge for verdict in verdicts if not verdict.allowed] if field else ()
+    return COUNTER.join((field, *[charge.key + charge.limit.tag for charge in refusing]))
+
+
+def without_name(field: str) -> str:
+    """Return a field as it is counted."""
+    return field.partition(COUNTER)[0]
+
+
 def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
     """Expand the fields of one minute into counts per label. A label with several charges counts once a call.
 
@@ -79,7 +99,7 @@ def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
     """
     totals: dict[str, list[int]] = {}
     for field, calls in fields.items():
-        *labels, outcomes = field.split("\n")
+        *labels, outcomes = without_name(field).split("\n")
         worst: dict[str, tuple[str, bool]] = {}
         for label, outcome in zip(labels, outcomes.lower(), strict=True):
             shadow = label.startswith(SHADOW)
@@ -102,90 +122,6 @@ def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
     else:
         counts[0] += calls
         counts[3] += calls if outcome == "s" else 0
-
-
-#: Refusals that are counted under one field in one minute are recorded one by one up to here; beyond that, each
-#: hundredth stands for a hundred. The same numbers stand in refused.lua, where a flood of refusals must stay cheap.
-RECORDED_EXACTLY, RECORDED_ONE_IN = 100, 100
-
-#: Microseconds: after so long without a refusal, the next one begins a new count; and after so long it is forgotten.
-PAUSE_US, FORGOTTEN_US = 3_600_000_000, 86_400_000_000
-
-#: So many callers and limits stand in a list at most. One more, and only the latest stay, of each of both kinds.
-MAX_LISTED, KEPT, KEPT_OF_SHADOWS = 1_000, 500, 250
-
-
-class Refusal(NamedTuple):
-    """A caller whom a limit of a rule has refused lately.
-
-    at_us, since_us: when it was refused last, and first, in microseconds of the engine's time since the Unix epoch.
-    times: how often in between; an estimate where there were many in a minute. label: the one that it is counted
-    under. counter: the key of its charge with what tells the limit. shadow: it would have been refused.
-    """
-
-    at_us: int
-    since_us: int
-    times: int
-    label: str
-    counter: str
-    shadow: bool = False
-
-    @property
-    def rule(self) -> str:
-        """The rule that has refused."""
-        return self.label.partition("|")[0]
-
-    @property
-    def tier(self) -> str:
-        """The tier of the caller; empty if it has none."""
-        return self.label.partition("|")[2]
-
-    @property
-    def partition(self) -> str:
-        """What the key says of the caller: the digest of its partition, where the limiter has made the key."""
-        return self.counter.removeprefix(f"{self.rule}:").partition(":")[0]
-
-
-def latest(refusals: Iterable[Refusal], now_us: int, limit: int, rule: str | None = None) -> list[Refusal]:
-    """Return so many of these at most, the latest first, and none that is forgotten. rule: of this rule only."""
-    since = now_us - FORGOTTEN_US
-    found = [each for each in refusals if each.at_us > since and (rule is None or each.rule == rule)]
-    return sorted(found, key=lambda each: (-each.at_us, each.counter))[:limit]
-
-
-class RecentRefusals:
-    """The refusals that MemoryEngine remembers, as refused.lua does. Not locked: its engine is."""
-
-    def __init__(self) -> None:
-        self._by_counter: dict[str, Refusal] = {}
-
-    def __iter__(self) -> Iterator[Refusal]:
-        return iter(self._by_counter.values())
-
-    def record(self, verdicts: Iterable[Verdict], counted: int) -> None:
-        """Record whom these verdicts refuse. counted: so many calls were decided like this one in its minute."""
-        if counted <= RECORDED_EXACTLY or counted % RECORDED_ONE_IN == 0:
-            for verdict in verdicts:
-                if not verdict.allowed and lines_of([verdict.charge])[0]:
-                    self._record(verdict, 1 if counted <= RECORDED_EXACTLY else RECORDED_ONE_IN)
-
-    def _record(self, verdict: Verdict, times: int) -> None:
-        charge, now = verdict.charge, verdict.at_us
-        counter, before, since = charge.key + charge.limit.tag, 0, now
-        known = self._by_counter.get(counter)
-        if known and now - known.at_us < PAUSE_US:
-            before, since = known.times, known.since_us
-        self._by_counter[counter] = Refusal(now, since, before + times, charge.usage or "", counter, not charge.gating)
-        if known is None and len(self._by_counter) > MAX_LISTED:
-            self._trim()
-
-    def _trim(self) -> None:
-        for shadow, most in ((False, KEPT), (True, KEPT_OF_SHADOWS)):
-            alike = [each for each in self if each.shadow is shadow]
-            oldest = sorted(each.at_us for each in alike)[-most] if len(alike) > most else 0
-            for each in alike:
-                if each.at_us < oldest:
-                    del self._by_counter[each.counter]
 
 
 def minute_of(batch: str) -> int:
@@ -235,16 +171,21 @@ class UsageBuffer:
         return not self.is_empty
 
     def add(self, minute: int, field: str, calls: int = 1) -> None:
-        """Count so many calls. field: see `field_of`."""
+        """Count so many calls. field: see `field_of`; it may be a named one."""
         with self._locked():
             key = (minute, field)
+            if COUNTER in field and key not in self._counts and self._named() >= MAX_NAMED:
+                key = minute, without_name(field)
             if key not in self._counts and len(self._counts) >= self._max_fields:
-                alike = [kept for kept in self._counts if kept[1] == field]
+                alike = [kept for kept in self._counts if kept[1] == key[1]]
                 if not alike:
                     return
                 key = max(alike)
             self._counts[key] = self._counts.get(key, 0) + calls
             self.is_empty = False
+
+    def _named(self) -> int:
+        return sum(COUNTER in field for _, field in self._counts)
 
     def lease(self) -> UsageCarry | None:
         """Some counts to travel with a call; `None` if none wait. Tell afterwards: `acknowledge` or `return_lease`."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules
+from django_ratelimiter.engine.usage import MAX_NAMED
 
 from .world import Clock, Counted, Process, admitted, charge, counts, held
 
@@ -156,6 +157,29 @@ def test_usage_is_counted_with_the_next_call(process: Process, engine: Counted, 
         one.check([asked])
     one.check([asked])
     assert counts(engine) == {"rule|free": (0, 10, 0, 0)}
+
+
+def test_whom_it_was_about_is_told_with_the_counts(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(denial_memory=MEMORY), exact(usage="rule|free")
+    admitted(one, asked, 10)
+    assert [each.times for each in engine.memory.recent_refusals()] == [1]
+    clock.now += MEMORY
+    one.check([asked])
+    assert [(each.times, each.counter) for each in engine.memory.recent_refusals()] == [(10, "key" + asked.limit.tag)]
+
+
+def test_of_a_flood_of_callers_only_some_are_told(process: Process, engine: Counted, clock: Clock) -> None:
+    one = process(denial_memory=MEMORY)
+    everybody = [exact(key=f"rule:{number}", usage="rule|free") for number in range(2 * MAX_NAMED)]
+    for asked in everybody:
+        admitted(one, asked, 3)
+    for _ in range(3):
+        clock.now += MEMORY
+        one.check([exact(key="other")])
+    assert counts(engine) == {"rule|free": (2 * MAX_NAMED, 4 * MAX_NAMED, 0, 0)}
+    found = engine.memory.recent_refusals(rule="rule", limit=1_000)
+    assert sum(each.times for each in found) >= MAX_NAMED
+    assert all(each.is_estimate for each in found)
 
 
 def test_a_call_that_gives_something_back_is_made(process: Process, engine: Counted) -> None:

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.usage import FORGOTTEN_US, Refusal
+from django_ratelimiter.engine.usage.refusals import FORGOTTEN_US, MOST_TIMES, STEP_US, Refusal
 from tests.clusters import Cluster
 from tests.engine.redis.test_formats import ALICE, BOB, fill, template
 from tests.engine.trio import HOUR
@@ -33,7 +33,8 @@ def test_it_is_written_in_the_call_that_refuses(engine: RedisEngine, redis_clien
     engine.check([NONE], now_us=HOUR + 1)
     stats = redis_client.info("commandstats")
     assert stats["cmdstat_evalsha"]["calls"] == 1
-    assert stats["cmdstat_hset"]["calls"] == 1
+    assert stats["cmdstat_hincrby"]["calls"] == 2, "that of the usage, and one more"
+    assert not {"cmdstat_hset", "cmdstat_hget", "cmdstat_hlen"} & set(stats)
     assert engine.recent_refusals()[0].times == 2
 
 
@@ -64,10 +65,11 @@ def test_closing_a_minute_leaves_the_list_and_forgets_what_is_a_day_old(
     engine.check([NONE], now_us=now - FORGOTTEN_US)
     engine.check([NONE._replace(key=f"rule:{BOB}")], now_us=now)
     assert [each.partition for each in engine.recent_refusals()] == [BOB]
-    assert redis_client.hlen(RECENT) == 4
+    assert redis_client.hlen(RECENT) == 2 + 2 * 2 + 1
     for batch in engine.take_usage(now_us=now + MINUTE):
         engine.drop_usage(batch)
-    assert redis_client.hkeys(RECENT) == [f"rule:{BOB}{NONE.limit.tag}".encode()]
+    name = f"rule|free\nd\n\t{{recent:0}}:rule:{BOB}{NONE.limit.tag}".encode()
+    assert set(redis_client.hkeys(RECENT)) == {name, name + b"\n", b""}
     assert 7 * 86_400 < redis_client.ttl(RECENT) <= 8 * 86_400
 
 
@@ -76,6 +78,20 @@ def test_it_stays_cheap_to_write(engine: RedisEngine, redis_client: redis.Redis)
     engine.check([NONE], now_us=HOUR)
     assert redis_client.object("encoding", RECENT) == b"hashtable"
     assert redis_client.memory_usage(RECENT) < 600
+
+
+def test_a_count_that_would_grow_too_large_stands_still(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    engine.check([NONE], now_us=HOUR)
+    [name] = [name for name in redis_client.hkeys(RECENT) if name.endswith(NONE.limit.tag.encode())]
+    redis_client.hincrby(RECENT, name, MOST_TIMES + 1_000)
+    engine.check([NONE], now_us=HOUR + 4 * STEP_US)
+    assert engine.recent_refusals()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MOST_TIMES)
+
+
+def test_what_an_earlier_version_has_left_is_no_refusal(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    redis_client.hset(RECENT, f"rule:{ALICE}:f86400", f"{HOUR} {HOUR} {1:040} rule|free")
+    engine.check([NONE], now_us=HOUR)
+    assert [each.times for each in engine.recent_refusals()] == [1]
 
 
 def test_event_loops_and_clients_that_decode_read_the_same(engine: RedisEngine, redis_url: str) -> None:
@@ -104,11 +120,11 @@ def test_a_cluster_s_shards_are_read_as_one_list(running_cluster: Cluster) -> No
     charges = [NONE._replace(key=f"rule:{number}", partition=str(number)) for number in range(12)]
     assert len({engine.shard_of(charge) for charge in charges}) > 4
     for number, charge in enumerate(charges):
-        engine.check([charge], now_us=HOUR + number)
-    engine.check(charges, now_us=HOUR + 100)
+        engine.check([charge], now_us=HOUR + number * STEP_US)
+    engine.check(charges, now_us=HOUR + 100 * STEP_US)
     found = engine.recent_refusals()
     assert {each.partition for each in found} == set(map(str, range(12)))
-    assert {(each.at_us, each.times) for each in found} == {(HOUR + 100, 2)}
+    assert {(each.at_us, each.times) for each in found} == {(HOUR + 100 * STEP_US, 2)}
     assert len(engine.recent_refusals(limit=5)) == 5
 
     async def read() -> Any:

@@ -151,11 +151,11 @@ class Keyspace:
         fields[field] = b"%d" % (int(fields.get(field, 0)) + whole(units))
         return int(fields[field])
 
-    def do_hset(self, key: bytes, field: bytes, value: bytes) -> int:
+    def do_hset(self, key: bytes, *words: bytes) -> int:
         fields = self._find(key, Hash, make=True)
-        added = field not in fields
-        fields[field] = value
-        return int(added)
+        before = len(fields)
+        fields.update(zip(words[::2], words[1::2], strict=True))
+        return len(fields) - before
 
     def do_hsetnx(self, key: bytes, field: bytes, value: bytes) -> int:
         fields = self._find(key, Hash, make=True)
