@@ -2,6 +2,7 @@
 
 Both are kept in Redis only, for a week, in a fixed number of keys: two names of one key push each other out, and are
 told again. A process tells them beside a rejected request, and not again for a while; an allowed request tells nothing.
+Views are nobody's personal data, and told whatever REVEAL says.
 Whoever shows a name asks for the permission `reveal_caller` first.
 """
 
@@ -26,10 +27,13 @@ logger = logging.getLogger("django_ratelimiter")
 #: What staff need to see a name.
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
-#: Seconds after which a process tells the same again; how much it remembers to have told, and tells in one second.
+#: Seconds after which a process tells the same again; and how much it remembers to have told.
 TELL_AGAIN_SECONDS: Final = 3_600.0
 MAX_NOTIFIED: Final = 10_000
+
+#: So often in a second a process tells; in between, so many views wait.
 MAX_PER_SECOND: Final = 5
+MAX_WAITING: Final = 500
 
 #: Finds the digest and the partition of a request by these names.
 FindPartition = Callable[[tuple[str, ...]], tuple[str, str] | None]
@@ -43,30 +47,61 @@ class Name(NamedTuple):
 
 
 class _Notified:
-    """What this process has told lately. For all threads, without a lock: a race at worst tells twice."""
+    """What this process has told lately, and views that wait. For all threads, without a lock: a race at worst tells
+    twice.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str], float] = {}
+        self._until: dict[str, float] = {}
+        self._views: dict[str, tuple[str, float]] = {}
+        self._waiting: dict[str, str] = {}
         self._second, self._left = 0, MAX_PER_SECOND
 
-    def is_news(self, what: str, text: str) -> bool:
-        """Return whether to tell it now; from now on it is told."""
+    def meet(self, about: str, view: str) -> None:
+        """Let a view wait, unless it was told, or waits, as the latest about this rule and caller."""
         now = monotonic()
-        if self._until.get((what, text), 0.0) > now:
-            return False
-        if self._second != int(now):
-            self._second, self._left = int(now), MAX_PER_SECOND
-        if self._left <= 0:
-            return False
-        self._left -= 1
+        known = self._views.get(about)
+        if known is not None and known[0] == view and known[1] > now:
+            return
+        if len(self._views) >= MAX_NOTIFIED:
+            self._views.clear()
+        if len(self._waiting) < MAX_WAITING or about in self._waiting:
+            self._views[about] = view, now + TELL_AGAIN_SECONDS
+            self._waiting[about] = view
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether views wait."""
+        return bool(self._waiting)
+
+    def waiting(self) -> dict[str, str]:
+        """Return the views that wait; now they are told."""
+        found, self._waiting = self._waiting, {}
+        return found
+
+    def is_due(self, digest: str) -> bool:
+        """Return whether the name of this caller was not told lately."""
+        return self._until.get(digest, 0.0) <= monotonic()
+
+    def note(self, digests: Iterable[str]) -> None:
+        """Note that these names are told."""
+        until = monotonic() + TELL_AGAIN_SECONDS
         if len(self._until) >= MAX_NOTIFIED:
             self._until.clear()
-        self._until[what, text] = now + TELL_AGAIN_SECONDS
-        return True
+        self._until.update(dict.fromkeys(digests, until))
+
+    def may_tell(self) -> bool:
+        """Return whether this second has room for one more trip to Redis; it is taken."""
+        second = int(monotonic())
+        if self._second != second:
+            self._second, self._left = second, MAX_PER_SECOND
+        self._left -= 1
+        return self._left >= 0
 
     def forget(self) -> None:
         """Tell all again."""
-        self._until.clear()
+        for known in (self._until, self._views, self._waiting):
+            known.clear()
         self._left = MAX_PER_SECOND
 
 
@@ -74,20 +109,22 @@ notified: Final = _Notified()
 
 
 def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> dict[str, str | tuple[str, ...]]:
-    """Return what to tell of a rejected request that was not told lately.
+    """Return what to tell of a rejected request that was not told lately, and what waits to be told.
 
     refusing: the rules that reject it, each with the digest of the caller. The view by rule and digest; and by digest
-    what the caller is to be named by, if REVEAL says so.
+    what the caller is to be named by, if REVEAL says so. In a flood of callers views wait for a later call.
     """
-    news: dict[str, str | tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for rule, digest in refusing:
-        about = f"{rule.slug} {digest}"
-        if view and notified.is_news(about, view):
-            news[about] = view
-        names = rule.partition_by
-        if names and not set(names) - set(settings.REVEAL) and notified.is_news(digest, ""):
-            news[digest] = tuple(names)
-    return news
+        if view:
+            notified.meet(f"{rule.slug} {digest}", view)
+        by = rule.partition_by
+        if by and not set(by) - set(settings.REVEAL) and notified.is_due(digest):
+            names[digest] = tuple(by)
+    if not (names or notified.has_waiting) or not notified.may_tell():
+        return {}
+    notified.note(names)
+    return {**notified.waiting(), **names}
 
 
 @async_unsafe("Redis is asked by the client of the cache.")
@@ -125,7 +162,12 @@ def revealed(digests: Iterable[str]) -> dict[str, Name]:
 
 
 def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the view that was told last for each rule and digest, as far as one is known; in one call to Redis."""
+    """Return the view that was told last for each rule and digest, as far as one is known; in one call to Redis.
+
+    Views of this process that wait are told before.
+    """
+    if notified.has_waiting:
+        _write(notified.waiting())  # of this process
     by_text = {f"{rule} {digest}": (rule, digest) for rule, digest in pairs}
     return {by_text[what]: view for what, view in _read(list(by_text)).items()}
 

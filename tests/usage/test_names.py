@@ -18,6 +18,7 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events
 from django_ratelimiter.testing import RulesInForce
+from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage import names
 from django_ratelimiter.usage.names import MAX_PER_SECOND, Name
 
@@ -29,6 +30,7 @@ PATH = "/hello/"
 BY_USER = {"slug": "by-user", "limits": ["1/hour"], "partition_by": ["user"]}
 BY_IP = {"slug": "by-ip", "limits": ["1/hour"], "partition_by": ["ip"]}
 IP = digest("ip:127.0.0.1")
+ANY = {"slug": "any", "limits": ["1/hour"], "partition_by": ["user"]}
 
 
 @pytest.fixture
@@ -86,9 +88,33 @@ def test_whoever_keeps_asking_is_told_once(
     assert len(told) == 1, "nor is it told again ten seconds later"
 
 
-def test_a_flood_of_callers_is_told_of_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "monotonic", lambda: 7.5)
-    assert [names.notified.is_news(str(number), "") for number in range(20)].count(True) == MAX_PER_SECOND
+def test_a_flood_of_callers_is_told_of_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    names.notified.forget()
+    now = [7.5]
+    monkeypatch.setattr(names, "monotonic", lambda: now[0])
+    rule = build_record(ANY)
+    told = [names.news_of([(rule, f"caller {number}")], "shop:order") for number in range(20)]
+    assert [len(each) for each in told] == [2] * MAX_PER_SECOND + [0] * 15
+    now[0] += 1
+    last = names.news_of([(rule, "caller 5")], "shop:order")
+    assert last == {f"any caller {number}": "shop:order" for number in range(5, 20)} | {"caller 5": ("user",)}
+    assert names.news_of([(rule, "caller 5")], "shop:order") == {}
+
+
+def test_the_latest_view_is_told_whatever_was_told_before(settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    names.notified.forget()
+    rule = build_record(ANY)
+    for view, news in (("a", {"any me": "a"}), ("b", {"any me": "b"}), ("b", {}), ("a", {"any me": "a"})):
+        assert names.news_of([(rule, "me")], view) == news
+
+
+def test_whoever_looks_sees_the_views_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    names.notified.forget()
+    monkeypatch.setattr(names.notified, "may_tell", lambda: False)
+    rule = build_record(ANY)
+    assert names.news_of([(rule, "me")], "shop:order") == {}
+    assert names.views([("any", "me")]) == {("any", "me"): "shop:order"}
 
 
 def test_without_redis_a_rejection_stays_one(
