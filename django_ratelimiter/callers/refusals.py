@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..backend import get_engine
-from ..engine.usage import RECORDED_EXACTLY
 from ..exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ MAX_SHOWN: Final = 20
 class CallerRefusal(NamedTuple):
     """Requests of a caller that a rule rejected, or would have, in shadow. times: how many since the first of them.
 
-    is_estimate: so many that they were counted from a sample. tier: what the caller had then; "" = none.
+    is_estimate: some may have been missed. tier: what the caller had then; "" = none.
     """
 
     rule: str
@@ -46,7 +45,7 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
             _moment(row.since_us),
             row.times,
             row.shadow,
-            row.times > RECORDED_EXACTLY,
+            row.is_estimate,
             row.tier,
         )
         for row in _recent()

@@ -65,6 +65,7 @@ def test_shows_the_last_refusals_where_the_engine_keeps_them(
         since_us: int = 1_799_999_000_000_000
         times: int = 7_431
         shadow: bool = False
+        is_estimate: bool = True
         tier: str = "free"
 
     digest = admin_client.get(page).context["caller"].digest
