@@ -96,60 +96,71 @@ class ResetCounters(Act):
 
 
 @dataclass
-class GiveBack(Act):
-    """Give units back to one counter."""
+class _CounterAct(Act):
+    """An act on one of the caller's own counters, by its name."""
 
-    kind = "give"
     permission = UNBLOCK
     name: str
-    units: int
 
-    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+    def found(self, caller: Caller) -> Counter:
+        """Return the counter, and keep it for the check. Raises ActRefused."""
         self._counter = counter_named(caller, self.name)
-        if self._counter.charge.limit.holds_leases:
-            raise ActRefused(_("Units in progress cannot be given back; end a lease."))
-        if self.units < 1:
-            raise ActRefused(_("Give back 1 unit or more."))
-        self._given = give_back(self._counter, self.units)
-        return Done(_("Gave back %(given)d of %(units)d units: %(rule)s.") % {
-            "given": self._given, "units": self.units, "rule": self._counter.rule.slug})  # fmt: skip
+        return self._counter
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         [after] = read(Counters([self._counter])).counters
         if after.verdict is None:
             return unchecked(done)
-        text = _("%(done)s Checked: %(left)s of %(capacity)s are left now.")
-        figures = {"done": done.text, "left": after.left, "capacity": after.capacity}
-        if self._given >= self.units or not after.used:
-            return Outcome(text % figures)
-        rest = _("The rest was used before the present window, or is being used; it can only be reset.")
-        return Outcome(f"{text % figures} {rest}", took=False)
+        text = (
+            _("%(done)s Checked: %(left)s of %(capacity)s are free now.")
+            if after.charge.limit.holds_leases
+            else _("%(done)s Checked: %(left)s of %(capacity)s are left now.")
+        )
+        return self.judged(text % {"done": done.text, "left": after.left, "capacity": after.capacity}, after)
+
+    def judged(self, text: str, after: Counter) -> Outcome:
+        """Return the outcome of what was found afterwards, and was put into words."""
+        return Outcome(text)
 
 
 @dataclass
-class EndLease(Act):
+class GiveBack(_CounterAct):
+    """Give units back to one counter."""
+
+    kind = "give"
+    units: int
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        counter = self.found(caller)
+        if counter.charge.limit.holds_leases:
+            raise ActRefused(_("Units in progress cannot be given back; end a lease."))
+        if self.units < 1:
+            raise ActRefused(_("Give back 1 unit or more."))
+        self._given = give_back(counter, self.units)
+        return Done(_("Gave back %(given)d of %(units)d units: %(rule)s.") % {
+            "given": self._given, "units": self.units, "rule": counter.rule.slug})  # fmt: skip
+
+    def judged(self, text: str, after: Counter) -> Outcome:
+        if self._given >= self.units or not after.used:
+            return Outcome(text)
+        rest = _("The rest was used before the present window, or is being used; it can only be reset.")
+        return Outcome(f"{text} {rest}", took=False)
+
+
+@dataclass
+class EndLease(_CounterAct):
     """End one lease of a counter of concurrency."""
 
     kind = "end"
-    permission = UNBLOCK
-    name: str
     began_us: int
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        self._counter = counter_named(caller, self.name)
-        if not self._counter.charge.limit.holds_leases:
+        counter = self.found(caller)
+        if not counter.charge.limit.holds_leases:
             raise ActRefused(_("This counter holds no leases."))
-        self._ended = end_lease(self._counter, self.began_us)
-        if not self._ended:
+        if not end_lease(counter, self.began_us):
             raise ActRefused(_("There is no such lease any more."))
-        return Done(_("Ended a lease: %(rule)s.") % {"rule": self._counter.rule.slug})
-
-    def check(self, caller: Caller, done: Done) -> Outcome:
-        [after] = read(Counters([self._counter])).counters
-        if after.verdict is None:
-            return unchecked(done)
-        text = _("%(done)s Checked: %(left)s of %(capacity)s are free now.")
-        return Outcome(text % {"done": done.text, "left": after.left, "capacity": after.capacity})
+        return Done(_("Ended a lease: %(rule)s.") % {"rule": counter.rule.slug})
 
 
 def unchecked(done: Done) -> Outcome:

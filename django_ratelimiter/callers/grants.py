@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -22,65 +23,84 @@ from .counters import latest_rules
 from .grounds import grounds_of
 
 
-@dataclass
-class GrantMore(Act):
-    """Multiply every limit of the caller until a moment, and leave the tier as it is."""
+class _Grant(Act):
+    """An act that ends by itself. until: when."""
 
-    kind = "more"
     permission = GRANT
     writes_rows = True
-    multiplier: Decimal
     until: datetime
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        _check_until(self.until)
+        if self.until <= timezone.now():
+            raise ActRefused(_("The end must be in the future."))
+        return self.grant(caller, operator, reason, moment_in_words(self.until))
+
+    @abstractmethod
+    def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
+        """Do it. until: the end, in words."""
+
+
+class _Assign(_Grant):
+    """Assign a tier and a multiplier."""
+
+    def assign(self, caller: Caller, tier: str, multiplier: Decimal, operator: Any, reason: str) -> TierAssignment:
+        """Return the new row, and keep for the check what was assigned."""
+        self._wanted = tier, multiplier
+        return _assignment(caller, tier, multiplier, self.until, operator, reason)
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        """Ask as a request would be, with nothing remembered."""
+        _forget()
+        rules = latest_rules()
+        found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+        if (str(found.tier or ""), found.multiplier) == self._wanted:
+            return Outcome(_obeyed(done))
+        text = _("%(done)s But another assignment counts: tier %(tier)s, %(multiplier)s times each limit.")
+        figures = {"tier": found.tier or _("none"), "multiplier": as_typed(found.multiplier)}
+        return Outcome(text % {"done": done.text, **figures}, took=False)
+
+
+@dataclass
+class GrantMore(_Assign):
+    """Multiply every limit of the caller until a moment, and leave the tier as it is."""
+
+    kind = "more"
+    multiplier: Decimal
+    until: datetime
+
+    def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
             raise ActRefused(_("The multiplier must be above 0."))
         tier = grounds_of(caller, latest_rules()).entitlement.tier
         if tier is None:
             raise ActRefused(_("The caller has no tier that could be multiplied. Choose a tier for a while instead."))
-        row = _assign(caller, tier.slug, self.multiplier, self.until, operator, reason)
-        self._wanted = tier.slug, self.multiplier
+        row = self.assign(caller, tier.slug, self.multiplier, operator, reason)
         text = _("%(multiplier)s times each limit until %(until)s, tier %(tier)s.")
-        until = moment_in_words(self.until)
         return Done(text % {"multiplier": as_typed(self.multiplier), "until": until, "tier": tier.slug}, row, True)
-
-    def check(self, caller: Caller, done: Done) -> Outcome:
-        return _check_entitlement(caller, done, *self._wanted)
 
 
 @dataclass
-class MoveTier(Act):
+class MoveTier(_Assign):
     """Put the caller into a tier until a moment."""
 
     kind = "tier"
-    permission = GRANT
-    writes_rows = True
     tier: str
     until: datetime
 
-    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        _check_until(self.until)
-        row = _assign(caller, self.tier, Decimal(1), self.until, operator, reason)
-        text = _("Tier %(tier)s until %(until)s.") % {"tier": self.tier, "until": moment_in_words(self.until)}
-        return Done(text, row, True)
-
-    def check(self, caller: Caller, done: Done) -> Outcome:
-        return _check_entitlement(caller, done, self.tier, Decimal(1))
+    def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
+        row = self.assign(caller, self.tier, Decimal(1), operator, reason)
+        return Done(_("Tier %(tier)s until %(until)s.") % {"tier": self.tier, "until": until}, row, True)
 
 
 @dataclass
-class SetAccess(Act):
+class SetAccess(_Grant):
     """Allow the caller past all rules, or deny every request, until a moment."""
 
     kind = "access"
-    permission = GRANT
-    writes_rows = True
     action: str
     until: datetime
 
-    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        _check_until(self.until)
+    def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if self.action not in ACTIONS:
             raise ActRefused(_("Choose allow or deny."))
         kind, value = _subject_of_entry(caller)
@@ -93,7 +113,7 @@ class SetAccess(Act):
         row.full_clean()
         row.save()
         text = _("Denied until %(until)s.") if self.action == "deny" else _("Allowed past all rules until %(until)s.")
-        return Done(text % {"until": moment_in_words(self.until)}, row, is_new)
+        return Done(text % {"until": until}, row, is_new)
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
@@ -116,12 +136,7 @@ def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
     raise ActRefused(text % {"entry": row, "until": moment_in_words(row.expires_at)})
 
 
-def _check_until(until: datetime) -> None:
-    if until <= timezone.now():
-        raise ActRefused(_("The end must be in the future."))
-
-
-def _assign(
+def _assignment(
     caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
 ) -> TierAssignment:
     if settings.TIER_RESOLVER is not None:
@@ -155,18 +170,6 @@ def _subject_of_entry(caller: Caller) -> tuple[str, str]:
     if value is None:
         raise ActRefused(_("Only users, API keys and addresses can be allowed or denied."))
     return caller.kind, value
-
-
-def _check_entitlement(caller: Caller, done: Done, tier: str, multiplier: Decimal) -> Outcome:
-    """Ask as a request would be, with nothing remembered."""
-    _forget()
-    rules = latest_rules()
-    found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
-    if (str(found.tier or ""), found.multiplier) == (tier, multiplier):
-        return Outcome(_obeyed(done))
-    text = _("%(done)s But another assignment counts: tier %(tier)s, %(multiplier)s times each limit.")
-    figures = {"tier": found.tier or _("none"), "multiplier": as_typed(found.multiplier)}
-    return Outcome(text % {"done": done.text, **figures}, took=False)
 
 
 def _obeyed(done: Done) -> str:
