@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from django import forms
@@ -18,9 +17,10 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..explain import Explanation, Question, QuestionError, explain
-from ..explain.curl import parse_curl
-from ..explain.explanation import CounterState, RuleExplanation, TierExplanation
+from ..explain.curl import with_curl
+from ..explain.explanation import CounterState, RuleExplanation
 from ..explain.logline import LoggedRefusal, parse_log_line
+from ..explain.readers import CALLER_FIELDS, SEES_TIERS, as_seen_by, may_name_callers
 from ..explain.users import by_key
 from ..explain.words import (
     answer_in_words,
@@ -39,12 +39,6 @@ from ..rules.records import RuleRecord
 from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_explain"
-SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
-SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
-SEES_ACCESS: Final = "django_ratelimiter.view_accessentry"
-
-#: Who asks: only for those who may see what is known of callers.
-_CALLER: Final = ("user", "api_key", "session")
 #: What a URL may say. Others are secrets, and URLs are logged.
 _IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "digest", "api_key")
 
@@ -97,7 +91,7 @@ class QuestionForm(forms.Form):
         super().__init__(data, initial=initial, label_suffix="")
         self.fields["method"].widget.attrs["list"] = "ratelimiter-methods"
         if not asks_callers:
-            for name in _CALLER:
+            for name in CALLER_FIELDS:
                 del self.fields[name]
 
     def question(self) -> Question:
@@ -108,12 +102,9 @@ class QuestionForm(forms.Form):
             identities=dict(_pairs(data["identities"], "=", "identities")),
             status=data["status"] or 200,
             method=data["method"] or "GET",
-            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", *_CALLER)},
+            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", *CALLER_FIELDS)},
         )
-        if not data["pasted"]:
-            return question
-        asked = parse_curl(data["pasted"], question)
-        return replace(asked, headers=(*asked.headers, *question.headers))
+        return with_curl(data["pasted"], question)
 
 
 class ExplainPage(admin.ModelAdmin):
@@ -129,7 +120,7 @@ class ExplainPage(admin.ModelAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
-        asks_callers = request.user.has_perm(SEES_COUNTERS) or request.user.has_perm(SEES_TIERS)
+        asks_callers = may_name_callers(request.user)
         data = request.POST if request.method == "POST" else _from_url(request)
         is_asked = request.method == "POST" or bool(data.get("path") or data.get("view"))
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
@@ -163,13 +154,8 @@ class ExplainPage(admin.ModelAdmin):
 
 def answer_context(request: HttpRequest, explanation: Explanation, digest: str) -> dict[str, Any]:
     """Return what the page shows of an explanation to this user."""
-    sees_counters = request.user.has_perm(SEES_COUNTERS)
-    if not request.user.has_perm(SEES_TIERS):
-        explanation = replace(explanation, tier=TierExplanation(""))
-    if not request.user.has_perm(SEES_ACCESS):
-        explanation = replace(explanation, access=None)
-    if not sees_counters:
-        explanation = replace(explanation, response=replace(explanation.response, allowed=True))
+    explanation = as_seen_by(explanation, request.user)
+    sees_counters = "counters" not in explanation.hidden
     keys = dict(Rule.objects.values_list("slug", "pk"))
     applying = [_applying(request, each, explanation, keys, digest) for each in explanation.applying]
     others = [
@@ -190,7 +176,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         "doubts": doubts_of(explanation),
         "tier": tier_in_words(explanation.tier),
         "sees_counters": sees_counters,
-        "counted_as": _counted_as(explanation) if sees_counters else [],
+        "counted_as": _counted_as(explanation),
         "applying": applying,
         "others": others,
         "left_out": explanation.left_out,
@@ -204,18 +190,17 @@ def _applying(
     request: HttpRequest, each: RuleExplanation, explanation: Explanation, keys: dict[str, int], digest: str
 ) -> dict[str, Any]:
     """Return what the page shows of a rule that applies."""
-    sees_counters, slug = request.user.has_perm(SEES_COUNTERS), each.rule.slug
-    shown = each.counters if sees_counters else ()
+    sees_counters, slug = "counters" not in explanation.hidden, each.rule.slug
     return {
         "name": each.rule.name or slug,
         "mode": each.rule.mode,
         "mode_label": Rule.Mode(each.rule.mode).label,
         "url": _rule_url(request, slug, keys),
         "door": door_in_words(each.door),
-        "rows": rows_in_words(each, explanation.tier) if request.user.has_perm(SEES_TIERS) else "",
+        "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
         "shadow": shadow_in_words(each) if sees_counters else "",
-        "edge": _edge(each) if sees_counters else "",
-        "counters": [_counter(request, each.rule, counter, digest) for counter in shown],
+        "edge": _edge(each),
+        "counters": [_counter(request, each.rule, counter, digest) for counter in each.counters],
     }
 
 
@@ -274,7 +259,7 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
 def _from_log(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
     """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
     rule = Rule.objects.filter(slug=logged.rule).first()
-    found = {name: value for name, value in data.items() if value and name not in ("pasted", *_CALLER)}
+    found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
     found |= {"digest": logged.digest, "method": data["method"] or "GET"}
     if rule is not None and not (data["path"] or data["view"]):
         if rule.path_kind in ("exact", "prefix"):

@@ -46,6 +46,12 @@ class MaySeeCallers(_HasOne):
     names = ("django_ratelimiter.view_tierassignment", UNBLOCK, GRANT)
 
 
+class MayExplain(_HasOne):
+    """Users who may view rules. Counters, tiers and access entries need a permission of their own."""
+
+    names = ("django_ratelimiter.view_rule", "django_ratelimiter.change_rule")
+
+
 class MayUnblock(_HasOne):
     """Users with the permission to reset a caller's counters."""
 

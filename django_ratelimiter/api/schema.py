@@ -19,6 +19,14 @@ _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "it
 _PROBLEM: Final = "application/problem+json"
 _API_KEY: Final = "rateLimitApiKey"
 
+#: Problem documents of views that are asked by POST.
+_TEXT: Final = {"type": "string"}
+_MEMBERS: Final = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
+_FAILED: Final = {"type": "object", "properties": _MEMBERS, "required": [*_MEMBERS]}
+_ERROR: Final = {"type": "object", "properties": {"pointer": _TEXT, "detail": _TEXT}, "required": ["detail"]}
+_ERRORS: Final = {"type": "array", "items": _ERROR}
+_INVALID: Final = {"type": "object", "properties": {**_MEMBERS, "errors": _ERRORS}, "required": [*_MEMBERS]}
+
 
 class _Answers(LimitedResponses):
     """Also tells that the middleware may answer before the view does, with a body of its own."""
@@ -73,24 +81,21 @@ _described("TotalsView", many=True, wrong=True, missing=True)
 _described("MeView")
 
 
-def _described_act(name: str) -> None:
-    """Have the view of this name in `callers` described, which is asked by POST."""
+def _described_post(target: str) -> None:
+    """Have a view of this package that is asked by POST described: by what it answers, and by its problem documents."""
 
     class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-        target_class = f"django_ratelimiter.api.callers.{name}"
+        target_class = f"django_ratelimiter.api.support.{target}"
 
         def view_replacement(self) -> Any:
             original: Any = self.target_class
-            found = original.answers or {"type": "object", "additionalProperties": {}}
-            answers: dict[int, Any] = {200: found, 400: _WRONG}
-            for status in (401, 403, 503):
-                answers[status] = serializers.RateLimitProblemSerializer
             projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
             described = type("Described", (_Answers, projects), {})
-            view = type(name, (original,), {"__doc__": original.__doc__, "schema": described()})
-            return extend_schema(request=original.serializer_class, responses=answers)(view)
+            view = type(original.__name__, (original,), {"__doc__": original.__doc__, "schema": described()})
+            problems = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
+            return extend_schema(request=original.serializer_class, responses={200: original.answers, **problems})(view)
 
 
-_described_act("CallerView")
-_described_act("ResetView")
-_described_act("GrantView")
+for _name in ("CallerView", "LeasesView", "EndLeaseView", "ResetView", "GrantView"):
+    _described_post(f"callers.{_name}")
+_described_post("explain.ExplainView")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.apps import apps
 from django.urls import path
 
-from . import callers, views
+from . import views
+from .support import callers, explain
 
 if apps.is_installed("drf_spectacular"):
     from . import schema as schema
@@ -19,7 +20,10 @@ urlpatterns = [
     path("usage/", views.UsageView.as_view(), name="usage"),
     path("usage/totals/", views.TotalsView.as_view(), name="totals"),
     path("callers/", callers.CallerView.as_view(), name="caller"),
+    path("callers/leases/", callers.LeasesView.as_view(), name="leases"),
+    path("callers/leases/end/", callers.EndLeaseView.as_view(), name="end-lease"),
     path("callers/reset/", callers.ResetView.as_view(), name="reset"),
     path("callers/grant/", callers.GrantView.as_view(), name="grant"),
+    path("explain/", explain.ExplainView.as_view(), name="explain"),
     path("me/", views.MeView.as_view(), name="me"),
 ]

@@ -12,6 +12,8 @@ from .acts import as_typed, moment_in_words
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, latest_rules
 from .grounds import Grounds, grounds_of
+from .performing import log_of
+from .refusals import CallerRefusal, refusals_of
 
 
 def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
         "counters": [_counter(each, caller) for each in found.counters],
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
+        "rejections": [_rejection(each) for each in refusals_of(found)],
+        "log": [_log_entry(each) for each in log_of(caller)],
         "problem": found.problem,
     }
 
@@ -84,7 +88,16 @@ def _counter(counter: Counter, caller: Caller) -> dict[str, Any]:
         "blocked": None if caller.kind == "digest" else counter.is_blocked,
         "blocked_until": _time(counter.blocked_until),
         "shared": counter.is_shared,
+        "leases": counter.charge.limit.holds_leases,
     }
+
+
+def _rejection(refusal: CallerRefusal) -> dict[str, Any]:
+    return {**refusal._asdict(), "at": _time(refusal.at), "since": _time(refusal.since)}
+
+
+def _log_entry(entry: Any) -> dict[str, Any]:
+    return {"at": _time(entry.action_time), "by": entry.user.get_username(), "text": entry.change_message}
 
 
 def _time(moment: datetime | None) -> str | None:

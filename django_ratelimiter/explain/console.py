@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
 
-from .curl import parse_curl
+from .curl import with_curl
 from .explanation import Explanation, RuleExplanation
 from .question import Question, QuestionError
 from .words import (
@@ -58,10 +58,7 @@ def question_from(options: dict[str, Any]) -> Question:
         identities=dict(_pair(text, "=") for text in options["identity"]),
         **{name: options[name] for name in ("view", "user", "api_key", "ip", "session", "scope", "body", "status")},
     )
-    if not options["curl"]:
-        return question
-    asked = parse_curl(options["curl"], question)
-    return replace(asked, headers=(*asked.headers, *question.headers))
+    return with_curl(options["curl"], question)
 
 
 def lines_of(explanation: Explanation) -> Iterator[str]:
@@ -114,9 +111,10 @@ def json_of(explanation: Explanation) -> dict[str, Any]:
         "identities": dict(explanation.identities),
         "unknown": list(explanation.unknown),
         "doubts": doubts_of(explanation),
+        "hidden": list(explanation.hidden),
         "rules": [_json_of_rule(each, explanation) for each in explanation.rules],
         "left_out": [rejected._asdict() for rejected in explanation.left_out],
-        "response": _plain(asdict(explanation.response)),
+        "response": None if "counters" in explanation.hidden else _plain(asdict(explanation.response)),
     }
 
 
@@ -131,7 +129,7 @@ def _json_of_rule(each: RuleExplanation, explanation: Explanation) -> dict[str, 
         "door": each.door,
         "rows": each.rows,
         "value": each.value,
-        "rejects": each.rejects,
+        "rejects": None if "counters" in explanation.hidden else each.rejects,
         "counters": [_plain(asdict(counter)) for counter in each.counters],
     }
 

@@ -50,6 +50,17 @@ def parse_curl(text: str, question: Question | None = None) -> Question:
     return _question(found, next((url for url in urls if "://" in url), urls[0]), question or Question())
 
 
+def with_curl(text: str, question: Question) -> Question:
+    """Return the question that a command puts, with the header fields of `question` added; that one if text is empty.
+
+    Raises QuestionError.
+    """
+    if not text:
+        return question
+    asked = parse_curl(text, question)
+    return replace(asked, headers=(*asked.headers, *question.headers))
+
+
 def _parser() -> ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-X", "--request", default="")

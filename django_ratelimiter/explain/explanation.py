@@ -121,6 +121,7 @@ class Explanation:
     does not give and that matter. inline: how many limits the view has in its code, which are not explained here.
     unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
     left_out: rules that are not in force at all. identities: values of the caller by name, of what the rules ask for.
+    hidden: what has been taken out, for the reader may not view it.
     """
 
     facts: Facts
@@ -135,6 +136,7 @@ class Explanation:
     unknown: tuple[str, ...]
     identities: Mapping[str, str | None]
     inline: int = 0
+    hidden: tuple[str, ...] = ()
     unchecked: bool = False
     problem: str = ""
 

@@ -14,6 +14,7 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from django_ratelimiter import limiter
+from django_ratelimiter.api.support import answers
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers import acts
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -24,6 +25,7 @@ from .conftest import MakeRule
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.api.urls")]
 
 CALLER, RESET, GRANT = "/limits/callers/", "/limits/callers/reset/", "/limits/callers/grant/"
+LEASES, END, EXPLAIN = "/limits/callers/leases/", "/limits/callers/leases/end/", "/limits/explain/"
 
 
 @pytest.fixture(autouse=True)
@@ -112,19 +114,27 @@ def test_grants(agent: Callable[..., Client], blocked: dict[str, Any], pro: Tier
 
 
 @pytest.mark.parametrize(
-    ("url", "permission"), [(CALLER, "view_tierassignment"), (RESET, "unblock_caller"), (GRANT, "grant_caller")]
-)
+    ("url", "permission"),
+    [(CALLER, "view_tierassignment"), (LEASES, "view_tierassignment"), (RESET, "unblock_caller"),
+     (END, "unblock_caller"), (GRANT, "grant_caller")],
+)  # fmt: skip
 def test_takes_the_permission_of_each_act(
     agent: Callable[..., Client], as_ann: Client, blocked: dict[str, Any], url: str, permission: str
 ) -> None:
-    sent = {**blocked, "reason": "x", "access": "deny", "until": (timezone.now() + timedelta(days=2)).isoformat()}
-    codenames = {"view_tierassignment", "unblock_caller", "grant_caller", "view_usage_report", "view_rule"}
-    others = codenames - ({permission} if url != CALLER else {"view_tierassignment", "unblock_caller", "grant_caller"})
+    more: dict[str, dict[str, Any]] = {
+        CALLER: {},
+        LEASES: {"counter": "export:f86400"},
+        RESET: {"reason": "x"},
+        END: {"reason": "x", "counter": "export:f86400", "began_us": 1},
+        GRANT: {"reason": "x", "access": "deny", "until": (timezone.now() + timedelta(days=2)).isoformat()},
+    }
+    sent, reads = {**blocked, **more[url]}, {"view_tierassignment", "unblock_caller", "grant_caller"}
+    others = {*reads, "view_usage_report", "view_rule"} - (reads if url in (CALLER, LEASES) else {permission})
     for client in (Client(), as_ann, agent(*others)):
         assert post(client, url, sent).status_code == 403
         assert client.get(url).status_code in (403, 405)
         assert post(client, url, {"kind": "user", "value": "nobody"}).status_code == 403
-    assert post(agent(permission), url, sent).status_code == 200
+    assert post(agent(permission), url, sent).status_code == (400 if url == END else 200)  # it holds no leases
 
 
 @pytest.mark.parametrize(
@@ -139,9 +149,10 @@ def test_what_is_wrong_is_said(
 ) -> None:
     client = agent("unblock_caller", "grant_caller")
     until = (timezone.now() + timedelta(days=2)).isoformat()
-    response = post(client, url, {**blocked, "value": "nobody"} if "kind" in wrong else blocked,
-                    **{"reason": "x", "until": until, **wrong})  # fmt: skip
-    assert response.status_code == 400
+    usual: dict[str, Any] = {RESET: {"reason": "x"}, GRANT: {"reason": "x", "until": until}}.get(url, {})
+    response = post(client, url, {**blocked, "value": "nobody"} if "kind" in wrong else blocked, **{**usual, **wrong})
+    assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
+    assert response.json()["errors"][0]["detail"]
     assert LogEntry.objects.count() == TierAssignment.objects.count() == AccessEntry.objects.count() == 0
 
 
@@ -173,3 +184,128 @@ def test_the_engine_is_called_outside_transactions(
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     assert post(client, RESET, blocked, reason="x").status_code == 200
     assert open_now == [False]
+
+
+@pytest.fixture
+def busy(make_rule: MakeRule, ann: User) -> dict[str, Any]:
+    """A user with two requests in progress under a rule of concurrency, and a counter that holds none."""
+    limits: Any = {None: [{"quota": 2, "algorithm": "concurrency", "window_seconds": 3_600}]}
+    make_rule("busy", limits, partition_by=["user"], path_kind="exact", path="/hello/")
+    make_rule("plain", partition_by=["user"], path_kind="exact", path="/hello/")
+    for _ in range(2):
+        request = RequestFactory().get("/hello/")
+        request.user = ann
+        assert limiter.check(request).allowed
+    return {"kind": "user", "value": str(ann.pk), "counter": "busy:n3600"}
+
+
+def test_leases_are_listed_and_one_is_ended_once(agent: Callable[..., Client], busy: dict[str, Any]) -> None:
+    client = agent("unblock_caller")
+    names = {each["name"]: each["leases"] for each in post(client, CALLER, _caller(busy)).json()["counters"]}
+    assert names[busy["counter"]]
+    assert not all(names.values())
+    held = post(client, LEASES, busy).json()["leases"]
+    assert len(held) == 2
+    end = {**busy, "began_us": held[0]["began_us"], "reason": "its worker died", "act": "ticket-4712"}
+    assert post(client, END, end).json()["took"]
+    assert [each["began_us"] for each in post(client, LEASES, busy).json()["leases"]] == [held[1]["began_us"]]
+    assert not post(client, END, end).json()["changed"]
+    gone = post(client, END, {**end, "act": "ticket-4713"})
+    assert (gone.status_code, gone.json()["detail"]) == (400, "There is no such lease any more.")
+    assert post(client, LEASES, {**busy, "counter": "nothing"}).json()["errors"][0]["pointer"] == "#/counter"
+    assert LogEntry.objects.count() == 1
+
+
+def _caller(sent: dict[str, Any]) -> dict[str, Any]:
+    return {name: sent[name] for name in ("kind", "value")}
+
+
+def test_answers_are_as_the_schema_has_them(agent: Callable[..., Client], busy: dict[str, Any]) -> None:
+    client = agent("unblock_caller", "view_rule", "view_usage_report")
+    post(client, RESET, _caller(busy), reason="he called", counters=["plain:b86400"])
+    found = post(client, CALLER, _caller(busy)).json()
+    assert found["log"][0]["by"] == "agent"
+    _compare(found, answers.RateLimitCallerSerializer())
+    explained = post(client, EXPLAIN, {"path": "/hello/", "user": busy["value"]})
+    assert explained.status_code == 200, explained.content
+    _compare(explained.json(), answers.RateLimitExplanationSerializer())
+
+
+def _compare(found: Any, serializer: Any) -> None:
+    """Compare the names of what was answered with those of the serializer that describes it."""
+    if getattr(serializer, "many", False):
+        assert found
+        for each in found:
+            _compare(each, serializer.child)
+    elif hasattr(serializer, "fields") and found is not None:
+        assert set(found) == set(serializer.fields)
+        for name, field in serializer.fields.items():
+            if hasattr(field, "fields") or (getattr(field, "many", False) and found[name]):
+                _compare(found[name], field)
+
+
+@pytest.mark.parametrize(
+    ("sent", "pointer", "told"),
+    [({"valeu": "1", "kind": "ip"}, "#/valeu", "Did you mean “value”?"), ({}, "#/kind", "required"),
+     ({"kind": "ip", "value": "nothing"}, "#/value", "no IP address"),
+     ({"kind": "ip", "value": "192.0.2.7", "known": [[]]}, "#/known/0", "string"),
+     ({"kind": "ip", "value": "192.0.2.7", "known": ["x"]}, "#/value", "header:X-Org=acme")],
+)  # fmt: skip
+def test_an_error_says_what_where_and_what_would_be_right(
+    agent: Callable[..., Client], sent: dict[str, Any], pointer: str, told: str
+) -> None:
+    response = post(agent("unblock_caller"), CALLER, sent)
+    problem = response.json()
+    assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
+    assert (problem["status"], problem["title"], problem["errors"][0]["pointer"]) == (400, "Bad Request", pointer)
+    assert told in problem["errors"][0]["detail"]
+    assert told in problem["detail"]
+
+
+def test_what_is_no_json_is_a_problem_document_too(agent: Callable[..., Client]) -> None:
+    response = agent("unblock_caller").post(CALLER, "{", content_type="application/json")
+    assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
+    assert "JSON parse error" in response.json()["detail"]
+    refused = Client().post(CALLER, "{", content_type="application/json")
+    assert (refused.status_code, refused.json()["title"]) == (403, "Forbidden")
+
+
+def test_explains_a_request_without_charging(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
+    client = agent("view_rule", "view_usage_report", "view_tierassignment")
+    for asked in ({"path": "/hello/"}, {"curl": "curl https://example.org/hello/"}):
+        found = post(client, EXPLAIN, {**asked, "user": blocked["value"], "ip": "192.0.2.7"}).json()
+        assert (found["response"]["status"], found["response"]["binding"]) == (429, "export")
+        assert found["rules"][0]["counters"][0]["used"] == 3
+        assert found["hidden"] == ["access entries"]
+    assert LogEntry.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("codenames", "status", "hidden"),
+    [((), 403, []), (("view_usage_report",), 403, []),
+     (("view_rule",), 200, ["counters", "tiers", "access entries"]),
+     (("change_rule", "view_usage_report", "view_tierassignment", "view_accessentry"), 200, [])],
+)  # fmt: skip
+def test_explains_to_each_what_they_may_view(
+    agent: Callable[..., Client], blocked: dict[str, Any], codenames: tuple[str, ...], status: int, hidden: list[str]
+) -> None:
+    found = post(agent(*codenames), EXPLAIN, {"path": "/hello/", "ip": "192.0.2.7"})
+    assert found.status_code == status
+    if status == 200:
+        assert found.json()["hidden"] == hidden
+        assert (found.json()["response"] is None) is ("counters" in hidden)
+        named = post(agent(*codenames), EXPLAIN, {"path": "/hello/", "user": "nobody"})
+        assert named.status_code == (403 if "counters" in hidden else 400)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pointer"),
+    [({"path": ""}, "#/path"), ({"user": "nobody"}, "#/user"), ({"headers": {"a b": "c"}}, "#/headers"),
+     ({"curl": "wget x"}, "#/curl"), ({"view": "nothing", "path": ""}, "#/view"), ({"status": 9}, "#/status"),
+     ({"headers": "x"}, "#/headers"), ({"ip": "nothing"}, "#/ip"), ({"usr": "ann"}, "#/usr")],
+)  # fmt: skip
+def test_a_question_that_is_wrong(
+    agent: Callable[..., Client], blocked: dict[str, Any], wrong: dict[str, Any], pointer: str
+) -> None:
+    response = post(agent("view_rule", "view_usage_report"), EXPLAIN, {"path": "/hello/", **wrong})
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, pointer)

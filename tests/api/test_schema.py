@@ -18,9 +18,14 @@ import django_ratelimiter.api.schema  # noqa: F401  as the addresses do where dr
 
 PATTERNS = [path("limits/", include("django_ratelimiter.api.urls"))]
 
+POST = ["200", "400", "401", "403", "429", "503"]
 LIST = ["200", "400", "401", "403", "404", "429", "503"]
 ANSWERS = {
-    **{f"/limits/callers/{act}": ["200", "400", "401", "403", "429", "503"] for act in ("", "reset/", "grant/")},
+    **{
+        f"/limits/callers/{act}": ["200", "400", "401", "403", "429", "503"]
+        for act in ("", "leases/", "leases/end/", "reset/", "grant/")
+    },
+    "/limits/explain/": POST,
     "/limits/me/": ["200", "401", "403", "429", "503"],
     "/limits/rules/": LIST,
     "/limits/rules/{slug}/": ["200", "401", "403", "404", "429", "503"],
@@ -46,7 +51,7 @@ def paths(request: pytest.FixtureRequest) -> Any:
 
 
 def method_of(path: str) -> str:
-    return "post" if "/callers/" in path else "get"
+    return "post" if "/callers/" in path or "/explain/" in path else "get"
 
 
 def test_one_method_each(paths: Any) -> None:
@@ -72,6 +77,16 @@ def test_parameters(paths: Any) -> None:
 
 def test_answers(paths: Any) -> None:
     assert {path: sorted(methods[method_of(path)]["responses"]) for path, methods in paths.items()} == ANSWERS
+
+
+def test_what_is_asked_by_post_is_answered_as_described(paths: Any) -> None:
+    schema = schema_by("drf_spectacular.openapi.AutoSchema")
+    posts = [methods["post"] for methods in paths.values() if "post" in methods]
+    assert len(posts) == 6
+    for responses in (each["responses"] for each in posts):
+        assert set(responses["400"]["content"]) == {"application/problem+json"}
+        [reference] = {media["schema"]["$ref"] for media in responses["200"]["content"].values()}
+        assert reference.rpartition("/")[2] in schema["components"]["schemas"]
 
 
 def test_an_api_key_lets_a_caller_in_to_its_own_limits_only() -> None:

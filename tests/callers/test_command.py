@@ -47,6 +47,7 @@ def test_says_it_as_json(user: User) -> None:
     assert found["counters"][0] | {"blocked_until": "", "full_in": 0} == {
         "name": "export:f3600", "rule": "export", "mode": "enforce", "limit": "2 per hour, fixed window",
         "capacity": 2, "used": 2, "left": 0, "blocked": True, "shared": False, "blocked_until": "", "full_in": 0,
+        "leases": False,
     }  # fmt: skip
     assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
 

@@ -1,0 +1,183 @@
+"""Serializers of the answers about callers and requests. Field names are contract; schemas describe them by these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+
+class RateLimitCallerNameSerializer(serializers.Serializer[Any]):
+    """Who it is."""
+
+    kind = serializers.CharField()
+    value = serializers.CharField(help_text="A known API key by its hash.")
+    digest = serializers.CharField(help_text="As in reports, logs and the names of keys.")
+
+
+class RateLimitCallerAccessSerializer(serializers.Serializer[Any]):
+    """The access entry that counts."""
+
+    action = serializers.CharField(help_text="allow or deny.")
+    until = serializers.DateTimeField(allow_null=True, help_text="null = until it is deleted.")
+    reason = serializers.CharField()
+
+
+class RateLimitCallerTierSerializer(serializers.Serializer[Any]):
+    """A caller's tier, and why."""
+
+    slug = serializers.CharField(allow_null=True)
+    multiplier = serializers.CharField(help_text="Times each limit, a decimal number.")
+    source = serializers.CharField(  # type: ignore[assignment]
+        help_text="assignment, group, default, resolver or nothing."
+    )
+    assignment = serializers.CharField(allow_null=True, help_text="The primary key of the assignment that counts.")
+    until = serializers.DateTimeField(allow_null=True)
+    reason = serializers.CharField()
+
+
+class RateLimitCounterSerializer(serializers.Serializer[Any]):
+    """One counter of a caller, as it is now."""
+
+    name = serializers.CharField(help_text="What acts call it.")
+    rule = serializers.CharField()
+    mode = serializers.CharField()
+    limit = serializers.CharField(help_text="In words.")
+    capacity = serializers.IntegerField(help_text="Units.")
+    used = serializers.IntegerField(allow_null=True, help_text="Units; null = not known.")
+    left = serializers.IntegerField(allow_null=True)
+    full_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back.")
+    blocked = serializers.BooleanField()
+    blocked_until = serializers.DateTimeField(allow_null=True, help_text="null = not blocked, or for good.")
+    shared = serializers.BooleanField(help_text="All callers have it.")
+    leases = serializers.BooleanField(help_text="It counts requests in progress.")
+
+
+class RateLimitUnreadSerializer(serializers.Serializer[Any]):
+    """A rule whose counters need to know more of the caller."""
+
+    rule = serializers.CharField()
+    missing = serializers.ListField(child=serializers.CharField())
+
+
+class RateLimitRejectionSerializer(serializers.Serializer[Any]):
+    """Requests of the caller that a rule has rejected lately."""
+
+    rule = serializers.CharField()
+    at = serializers.DateTimeField(help_text="The last one.")
+    since = serializers.DateTimeField(help_text="The first one.")
+    times = serializers.IntegerField()
+    shadow = serializers.BooleanField(help_text="They would have been rejected, were the rule enforced.")
+
+
+class RateLimitLogSerializer(serializers.Serializer[Any]):
+    """What an operator did for the caller."""
+
+    at = serializers.DateTimeField()
+    by = serializers.CharField()
+    text = serializers.CharField()
+
+
+class RateLimitCallerSerializer(serializers.Serializer[Any]):
+    """A caller: tier and why, and all counters now."""
+
+    caller = RateLimitCallerNameSerializer()
+    enforced = serializers.BooleanField(help_text="false while all enforcement is stopped.")
+    blocked = serializers.BooleanField()
+    access = RateLimitCallerAccessSerializer(allow_null=True)
+    tier = RateLimitCallerTierSerializer()
+    hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
+    counters = RateLimitCounterSerializer(many=True)
+    unread = RateLimitUnreadSerializer(many=True)
+    unlimited = serializers.ListField(child=serializers.CharField(), help_text="Rules without a limit for the tier.")
+    rejections = RateLimitRejectionSerializer(many=True)
+    log = RateLimitLogSerializer(many=True)
+    problem = serializers.CharField(help_text="Why Redis could not be asked; empty = it was.")
+
+
+class RateLimitLeaseSerializer(serializers.Serializer[Any]):
+    """A lease."""
+
+    began_us = serializers.IntegerField(help_text="Microseconds since 1970: what an end of it is asked by.")
+    began_at = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField(help_text="At the latest.")
+
+
+class RateLimitLeasesSerializer(serializers.Serializer[Any]):
+    """The leases that a counter holds, the oldest first."""
+
+    leases = RateLimitLeaseSerializer(many=True)
+    most = serializers.IntegerField(help_text="So many are listed at most.")
+
+
+class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
+    """What became of an act."""
+
+    changed = serializers.BooleanField(help_text="False = an act of this number was done already.")
+    took = serializers.BooleanField(help_text="Whether it was found in force afterwards.")
+    text = serializers.CharField()
+
+
+class RateLimitExplainedCounterSerializer(serializers.Serializer[Any]):
+    """One limit of a rule that applies, and its counter before the request."""
+
+    words = serializers.CharField()
+    key = serializers.CharField(help_text="Its name in Redis.")
+    digest = serializers.CharField()
+    quota = serializers.IntegerField()
+    cost = serializers.IntegerField()
+    used = serializers.IntegerField(allow_null=True)
+    left = serializers.IntegerField(allow_null=True)
+    allowed = serializers.BooleanField(allow_null=True, help_text="Whether the request would pass; null = not known.")
+    reset_at = serializers.DateTimeField(allow_null=True)
+    retry_at = serializers.DateTimeField(allow_null=True)
+    never = serializers.BooleanField()
+    soft_exceeded = serializers.BooleanField()
+    delay = serializers.FloatField(help_text="Seconds.")
+
+
+class RateLimitExplainedRuleSerializer(serializers.Serializer[Any]):
+    """What a rule says of the request."""
+
+    rule = serializers.CharField()
+    mode = serializers.CharField()
+    applies = serializers.BooleanField()
+    reason = serializers.CharField(help_text="A code for the first condition that does not hold; empty = it applies.")
+    why = serializers.CharField(help_text="The same in words.")
+    missing = serializers.ListField(child=serializers.CharField())
+    door = serializers.CharField(help_text="Who asks: middleware, throttle, scope or rate.")
+    rows = serializers.CharField(help_text="The tier whose limits count; empty = those of every other tier.")
+    value = serializers.CharField(help_text="What its counters are split by.")
+    rejects = serializers.BooleanField(allow_null=True, help_text="In shadow: it would; null = not yours to see.")
+    counters = RateLimitExplainedCounterSerializer(many=True)
+
+
+class RateLimitExplainedResponseSerializer(serializers.Serializer[Any]):
+    """What the caller would get."""
+
+    allowed = serializers.BooleanField()
+    status = serializers.IntegerField(allow_null=True, help_text="null = the view's own.")
+    fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]
+    body = serializers.CharField()
+    is_ours = serializers.BooleanField()
+    binding = serializers.CharField(help_text="The rule that decides.")
+    delay = serializers.FloatField()
+    degraded = serializers.BooleanField()
+
+
+class RateLimitExplanationSerializer(serializers.Serializer[Any]):
+    """Why a request would be answered as it would be."""
+
+    request = serializers.DictField(child=serializers.CharField())
+    version = serializers.IntegerField()
+    bypass = serializers.CharField(help_text="Why no rule is looked at; empty = rules are.")
+    access = serializers.DictField(allow_null=True, help_text="The access entry that decides.")
+    doors = serializers.ListField(child=serializers.CharField())
+    tier = serializers.DictField(help_text="kind = why; empty = there are no tiers, or not yours to see.")
+    identities = serializers.DictField(child=serializers.CharField(allow_null=True))
+    unknown = serializers.ListField(child=serializers.CharField(), help_text="Values that matter and are not known.")
+    doubts = serializers.ListField(child=serializers.CharField())
+    hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
+    rules = RateLimitExplainedRuleSerializer(many=True)
+    left_out = serializers.ListField(child=serializers.DictField(), help_text="Rules that are not in force at all.")
+    response = RateLimitExplainedResponseSerializer(allow_null=True, help_text="null = not yours to see.")

@@ -1,0 +1,217 @@
+"""For staff: one caller, and the acts of the caller's page. All are asked by POST, so that no key is in an address."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from django.core.exceptions import ValidationError as ModelError
+from django.utils.decorators import method_decorator
+from rest_framework import serializers, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters, counter_named
+from ...callers.caller import KINDS, Caller, UnknownCaller, caller_of
+from ...callers.giving_back import MAX_LEASES, leases_of
+from ...callers.grants import GrantMore, MoveTier, SetAccess
+from ...callers.performing import MAX_REASON, perform
+from ...callers.summary import summary_of
+from ...databases import in_own_transactions
+from ...exceptions import EngineUnavailable
+from ...throttling import RuleThrottle
+from ...values.access import ACTIONS
+from ..permissions import MayGrant, MaySeeCallers, MayUnblock
+from . import answers
+from .problems import ProblemView, StrictSerializer, problem_of
+
+#: Answers about one caller, which no cache may keep.
+PRIVATE = {"Cache-Control": "private, no-store"}
+
+
+class RateLimitCallerQuerySerializer(StrictSerializer):
+    """Who the caller is."""
+
+    kind = serializers.CharField(help_text=f"{', '.join(KINDS)} or digest.")
+    value = serializers.CharField(
+        help_text="The user's primary key or login name, an API key or its hash, an address, a session key, "
+        "a partition such as header:X-Org=acme, or a digest."
+    )
+    known = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="What else is known, such as header:X-Org=acme."
+    )
+
+
+class RateLimitLeasesQuerySerializer(RateLimitCallerQuerySerializer):
+    """A counter of requests in progress."""
+
+    counter = serializers.CharField(help_text="The name of the counter, as the caller's counters tell it.")
+
+
+class RateLimitActSerializer(RateLimitCallerQuerySerializer):
+    """What every act takes."""
+
+    reason = serializers.CharField(max_length=MAX_REASON, help_text="Why: it stands in the admin's log.")
+    act = serializers.RegexField(
+        r"^[A-Za-z0-9_-]{8,64}$",
+        required=False,
+        help_text="A number of yours for this act. Sent again with the same number, it changes nothing twice.",
+        error_messages={"invalid": "Write 8 to 64 letters, digits, “-” or “_”."},
+    )
+
+
+class RateLimitResetSerializer(RateLimitActSerializer):
+    """Counters to be reset, or units to be given back to one."""
+
+    counters = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="Names of counters; empty = all of the caller's own."
+    )
+    units = serializers.IntegerField(
+        required=False, min_value=1, help_text="Give so many units back to the one counter that is named."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "units" in attrs and len(attrs.get("counters", ())) != 1:
+            raise ValidationError({"counters": ["Name one counter to give units back to."]})
+        return attrs
+
+
+class RateLimitEndLeaseSerializer(RateLimitActSerializer):
+    """A lease to be ended."""
+
+    counter = serializers.CharField(help_text="The name of the counter that holds it.")
+    began_us = serializers.IntegerField(
+        min_value=0, max_value=2**53, help_text="When it began, as the list of leases tells it."
+    )
+
+
+class RateLimitGrantSerializer(RateLimitActSerializer):
+    """One of multiplier, tier and access, and its end."""
+
+    until = serializers.DateTimeField(help_text="When it ends.")
+    multiplier = serializers.DecimalField(
+        max_digits=8, decimal_places=3, required=False, help_text="Times each limit; the tier stays."
+    )
+    tier = serializers.CharField(required=False, help_text="Another tier, by its slug.")
+    access = serializers.CharField(required=False, help_text=f"{' or '.join(ACTIONS)}: before any rule.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if len({"multiplier", "tier", "access"} & set(attrs)) != 1:
+            raise ValidationError({"multiplier": ["Give exactly one of multiplier, tier and access."]})
+        return attrs
+
+
+@method_decorator(in_own_transactions, name="dispatch")
+class CallerQueryView(ProblemView):
+    """A view about one caller. answers: the serializer of the answer, for schemas."""
+
+    throttle_classes = (RuleThrottle,)
+    throttle_scope = "ratelimit-callers"
+    answers: type[serializers.BaseSerializer[Any]]
+
+    def read(self, request: Request) -> tuple[Caller, dict[str, Any]]:
+        """Return the caller and what was sent. Raises ValidationError."""
+        sent = self.get_serializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        fields = dict(sent.validated_data)
+        try:
+            return caller_of(fields["kind"], fields["value"], fields.get("known", ())), fields
+        except UnknownCaller as error:
+            raise ValidationError({"value": [str(error)]}) from error
+
+
+class CallerView(CallerQueryView):
+    """A caller's tier and why, and all of the caller's counters as they are now. Nothing is charged."""
+
+    serializer_class = RateLimitCallerQuerySerializer
+    permission_classes = (MaySeeCallers,)
+    answers = answers.RateLimitCallerSerializer
+
+    def post(self, request: Request) -> Response:
+        caller, _fields = self.read(request)
+        return Response(summary_of(caller, request.user), headers=PRIVATE)
+
+
+class LeasesView(CallerQueryView):
+    """The leases that a counter of requests in progress holds, the oldest first. Nothing is charged."""
+
+    serializer_class = RateLimitLeasesQuerySerializer
+    permission_classes = (MaySeeCallers,)
+    answers = answers.RateLimitLeasesSerializer
+
+    def post(self, request: Request) -> Response:
+        caller, fields = self.read(request)
+        try:
+            counter = counter_named(caller, fields["counter"])
+        except ActRefused as error:
+            raise ValidationError({"counter": [str(error)]}) from error
+        try:
+            held = leases_of(counter) if counter.charge.limit.holds_leases else []
+        except EngineUnavailable as error:
+            return _unavailable(error)
+        return Response(self.answers({"leases": held, "most": MAX_LEASES}).data, headers=PRIVATE)
+
+
+class ActView(CallerQueryView):
+    """A view that acts on a caller, once for each number."""
+
+    answers = answers.RateLimitOutcomeSerializer
+
+    def act_of(self, fields: dict[str, Any]) -> Act:
+        """Return the act that is asked for."""
+        raise NotImplementedError
+
+    def post(self, request: Request) -> Response:
+        caller, fields = self.read(request)
+        number = fields.get("act") or secrets.token_urlsafe(9)
+        try:
+            outcome = perform(request.user, caller, self.act_of(fields), fields["reason"], number)
+        except ActRefused as error:
+            raise ValidationError({"detail": [str(error)]}) from error
+        except ModelError as error:
+            raise ValidationError({"detail": error.messages}) from error
+        except EngineUnavailable as error:
+            return _unavailable(error)
+        return Response(self.answers(outcome).data, headers=PRIVATE)
+
+
+class ResetView(ActView):
+    """Reset counters of a caller, or give units back to one."""
+
+    serializer_class = RateLimitResetSerializer
+    permission_classes = (MayUnblock,)
+
+    def act_of(self, fields: dict[str, Any]) -> Act:
+        names = fields.get("counters", [])
+        return GiveBack(names[0], fields["units"]) if "units" in fields else ResetCounters(names)
+
+
+class EndLeaseView(ActView):
+    """End a lease: its slot is free at once. The request that took it goes on."""
+
+    serializer_class = RateLimitEndLeaseSerializer
+    permission_classes = (MayUnblock,)
+
+    def act_of(self, fields: dict[str, Any]) -> Act:
+        return EndLease(fields["counter"], fields["began_us"])
+
+
+class GrantView(ActView):
+    """Give a caller more, another tier, or access for a while."""
+
+    serializer_class = RateLimitGrantSerializer
+    permission_classes = (MayGrant,)
+
+    def act_of(self, fields: dict[str, Any]) -> Act:
+        if "multiplier" in fields:
+            return GrantMore(fields["multiplier"], fields["until"])
+        if "tier" in fields:
+            return MoveTier(fields["tier"], fields["until"])
+        return SetAccess(fields["access"], fields["until"])
+
+
+def _unavailable(error: EngineUnavailable) -> Response:
+    """Return a 503. An exception would roll back what ATOMIC_REQUESTS opened, and with it the entry in the log."""
+    code = status.HTTP_503_SERVICE_UNAVAILABLE
+    return Response(problem_of(code, {"detail": str(error)}), status=code)

@@ -1,0 +1,74 @@
+"""For staff: why a request would be answered as it would. Asked by POST, so that no key is in an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ...explain import Question, QuestionError, explain
+from ...explain.console import json_of
+from ...explain.curl import with_curl
+from ...explain.readers import CALLER_FIELDS, as_seen_by, may_name_callers
+from ...throttling import RuleThrottle
+from ..permissions import MayExplain
+from .answers import RateLimitExplanationSerializer
+from .callers import PRIVATE
+from .problems import ProblemView, StrictSerializer
+
+
+class RateLimitQuestionSerializer(StrictSerializer):
+    """A request, and its caller; a path, a view or a curl command is needed."""
+
+    method = serializers.CharField(default="GET", max_length=20)
+    path = serializers.CharField(default="", allow_blank=True, max_length=4_000, help_text="Or a URL of this site.")
+    view = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Its name, without a path.")
+    curl = serializers.CharField(default="", allow_blank=True, max_length=20_000, help_text="A curl command.")
+    scope = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="That your code asks for.")
+    user = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Login name or primary key.")
+    api_key = serializers.CharField(
+        default="", allow_blank=True, max_length=300, help_text="As callers send it, or the hash of a known one."
+    )
+    session = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="Its key.")
+    ip = serializers.IPAddressField(default="", allow_blank=True, help_text="The address that connects to the site.")
+    headers = serializers.DictField(child=serializers.CharField(allow_blank=True), default=dict)
+    identities = serializers.DictField(
+        child=serializers.CharField(), default=dict, help_text="Values to count by, such as field:email."
+    )
+    body = serializers.CharField(default="", allow_blank=True, trim_whitespace=False)
+    status = serializers.IntegerField(
+        default=200, min_value=100, max_value=599, help_text="Of the view's response, if the request is allowed."
+    )
+
+
+class ExplainView(ProblemView):
+    """What the limiter would answer a request now, and why: each rule that applies, and why the others do not.
+
+    Nothing is charged, counted, logged or stored.
+    """
+
+    serializer_class = RateLimitQuestionSerializer
+    permission_classes = (MayExplain,)
+    throttle_classes = (RuleThrottle,)
+    throttle_scope = "ratelimit-explain"
+    answers = RateLimitExplanationSerializer
+
+    def post(self, request: Request) -> Response:
+        sent = self.get_serializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        fields = dict(sent.validated_data)
+        self._check_caller(request, fields)
+        curl, headers = fields.pop("curl"), tuple(fields.pop("headers").items())
+        try:
+            explanation = explain(with_curl(curl, Question(headers=headers, **fields)))
+        except QuestionError as error:
+            raise ValidationError({error.field: [str(error)]}) from error
+        return Response(json_of(as_seen_by(explanation, request.user)), headers=PRIVATE)
+
+    def _check_caller(self, request: Request, fields: dict[str, Any]) -> None:
+        if any(fields[name] for name in CALLER_FIELDS) and not may_name_callers(request.user):
+            names = ", ".join(CALLER_FIELDS)
+            raise PermissionDenied(f"To ask about {names} needs the permission to view usage reports or assignments.")

@@ -1,0 +1,82 @@
+"""Errors of the views that are asked by POST, as problem documents (RFC 9457): what was wrong, where, what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.generics import GenericAPIView
+from rest_framework.response import Response
+from rest_framework.settings import api_settings
+
+from ...headers import PROBLEM_JSON
+
+#: The framework's name for what is wrong with several fields together.
+_WHOLE: Final = (api_settings.NON_FIELD_ERRORS_KEY, "detail")
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A body in which a field that nobody reads is an error, for its name may be misspelt."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if type(data) is dict:  # a form may send more, such as its token
+            unknown = {name: [self._unknown(str(name))] for name in data if name not in self.fields}
+            if unknown:
+                raise ValidationError(unknown)
+        return super().to_internal_value(data)
+
+    def _unknown(self, name: str) -> str:
+        likely = get_close_matches(name, self.fields, 1)
+        if likely:
+            return _("Unknown field. Did you mean “%(name)s”?") % {"name": likely[0]}
+        return _("Unknown field. There are: %(names)s.") % {"names": ", ".join(self.fields)}
+
+
+class ProblemView(GenericAPIView[Any]):
+    """A view that is asked by POST, and whose errors are problem documents; browsers get them on a page."""
+
+    versioning_class = None
+    filter_backends = ()
+    pagination_class = None
+
+    def handle_exception(self, exc: Exception) -> Response:
+        response = super().handle_exception(exc)
+        if isinstance(response.data, dict | list):
+            response.data = problem_of(response.status_code, response.data)
+        return response
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        if response.status_code >= 400 and getattr(request.accepted_renderer, "format", "") == "json":
+            response.content_type = PROBLEM_JSON
+        return response
+
+
+def problem_of(status: int, data: Any) -> dict[str, Any]:
+    """Return the problem document of what the framework says of an error."""
+    title = HTTPStatus(status).phrase
+    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": status}
+    if isinstance(data, dict) and isinstance(data.get("detail"), str):
+        return {**problem, "detail": data["detail"]}
+    found = list(_flattened(data))
+    errors = [{"pointer": f"#/{place}", "detail": text} if place else {"detail": text} for place, text in found]
+    detail = " ".join(f"{place}: {text}" if place else text for place, text in found)
+    return {**problem, "detail": detail, "errors": errors}
+
+
+def _flattened(data: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each error and where it is, such as "known/0"."""
+    if isinstance(data, dict):
+        for name, rest in data.items():
+            inner = place if name in _WHOLE else f"{place}/{name}" if place else str(name)
+            yield from _flattened(rest, inner)
+    elif isinstance(data, list | tuple):
+        for each in data:
+            yield from _flattened(each, place)
+    else:
+        yield place, str(data)
