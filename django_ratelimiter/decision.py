@@ -13,6 +13,7 @@ from .engine.templates import FilledVerdicts
 from .rules.records import RuleRecord, TierRecord
 from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
+from .values.references import reference_of
 
 #: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
 UNAVAILABLE_RETRY_SECONDS: Final = 1
@@ -38,6 +39,19 @@ class Result(NamedTuple):
         if self.mode != "enforce":
             return False
         return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
+
+    @property
+    def digest(self) -> str | None:
+        """What stands for the caller in the names of keys; `None` where nothing was counted."""
+        if self.verdict is None:
+            return None
+        return self.verdict.charge.key.removeprefix(f"{self.rule.slug}:").partition(":")[0]
+
+    @property
+    def reference(self) -> str | None:
+        """What names a rejection by this result towards clients and operators; `None` where nothing was counted."""
+        digest = self.digest
+        return None if digest is None else reference_of(self.rule.slug, digest)
 
 
 class Answer(Protocol):

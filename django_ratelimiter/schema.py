@@ -24,6 +24,7 @@ _FIELDS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         "X-RateLimit-Limit": (_NUMBER, "The quota of the limit that refused."),
         "X-RateLimit-Remaining": (_NUMBER, "What remains of it."),
         "X-RateLimit-Reset": (_NUMBER, "When all of it is back, in seconds since 1970."),
+        "X-RateLimit-Reference": (_TEXT, "Names the rejection towards the operators of this site."),
     },
 }
 _RETRY_AFTER: Final = {
@@ -41,6 +42,7 @@ _PROBLEM: Final = {
         "status": {"type": "integer"},
         "detail": _TEXT,
         "violated-policies": {"type": "array", "items": _TEXT},
+        "reference": {**_TEXT, "description": "Names the rejection towards the operators of this site."},
     },
     "required": ["type", "title", "status", "detail", "violated-policies"],
 }

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
+from ..callers.references import digests_of
 from ..explain import Explanation, Question, QuestionError, explain
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
@@ -36,10 +37,11 @@ from ..explain.words import (
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord
+from ..values.references import DIGITS, Reference
 from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_explain"
-#: What a URL may say. Others are secrets, and URLs are logged.
+#: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.
 _IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "digest", "api_key")
 
 
@@ -49,7 +51,7 @@ class QuestionForm(forms.Form):
     use_required_attribute = False
 
     pasted = forms.CharField(
-        label=gettext_lazy("Paste a curl command, or a line of the log"),
+        label=gettext_lazy("Paste a curl command, a line of the log, or the reference of a rejection"),
         required=False,
         widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
     )
@@ -122,14 +124,14 @@ class ExplainPage(admin.ModelAdmin):
         request.current_app = self.admin_site.name
         asks_callers = may_name_callers(request.user)
         data = request.POST if request.method == "POST" else _from_url(request)
-        is_asked = request.method == "POST" or bool(data.get("path") or data.get("view"))
+        is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "pasted"))
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
         context: dict[str, Any] = {}
         if form.is_bound and form.is_valid():
             logged = parse_log_line(form.cleaned_data["pasted"])
             if logged is not None:
                 form = QuestionForm(initial=_from_log(logged, form.cleaned_data), asks_callers=asks_callers)
-                context = {"logged": logged}
+                context = {"logged": logged, "logged_urls": _logged_urls(request, logged)}
             else:
                 context = self._answer(request, form)
         context |= {
@@ -227,7 +229,7 @@ def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, dige
         "is_known": counter.used is not None,
         "width": f"{min(share, 100):.1f}%",
         "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
-        "is_logged": bool(digest) and counter.digest == digest,
+        "is_logged": bool(digest) and (counter.digest == digest or Reference("", digest).is_of(counter.digest)),
         "url": _caller_url(request, digest=counter.digest, rule=rule.slug),
     }
 
@@ -253,6 +255,8 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
     given = {name: request.GET[name] for name in _IN_URLS if name in request.GET}
     if len(given.get("api_key", "")) != 64:  # such a key, and not its hash, has been logged with the URL by now
         given.pop("api_key", None)
+    if "reference" in request.GET:
+        given["pasted"] = request.GET["reference"]
     return {"method": "GET", "status": "200", **given}
 
 
@@ -268,6 +272,14 @@ def _from_log(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(rule.methods, list) and rule.methods:
             found["method"] = rule.methods[0]
     return found
+
+
+def _logged_urls(request: HttpRequest, logged: LoggedRefusal) -> list[str]:
+    """Return the pages of the callers whom a line, or a reference, may be about."""
+    if not request.user.has_perm(SEES_TIERS):
+        return []
+    digests = [logged.digest] if len(logged.digest) > DIGITS else digests_of(Reference(logged.rule, logged.digest))
+    return [_caller_url(request, digest=digest, rule=logged.rule) for digest in digests]
 
 
 def _pairs(text: str, sign: str, field: str) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,7 @@ from ..rules.records import RuleRecord
 from ..usage import names as caller_names
 from ..usage.names import Name
 from ..usage.refusals import recent
+from ..values.references import reference_of
 from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_refusals"
@@ -44,8 +45,8 @@ UPDATE_SECONDS: Final = 5
 class RefusalRow(NamedTuple):
     """A line of the page. limit: in words; reach: the view that rejected last, else what the rule applies to.
 
-    caller: the digest. name: whom it stands for, empty if that is not known or not to be seen. number: of the time, to
-    tell new lines.
+    caller: the digest. reference: that the responses bore. name: whom the digest stands for, empty if that is not known
+    or not to be seen. number: of the time, to tell new lines.
     """
 
     at: datetime
@@ -59,6 +60,7 @@ class RefusalRow(NamedTuple):
     limit: str
     reach: str
     caller: str
+    reference: str
     name: str
     caller_url: str
     explain_url: str
@@ -126,6 +128,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
             limit=_limit_of(each, record) if record else "",
             reach=seen.get((each.rule, each.partition)) or (_reach_of(record) if record else ""),
             caller=each.partition,
+            reference=reference_of(each.rule, each.partition),
             name=name_in_words(known[each.partition]) if each.partition in known else "",
             caller_url=_url(request, "django_ratelimiter_caller", query) if opens_callers else "",
             explain_url=_url(

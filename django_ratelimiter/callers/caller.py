@@ -19,6 +19,8 @@ from ..identity.proxies import client_address, client_ip
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_identity
+from ..values.references import parse_reference
+from .references import digests_of
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 
@@ -129,7 +131,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     """Return the caller of this kind. others: partitions that are known of them as well, such as "header:X-Org=acme".
 
     A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is one, or its hash, or
-    "value:" and what API_KEY_RESOLVER returns for it. Raises UnknownCaller.
+    "value:" and what API_KEY_RESOLVER returns for it. A "reference" is that of a rejection; of its caller no more than
+    the digest is known. Raises UnknownCaller.
     """
     value = value.strip()
     if not value or len(value) > MAX_TEXT or "\0" in value:
@@ -138,6 +141,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         if not _DIGEST.fullmatch(value):
             raise UnknownCaller(_("This is no digest of a client: it has 22 letters, digits, “-” and “_”."))
         return Caller(kind, value)
+    if kind == "reference":
+        return Caller("digest", _digest_of(value))
     if kind not in KINDS:
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
     parts = parts_of(value) if kind == "partition" else {kind: value}
@@ -145,6 +150,20 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         if text.strip():
             parts = {**parts_of(text), **parts}
     return _caller(kind, value, parts)
+
+
+def _digest_of(text: str) -> str:
+    """Return the digest that the reference of a rejection stands for."""
+    reference = parse_reference(text)
+    if reference is None:
+        raise UnknownCaller(_("This is no reference of a rejection. Write it as “export#eJL8d1F2”."))
+    digests = digests_of(reference)
+    if not digests:
+        text = _("No recent rejection by the rule %(rule)s has this reference. Ask who the caller is.")
+        raise UnknownCaller(text % {"rule": reference.rule})
+    if len(digests) > 1:
+        raise UnknownCaller(_("Several callers fit. Enter one of their digests: %s") % ", ".join(digests))
+    return digests[0]
 
 
 def parts_of(text: str) -> dict[str, str]:
@@ -159,7 +178,7 @@ def parts_of(text: str) -> dict[str, str]:
 
 
 def _kinds() -> str:
-    return ", ".join(KINDS)
+    return ", ".join((*KINDS, "digest", "reference"))
 
 
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..backend import get_engine
 from ..exceptions import EngineUnavailable
+from ..values.references import reference_of
 
 if TYPE_CHECKING:
     from .counters import Counters
@@ -19,9 +20,10 @@ MAX_SHOWN: Final = 20
 
 
 class CallerRefusal(NamedTuple):
-    """Requests of a caller that a rule rejected, or would have, in shadow. times: how many since the first of them.
+    """Requests of a caller that a rule rejected, or would have, in shadow.
 
-    is_estimate: some may have been missed. tier: what the caller had then; "" = none.
+    rule: its name. times: how many since the first of them. is_estimate: some may have been missed. tier: what the
+    caller had then; "" = none. reference: that the responses bore.
     """
 
     rule: str
@@ -31,6 +33,7 @@ class CallerRefusal(NamedTuple):
     shadow: bool
     is_estimate: bool
     tier: str
+    reference: str
 
 
 def refusals_of(found: Counters) -> list[CallerRefusal]:
@@ -47,6 +50,7 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
             row.shadow,
             row.is_estimate,
             row.tier,
+            reference_of(row.rule, row.partition),
         )
         for row in _recent()
         if (row.rule, row.partition) in names

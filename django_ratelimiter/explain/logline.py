@@ -6,14 +6,19 @@ import json
 import re
 from typing import Final, NamedTuple
 
+from ..values.references import parse_reference
+
 _MESSAGE: Final = re.compile(r"A request was refused by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
 #: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
-_ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version)["']?\s*[=:]\s*["']?([\w:.-]+)""")
+_ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version|reference)["']?\s*[=:]\s*["']?([\w:.#-]+)""")
 _NONE: Final = ("None", "null", "")
 
 
 class LoggedRefusal(NamedTuple):
-    """What a line says. rules: those that rejected the request. digest: of the caller, in the names of keys."""
+    """What a line says. rules: those that rejected the request. digest: of the caller, in the names of keys.
+
+    Of a reference, `digest` is how that begins.
+    """
 
     rules: tuple[str, ...]
     rule: str = ""
@@ -25,9 +30,13 @@ class LoggedRefusal(NamedTuple):
 def parse_log_line(text: str) -> LoggedRefusal | None:
     """Return what the line says; `None` if it is not about a rejected request.
 
+    The body of a response to one will do, and so will its reference alone.
     It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`.
     """
     found = _attributes(text)
+    reference = parse_reference(found.get("reference", "") or text)
+    if reference is not None and not found.get("partition"):
+        found |= {"rule": reference.rule, "partition": reference.start}
     message = _MESSAGE.search(found.pop("message", "") or text)
     rules = tuple(message[1].split(", ")) if message else ()
     if not rules and not found.get("rule"):

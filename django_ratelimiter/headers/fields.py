@@ -27,6 +27,7 @@ _NAMES_OF_FIELDS: Final = (
     "X-RateLimit-Remaining",
     "X-RateLimit-Reset",
     "X-RateLimit-Soft-Exceeded",
+    "X-RateLimit-Reference",
 )
 #: RFC 6585: a cache must not keep a 429.
 _NO_STORE: Final = ("Cache-Control", "no-store")
@@ -108,6 +109,8 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
             legacy["X-RateLimit-Limit"] = shown.quota
             legacy["X-RateLimit-Remaining"] = str(remaining)
             legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))
+    if not decision.allowed and decision.binding is not None and (reference := decision.binding.reference):
+        legacy["X-RateLimit-Reference"] = reference
     if exceeded:
         legacy["X-RateLimit-Soft-Exceeded"] = ",".join(exceeded)
     fields = joined(limits, states) if "ratelimit" in families else {}

@@ -62,11 +62,15 @@ class RefusalText(NamedTuple):
 
 
 class RefusalBodies(NamedTuple):
-    """A refusal in words, as a problem document (RFC 9457), and as plain text."""
+    """A refusal in words, as a problem document (RFC 9457), and as plain text.
+
+    label: of the reference, which is no part of these, for they are kept, and it tells callers apart.
+    """
 
     words: RefusalText
     problem: bytes
     text: bytes
+    label: str
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
@@ -116,9 +120,13 @@ def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
     if page is not None:
         response = HttpResponse(page, status=facts.status)
     elif body == "json":
-        response = HttpResponse(bodies.problem, status=facts.status, content_type=PROBLEM_JSON)
+        problem = bodies.problem
+        if facts.reference:  # letters, digits and signs that JSON leaves as they are
+            problem = b'%b, "reference": "%b"}' % (problem[:-1], facts.reference.encode())
+        response = HttpResponse(problem, status=facts.status, content_type=PROBLEM_JSON)
     else:
-        response = HttpResponse(bodies.text, status=facts.status, content_type="text/plain; charset=utf-8")
+        named = f"{bodies.label}: {facts.reference}\n".encode() if facts.reference else b""
+        response = HttpResponse(bodies.text + named, status=facts.status, content_type="text/plain; charset=utf-8")
     response.headers._store["vary"] = ("Vary", "Accept")  # it is new, and has no such field
     return response
 
@@ -141,7 +149,8 @@ def _facts_of(decision: Decision) -> RefusalFacts:
         return refusal_facts(answer)
     message = decision.binding.rule.message if decision.binding and not decision.access else ""
     policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))
-    return RefusalFacts(status_of(decision), message, retry_after(decision), policies)
+    reference = decision.binding.reference if decision.binding and not decision.access else None
+    return RefusalFacts(status_of(decision), message, retry_after(decision), policies, reference)
 
 
 def status_of(decision: Decision) -> int:
@@ -173,7 +182,7 @@ def _bodies(
         kind = "temporary-reduced-capacity" if status == 503 else "quota-exceeded"
         problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(policies)}
     text = f"{words.title}\n{words.reason}\n{words.when}\n"
-    return RefusalBodies(words, json.dumps(problem).encode(), text.encode())
+    return RefusalBodies(words, json.dumps(problem).encode(), text.encode(), _("Reference"))
 
 
 def _refusal_text(status: int, message: str, wait: Wait | None) -> RefusalText:
@@ -203,6 +212,7 @@ def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> d
         "status": facts.status,
         **words._asdict(),
         "retry_after": seconds,
+        "reference": facts.reference,
         "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # two would name a host
         "stylesheet": _stylesheet(),
     }

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from ..decision import Answer
 from ..engine.base import NEVER
 from ..engine.templates import CallTemplate, CounterStates
+from ..values.references import DIGITS
 from .policies import UntilMore, flow_of, name_of
 from .syntax import LARGEST_INTEGER, shown_limit
 
@@ -39,6 +40,7 @@ class LimitTemplate(NamedTuple):
     is_closed: bool
     policy: str
     message: str
+    rule: str
 
 
 class UsualStates(NamedTuple):
@@ -103,6 +105,9 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if binding.is_closed else str(remaining[place])
         # A moment, in whole seconds.
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
+        if is_denied:
+            reference = f"{binding.rule}#{verdicts.charges.partitions[place][:DIGITS]}"
+            fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
 
 
@@ -144,7 +149,7 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
     """Return the value of RateLimit."""
     _, remaining, waits, resets, _ = states
     shown = []
-    for place, state, _, _, flow, until_more, is_closed, _, _ in limits:
+    for place, state, _, _, flow, until_more, is_closed, *_ in limits:
         left, wait, reset_us, seconds = remaining[place], waits[place], resets[place], None
         if wait:
             seconds = None if wait < 0 else -(-wait // 1_000_000)
@@ -160,12 +165,16 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
 
 
 class RefusalFacts(NamedTuple):
-    """The input of the text of a refusal. message: of the binding rule. seconds: to wait; `None` = for ever."""
+    """The input of the text of a refusal.
+
+    message: of the binding rule. seconds: to wait; `None` = for ever. reference: `None` = nothing was counted.
+    """
 
     status: int
     message: str
     seconds: int | None
     policies: tuple[str, ...]
+    reference: str | None
 
 
 def refusal_facts(answer: Answer) -> RefusalFacts:
@@ -179,7 +188,8 @@ def refusal_facts(answer: Answer) -> RefusalFacts:
         policies = tuple(
             dict.fromkeys([limit.policy for limit, wait in zip(template.limits, shown, strict=True) if wait])
         )
-    return _new(RefusalFacts, (429, binding.message, seconds, policies))
+    reference = f"{binding.rule}#{verdicts.charges.partitions[binding.place][:DIGITS]}"
+    return _new(RefusalFacts, (429, binding.message, seconds, policies, reference))
 
 
 def _template_of(answer: Answer) -> FieldTemplate:
@@ -201,6 +211,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
                     charge.cost == NEVER,
                     name_of(rule, tier, limit),
                     rule.message,
+                    rule.slug,
                 )
             )
     if len(_templates) >= MAX_TEMPLATES:

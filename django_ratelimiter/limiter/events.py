@@ -26,6 +26,7 @@ from ..locks import freed_by_fork
 from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage import names as caller_names
+from ..values.references import DIGITS
 from .io import IO
 from .refusal_log import RefusalLog
 
@@ -162,7 +163,7 @@ def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
         return
     for result in latest.refused_by:
         if result.verdict is not None and not result.local:
-            yield result.rule, result.verdict.charge.key.removeprefix(f"{result.rule.slug}:").partition(":")[0]
+            yield result.rule, result.digest or ""
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -184,7 +185,13 @@ def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
         names = ", ".join(dict.fromkeys([owners[place][0].slug for place in refusing]))
     rule, tier = owners[binding]
     partition = verdicts.charges.partitions[binding]
-    return names, {"rule": rule.slug, "tier": tier and tier.slug, "partition": partition, "version": version.number}
+    return names, {
+        "rule": rule.slug,
+        "tier": tier and tier.slug,
+        "partition": partition,
+        "version": version.number,
+        "reference": f"{rule.slug}#{partition[:DIGITS]}",
+    }
 
 
 def _why(decision: Decision) -> str:
@@ -198,11 +205,10 @@ def _why(decision: Decision) -> str:
 
 def _extra(decision: Decision, result: Result | None) -> dict[str, Any]:
     """The attributes of a record; `None` = not known, as where nothing was counted."""
-    verdict = result and result.verdict
-    key = verdict.charge.key if verdict else ""
     return {
         "rule": result and result.rule.slug,
         "tier": result and result.tier and result.tier.slug,
-        "partition": key.removeprefix(f"{result.rule.slug}:").partition(":")[0] if result and key else None,
+        "partition": result and result.digest,
         "version": decision.version.number,
+        "reference": result and result.reference,
     }

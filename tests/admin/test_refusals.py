@@ -66,7 +66,7 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     ((last, caller, by, limit, reach, times, since, why),) = cells(staff.get(PAGE))
     assert (caller, by, limit, reach, times) == (
         ANN,
-        "Export Free",
+        f"Export Free export#{ANN[:8]}",
         "100 per minute, sliding window",
         "/api/export/",
         "3",
@@ -79,21 +79,24 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
 def test_a_former_rule_s_refusals_are_shown_by_its_slug(staff: Client) -> None:
     refuse("gone", tier="")
     ((_, caller, by, limit, reach, times, *_rest),) = cells(staff.get(PAGE))
-    assert [caller, by, limit, reach, times] == [ANN, "gone", NOTHING, NOTHING, "1"]
+    assert [caller, by, limit, reach, times] == [ANN, f"gone gone#{ANN[:8]}", NOTHING, NOTHING, "1"]
 
 
 def test_shadows_and_estimates_are_marked(staff: Client) -> None:
     refuse("trial", gating=False)
     refuse("flood", times=200)
     rows = cells(staff.get(PAGE))
-    assert [row[2] for row in rows] == ["flood free", "trial free would be rejected"]
+    assert [row[2] for row in rows] == [
+        f"flood free flood#{ANN[:8]}",
+        f"trial free would be rejected trial#{ANN[:8]}",
+    ]
     assert [row[5] for row in rows] == ["≈ 200", "1"]
 
 
 def test_one_rule_alone(staff: Client) -> None:
     refuse("one")
     refuse("two")
-    assert [row[2] for row in cells(staff.get(PAGE, {"rule": "two"}))] == ["two free"]
+    assert [row[2] for row in cells(staff.get(PAGE, {"rule": "two"}))] == [f"two free two#{ANN[:8]}"]
     text = staff.get(PAGE, {"rule": "three"}).content.decode()
     assert "This rule has rejected nobody" in text
     assert '<option value="three" selected>' in text

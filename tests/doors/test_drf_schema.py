@@ -124,7 +124,7 @@ def test_the_answer_has_its_fields_and_bodies() -> None:
     answer = responses("/throttled/")["429"]
     assert list(answer["headers"]) == [
         "Retry-After", "RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining",
-        "X-RateLimit-Reset",
+        "X-RateLimit-Reset", "X-RateLimit-Reference",
     ]  # fmt: skip
     assert list(answer["content"]) == ["application/json", "application/problem+json"]
 

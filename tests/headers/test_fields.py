@@ -214,7 +214,10 @@ def test_an_outage_asks_to_come_back_soon() -> None:
     ("families", "names"),
     [
         (["ratelimit"], {"RateLimit", "RateLimit-Policy", "Retry-After"}),
-        (["x-ratelimit"], {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"}),
+        (
+            ["x-ratelimit"],
+            {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Reference", "Retry-After"},
+        ),
         ([], {"Retry-After"}),
     ],
 )

@@ -67,6 +67,7 @@ def test_problem_details_of_a_refusal() -> None:
         "status": 429,
         "detail": "You have sent more requests than allowed. Please try again in 8 seconds.",
         "violated-policies": ["api"],
+        "reference": "api#key",
     }
     assert response["Retry-After"] == "8"
     assert response["RateLimit"]

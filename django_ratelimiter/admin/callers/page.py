@@ -44,6 +44,7 @@ KIND_LABELS: Final = {
     "session": gettext_lazy("session key"),
     "partition": gettext_lazy("partition, such as header:X-Org=acme"),
     "digest": gettext_lazy("digest, from a report"),
+    "reference": gettext_lazy("reference of a rejection, such as export#eJL8d1F2"),
 }
 
 

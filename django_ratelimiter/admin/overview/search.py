@@ -15,10 +15,12 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ...callers.caller import UnknownCaller, caller_of
+from ...callers.references import digests_of
 from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
 from ...models import Rule
+from ...values.references import parse_reference
 from ..identities import may_see_names
 from .viewer import Viewer
 
@@ -55,7 +57,7 @@ def find(text: str, viewer: Viewer) -> list[Match]:
     else:
         found = (
             match
-            for each in ("path", "ip", "rule", "user", "api_key", "digest")
+            for each in ("reference", "path", "ip", "rule", "user", "api_key", "digest")
             for match in _of_kind(each, text, viewer)
         )
     return [match for match in found if match.url]
@@ -150,7 +152,20 @@ def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
         yield Match(_("Caller"), text, viewer.digest_url(text))
 
 
+def _references(text: str, viewer: Viewer) -> Iterator[Match]:
+    """The caller whom the reference of a rejection means; the page that explains, if nobody knows any more."""
+    reference = parse_reference(text)
+    if reference is None:
+        return
+    digests = digests_of(reference) if viewer.sees_callers else []
+    for digest in digests:
+        yield Match(_("Caller"), text, viewer.digest_url(digest, rule=reference.rule))
+    if not digests and viewer.sees_rules:
+        yield Match(_("Rejection"), text, viewer.url("explain", reference=text))
+
+
 _FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {
+    "reference": _references,
     "path": _paths,
     "ip": _addresses,
     "rule": _rules,

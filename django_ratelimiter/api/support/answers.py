@@ -67,6 +67,7 @@ class RateLimitRejectionSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="The last one.")
     since = serializers.DateTimeField(help_text="The first one.")
     times = serializers.IntegerField()
+    reference = serializers.CharField(help_text="That the responses bore.")
     shadow = serializers.BooleanField(help_text="They would have been rejected, were the rule enforced.")
 
 

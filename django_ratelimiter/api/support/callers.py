@@ -33,10 +33,10 @@ PRIVATE = {"Cache-Control": "private, no-store"}
 class RateLimitCallerQuerySerializer(StrictSerializer):
     """Who the caller is."""
 
-    kind = serializers.CharField(help_text=f"{', '.join(KINDS)} or digest.")
+    kind = serializers.CharField(help_text=f"{', '.join(KINDS)}, digest or reference.")
     value = serializers.CharField(
         help_text="The user's primary key or login name, an API key or its hash, an address, a session key, "
-        "a partition such as header:X-Org=acme, or a digest."
+        "a partition such as header:X-Org=acme, a digest, or the reference of a rejection such as export#eJL8d1F2."
     )
     known = serializers.ListField(
         child=serializers.CharField(), required=False, help_text="What else is known, such as header:X-Org=acme."

@@ -132,7 +132,9 @@ class Command(BaseCommand):
 
     def caller(self) -> None:
         """Show a caller, in words or as JSON. Nothing is charged."""
-        [(kind, value)] = [(kind, self._options[kind]) for kind in (*KINDS, "digest") if self._options[kind]]
+        [(kind, value)] = [
+            (kind, self._options[kind]) for kind in (*KINDS, "digest", "reference") if self._options[kind]
+        ]
         try:
             summary = summary_of(caller_of(kind, value, self._options["known"]))
         except UnknownCaller as error:
@@ -191,6 +193,7 @@ def _add_caller(command: ArgumentParser) -> None:
     who.add_argument("--session", help="Key of the session.")
     who.add_argument("--partition", help="What is counted by and its value, such as header:X-Org=acme.")
     who.add_argument("--digest", help="As it stands in reports.")
+    who.add_argument("--reference", help="Of a rejection, such as export#eJL8d1F2.")
     command.add_argument("--known", action="append", default=[], help="What else is known, such as path:pk=7.")
     command.add_argument("--json", action="store_true", help="Write JSON.")
 
