@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import cache, partial, wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
@@ -24,6 +24,7 @@ from ..headers import retry_after, status_of, words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
 from .arguments import (
+    STAND_INS,
     Key,
     LimiterCall,
     Methods,
@@ -63,6 +64,33 @@ class Ratelimited(PermissionDenied):
     def __init__(self, decision: Decision = NOTHING_TO_DECIDE) -> None:
         super().__init__(_("Too many requests"))  # which a project's page for 403 may show
         self.decision = decision
+
+
+class ViewLimit(NamedTuple):
+    """The limit that one decorator puts on a view."""
+
+    view: Callable[..., Any]
+    arguments: RatelimitArguments
+
+    @property
+    def scope(self) -> str:
+        """The scope of the rules that are met; "" = it has a rate."""
+        group, key, rate, *_ = self.arguments
+        return group if group and key is None and rate is None else ""
+
+    def check(self, request: Any, bound: Callable[..., Any] | None = None) -> Decision:
+        """Decide a request as the decorator does before it calls the view. Raises what says that it is refused.
+
+        bound: the method that Django's `method_decorator` would hand over; it has none yet when it decorates.
+        """
+        arguments = self.arguments
+        view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
+        call = arguments.resolve(request, view)
+        if arguments.cost_after is not None:
+            arguments = arguments._replace(cost=arguments.cost or _usual_cost(call))
+        decision = _check(request, call, arguments)
+        _apply_decision(request, call, decision, arguments.block)
+        return decision
 
 
 def ratelimit(
@@ -111,6 +139,7 @@ def ratelimit(
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
         wrapper.ratelimits = number
+        wrapper.ratelimit_limits = (*getattr(view, "ratelimit_limits", ()), ViewLimit(view, arguments))
         if group and key is None and rate is None and method == ALL:
             wrapper.ratelimit_scopes = (*getattr(view, "ratelimit_scopes", ()), group)
         made: Any = getattr(view, "cls", None)
@@ -178,10 +207,13 @@ def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> De
     return limiter.check(request, **call.limiter_kwargs(request, arguments.cost))
 
 
+def _usual_cost(call: LimiterCall) -> int:
+    return call.extra.rule.cost if call.extra else 1
+
+
 def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> MeteredCost:
     options = call.limiter_kwargs(request, arguments.cost)
-    usual = call.extra.rule.cost if call.extra else 1
-    return limiter.charge(request, **(options | {"cost": options["cost"] or usual}))
+    return limiter.charge(request, **(options | {"cost": options["cost"] or _usual_cost(call)}))
 
 
 @contextmanager

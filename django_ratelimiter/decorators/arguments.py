@@ -26,7 +26,7 @@ Key = str | Callable[[str, Any], Any]
 Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 #: Where Django's `method_decorator` tries a decorator on a function that is no view.
-_STAND_INS: Final = "django.utils.decorators"
+STAND_INS: Final = "django.utils.decorators"
 #: How django-ratelimit is told what a client's address is.
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
@@ -90,7 +90,7 @@ class RatelimitArguments(NamedTuple):
 
     def register_rule(self, view: Callable[..., Any]) -> None:
         """Have the rule shown before anybody meets it, where it is the same for every request."""
-        if self.key and is_rate_text(self.rate) and view.__module__ != _STAND_INS:
+        if self.key and is_rate_text(self.rate) and view.__module__ != STAND_INS:
             rate = parse_rate(self.rate)
             if rate is not None:
                 self._rule(self.group or self.name or name_of(view), *rate)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse
-from django.http.response import HttpResponseBase
 from django.utils import translation
 
 from ..backend import get_engine
 from ..conf import settings
 from ..engine.base import NEVER, Verdict
-from ..headers import refusal, status_of, write_fields
+from ..headers import refusal, write_fields
 from ..identity import Identity
 from ..limiter.charges import limit_request, value_of, why_uncharged
 from ..limiter.refunds import unearned_results
@@ -21,7 +21,7 @@ from ..models import TierAssignment
 from ..models.tiers import SUBJECTS
 from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
-from .doors import Door, Passage, pass_doors
+from .doors import Door, Passage, has_limiter, pass_doors
 from .explanation import (
     Bypass,
     ClientResponse,
@@ -46,8 +46,7 @@ def explain(question: Question) -> Explanation:
         caller = find_caller(question, http)
         passage = pass_doors(question, http, caller)
         response = _response(question, http, passage)
-    rules = tuple(_explain_rule(rule, passage) for rule in passage.rules.rules)
-    view = http.resolver_match.func if http.resolver_match else None
+    rules = tuple(_explain_rule(rule, passage) for rule in (*passage.rules.rules, *passage.coded))
     return Explanation(
         facts=_facts(http, passage),
         version=passage.rules.version.number,
@@ -61,7 +60,7 @@ def explain(question: Question) -> Explanation:
         unknown=_unknown(question, http, passage),
         unchecked=not question.user and "HTTP_AUTHORIZATION" in http.META,
         identities=_identities(passage),
-        inline=getattr(view, "ratelimits", 0) - len(getattr(view, "ratelimit_scopes", ())),
+        unexplained=passage.unexplained,
         problem=passage.problem,
     )
 
@@ -95,7 +94,7 @@ def _explain_rule(rule: RuleRecord, passage: Passage) -> RuleExplanation:
     reason = _reason(rule, passage)
     lacks = reason == "missing"
     return RuleExplanation(
-        rule, applies=False, reason=reason, missing=_missing(rule, passage.doors[-1]) if lacks else ()
+        rule, applies=False, reason=reason, missing=_missing(rule, _nearest(rule, passage)) if lacks else ()
     )
 
 
@@ -103,7 +102,7 @@ def _reason(rule: RuleRecord, passage: Passage) -> Reason:
     """Return the first condition that does not hold where the rule was asked for last."""
     if not passage.doors:
         return passage.bypass
-    door = passage.doors[-1]
+    door = _nearest(rule, passage)
     if door.bypass:
         return door.bypass
     if rule.is_off:
@@ -114,7 +113,16 @@ def _reason(rule: RuleRecord, passage: Passage) -> Reason:
     return mismatch or why_uncharged(rule, door.entitlement, door.request)
 
 
+def _nearest(rule: RuleRecord, passage: Passage) -> Door:
+    """Return the last door whose conditions a rule meets, else the last one."""
+    met = [door for door in passage.doors if not door.bypass and not rule.mismatch(door.request.facts)]
+    return met[-1] if met else passage.doors[-1]
+
+
 def _missing(rule: RuleRecord, door: Door) -> tuple[str, ...]:
+    for coded in door.request.inline:
+        if coded.rule is rule:
+            return () if coded.value is not None else rule.partition_by
     identity = door.request.identity
     return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
 
@@ -180,34 +188,44 @@ def _explain_tier(passage: Passage) -> TierExplanation:
 
 def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
     """Return what the doors would answer, by the code that writes responses."""
-    decision = passage.decision
-    http.ratelimit = decision  # type: ignore[attr-defined]
-    by_framework = not decision.allowed and bool(passage.doors) and passage.doors[-1].name == "throttle"
-    response: HttpResponseBase
-    if decision.allowed:
-        response = HttpResponse(status=question.status)
-    elif by_framework:
-        response = HttpResponse(status=status_of(decision))
-    else:
-        response = refusal(http, decision)
-    is_ours = not decision.allowed and not by_framework
-    if not is_ours:
+    decision, status = passage.decision, question.status
+    is_ours, response = False, passage.response
+    if response is not None and not passage.is_rejected:
+        status, response = response.status_code, None
+    is_known = response is not None or not passage.is_rejected
+    if response is None and passage.is_rejected and _is_answered_by_us(passage):
+        response, is_ours, is_known = refusal(http, decision), True, True
+    if response is None:
+        if isinstance(passage.error, PermissionDenied):
+            status, is_known = 403, True
+        elif passage.is_rejected:
+            status = 500
+        response = HttpResponse(status=status)
         del response["Content-Type"]
-    for result in unearned_results(http, response):
-        if result.verdict is not None:
-            result.verdict.mark_refunded()
-    write_fields(http, response, decision)
+    if has_limiter():
+        for result in unearned_results(http, response):
+            if result.verdict is not None:
+                result.verdict.mark_refunded()
+        write_fields(http, response, decision)
     binding = decision.binding
     return ClientResponse(
-        allowed=decision.allowed,
-        status=None if decision.allowed else response.status_code,
+        allowed=not passage.is_rejected,
+        status=response.status_code if passage.is_rejected and is_known else None,
         fields=dict(response.items()),
-        body=getattr(response, "content", b"").decode("utf-8", "replace") if is_ours else "",
+        body=getattr(response, "content", b"").decode("utf-8", "replace"),
         is_ours=is_ours,
         binding=binding.rule.slug if binding and decision.access is None else "",
-        delay=decision.delay,
+        delay=passage.delay,
         degraded=decision.degraded,
+        error="" if is_known else type(passage.error).__qualname__,
     )
+
+
+def _is_answered_by_us(passage: Passage) -> bool:
+    """Return whether our middleware answers: it has rejected the request, or takes what the view has raised."""
+    if passage.error is None:
+        return True
+    return has_limiter() and getattr(passage.error, "decision", None) is passage.decision
 
 
 def _concerned(passage: Passage) -> list[RuleRecord]:

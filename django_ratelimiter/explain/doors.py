@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
+from django.http.response import HttpResponseBase
+
+from .. import limiter
 from ..backend import get_engine
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..decision import decide as decision_from
+from ..decorators import Ratelimited
 from ..engine.base import Verdict, as_charged
 from ..engine.coroutines import run_sync
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of, limit_request
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of
 from ..limiter.io import THREAD
-from ..limiter.path import ATTEMPTS, charges_for
+from ..limiter.path import ATTEMPTS, charges_for, trials
 from ..limiter.templates import RuleCharge
 from ..middleware import RateLimitMiddleware, decides_later, exemption
 from ..rules import cache
+from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.access import AccessRecord
 from .explanation import Bypass
 from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
+from .views import Step, ViewCode, code_of
 
 _MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
@@ -47,56 +54,120 @@ class Door:
 
 @dataclass(slots=True)
 class Passage:
-    """All doors in order, and the decision on the request.
+    """All doors in order, and what became of the request.
 
-    problem: why the engine could not be asked. unreached: scopes that the view would ask for, were it called.
+    problem: why the engine could not be asked. door: the name of the one that asks now. delay: seconds, of all doors.
+    unreached: scopes that the view would ask for, were it called. error: what ended it: a door raised it to reject the
+    request, or the view's framework before it asked any. response: what the framework makes of that. unexplained: what
+    limits the view by code of its own.
     """
 
+    question: Question
+    http: BuiltRequest
+    caller: KnownCaller
     rules: RuleSet
     problem: str = ""
+    door: str = "middleware"
+    delay: float = 0.0
     doors: list[Door] = field(default_factory=list)
-    decision: Decision = NOTHING_TO_DECIDE
     bypass: Bypass = ""
     unreached: list[str] = field(default_factory=list)
+    is_rejected: bool = False
+    error: Exception | None = None
+    response: HttpResponseBase | None = None
+    unexplained: tuple[str, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        """What has been decided so far."""
+        decision: Decision = getattr(self.http, "ratelimit", NOTHING_TO_DECIDE)
+        return decision
+
+    @property
+    def coded(self) -> list[RuleRecord]:
+        """The rules that stand in code, and that the doors asked about."""
+        found = {id(each.rule): each.rule for door in self.doors for each in door.charges}
+        return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
 
 def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller) -> Passage:
-    """Have each door decide in its turn, as long as none rejects the request."""
-    passage = _with_rules_in_force()
+    """Have each door decide in its turn, until one rejects the request: its own code asks, and nothing is charged."""
+    rules, problem = _rules_in_force()
+    passage = Passage(question, http, caller, rules, problem)
+    trials[id(http)] = partial(_ask, passage)
+    try:
+        _pass(passage)
+    finally:
+        del trials[id(http)]
+    return passage
+
+
+def _pass(passage: Passage) -> None:
+    http, caller = passage.http, passage.caller
     view = http.resolver_match.func if http.resolver_match else None
     later = decides_later(view)
     passage.bypass = _bypass_of_middleware(http)
     log_in(http, caller, before_view=later)
     if not passage.bypass:
-        _ask(passage, "middleware", limit_request(http, before_authentication=later), question, caller)
+        passage.is_rejected = not limiter.check(http, before_authentication=later).allowed
+    try:
+        code = code_of(http)
+    except Exception:  # the project's own view, which can be made for nothing but a real request
+        code = ViewCode(unexplained=[getattr(view, "__qualname__", str(view))])
+    passage.unexplained = tuple(code.unexplained)
+    if code.respond is None:
+        log_in(http, caller)
+    for step in code.first:
+        _take(passage, step)
     log_in(http, caller)
-    for scope in scopes_of(view, question.scope):
-        if not passage.decision.allowed:
-            passage.unreached.append(scope or "")
-            continue
-        asked = limit_request(http, scope, earlier=passage.decision)
-        _ask(passage, "throttle" if later else "scope", asked, question, caller)
-    return passage
+    for step in code.then:
+        if _take(passage, step) and passage.error is not None and code.respond is not None:
+            passage.response = _respond(code.respond, passage.error)
+    if passage.question.scope:
+        _take(passage, Step("scope", partial(_ask_for, passage), passage.question.scope))
 
 
-def scopes_of(view: Any, typed: str) -> list[str | None]:
-    """Return the scopes that the view asks for, each once; `None` = a throttle that names none."""
-    found: list[str | None] = [typed] if typed else []
-    found += getattr(view, "ratelimit_scopes", ())
-    if decides_later(view):
-        scope = getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(view.cls, "throttle_scope", None)
-        found.append(scope or (None if not found else found[0]))
-    return list(dict.fromkeys(found))
+def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception) -> HttpResponseBase | None:
+    """Return the framework's response; `None` if it makes none of this error."""
+    try:
+        return respond(error)
+    except Exception:  # it raises again what it does not know
+        return None
+
+
+def _take(passage: Passage, step: Step) -> bool:
+    """Have a step of the view's code ask, and return whether it did: not if the request has been rejected before."""
+    if passage.is_rejected or passage.error is not None:
+        if step.scope:
+            passage.unreached.append(step.scope)
+        return False
+    passage.door = step.name
+    try:
+        step.ask()
+    except Exception as error:  # the view's own code: what it raises, the request is answered with
+        passage.is_rejected, passage.error = step.is_door, error
+    return True
+
+
+def _ask_for(passage: Passage) -> None:
+    decision = limiter.check(passage.http, scope=passage.question.scope)
+    if not decision.allowed:
+        raise Ratelimited(decision)
 
 
 def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
     if not settings.ENABLED:
         return "disabled"
-    return exemption(http) if has_middleware(_MIDDLEWARE) else "no middleware"
+    return exemption(http) if has_limiter() else "no middleware"
 
 
-def _with_rules_in_force() -> Passage:
-    """Return the rules that a request would be decided by now: older ones are replaced, as by any request."""
+def has_limiter() -> bool:
+    """Return whether the project has our middleware."""
+    return has_middleware(_MIDDLEWARE)
+
+
+def _rules_in_force() -> tuple[RuleSet, str]:
+    """Return the rules that a request would be decided by now, older ones replaced as by any request, and a problem."""
     rules, problem = cache.current_rules(), ""
     for _ in range(ATTEMPTS if settings.ENABLED else 0):
         try:
@@ -111,32 +182,35 @@ def _with_rules_in_force() -> Passage:
         except EngineUnavailable as error:
             rules, problem = cache.rules_during_outage(), str(error)
             break
-    return Passage(rules, problem)
+    return rules, problem
 
 
-def _ask(passage: Passage, name: str, request: LimitRequest, question: Question, caller: KnownCaller) -> None:
-    """Let a door ask, and keep what it is told."""
-    door, rules, earlier = Door(name, request), passage.rules, passage.decision
+def _ask(passage: Passage, request: LimitRequest) -> Decision:
+    """Let a door ask, and keep what it is told: what `limiter.path.decide` does, without a charge."""
+    earlier = request.earlier
+    if not earlier.allowed:
+        return earlier
+    door, rules = Door(passage.door, request), passage.rules
     passage.doors.append(door)
     assert request.identity is not None
-    assume_values(request.identity, question, caller)
+    assume_values(request.identity, passage.question, passage.caller)
     if not settings.ENABLED:
         door.bypass = "disabled"
-        return
+        return earlier
+    decision = replace(earlier, delay=0.0) if earlier.delay else earlier
     if not rules.enforced:
         door.bypass = "stopped"
-        return
+        return _kept(passage, decision)
     try:
         charges = run_sync(charges_for(THREAD, rules, request))
     except AccessDenied as denied:
         door.bypass, door.access = "denied", denied.record
         _give_back(earlier)
-        passage.decision = replace(earlier, allowed=False, access=denied.record)
-        return
+        return _kept(passage, replace(decision, allowed=False, access=denied.record))
     door.access = access_entry_for(cache.access_list(), request.identity)
     if door.access is not None:
         door.bypass = "allowed"
-        return
+        return _kept(passage, decision)
     if rules.tiers:
         door.entitlement = entitlement_of(rules, request, lambda number: setattr(door, "assignment", number))
     door.charges = list(charges)
@@ -144,7 +218,16 @@ def _ask(passage: Passage, name: str, request: LimitRequest, question: Question,
         latest = _decided(passage, door)
         if not latest.allowed:
             _give_back(earlier)
-        passage.decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
+        passage.delay += latest.delay
+        decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
+    return _kept(passage, decision)
+
+
+def _kept(passage: Passage, decision: Decision) -> Decision:
+    """Return what is decided so far, kept on the request. Nobody is held: the delay is told and not served."""
+    decision = replace(decision, delay=0.0) if decision.delay else decision
+    passage.http.ratelimit = decision  # type: ignore[attr-defined]
+    return decision
 
 
 def _decided(passage: Passage, door: Door) -> Decision:

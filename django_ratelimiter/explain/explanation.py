@@ -100,7 +100,7 @@ class ClientResponse:
 
     allowed: then status and body are the view's, and only our fields are known. is_ours: the body is; else it is that
     of the framework around the view. binding: the slug of the rule that decides. delay: seconds that the request is
-    held.
+    held. error: what the view's code raised, if nobody here knows how the project answers that.
     """
 
     allowed: bool
@@ -111,6 +111,7 @@ class ClientResponse:
     binding: str
     delay: float
     degraded: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Explanation:
     """Everything about one request.
 
     doors: what asks the limiter, in order. bypass: why no rule is looked at. unknown: names of values that the question
-    does not give and that matter. inline: how many limits the view has in its code, which are not explained here.
+    does not give and that matter. unexplained: names of what limits the view by code of its own.
     unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
     left_out: rules that are not in force at all. identities: values of the caller by name, of what the rules ask for.
     hidden: what has been taken out, for the reader may not view it.
@@ -135,7 +136,7 @@ class Explanation:
     response: ClientResponse
     unknown: tuple[str, ...]
     identities: Mapping[str, str | None]
-    inline: int = 0
+    unexplained: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     unchecked: bool = False
     problem: str = ""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
@@ -33,6 +33,7 @@ DOORS: Final[dict[str, Any]] = {
     "middleware": gettext_lazy("the middleware, before the view"),
     "throttle": gettext_lazy("the view's throttle, after authentication"),
     "scope": gettext_lazy("the view, by scope"),
+    "rate": gettext_lazy("the view, by a rate in its code"),
 }
 
 
@@ -232,13 +233,10 @@ def doubts_of(explanation: Explanation) -> list[str]:
                 "not logged in. Enter the user to have the answer for that user."
             )
         )
-    if explanation.inline > 0:
-        text = ngettext(
-            "The view has %(count)d limit in its code, which is not explained here.",
-            "The view has %(count)d limits in its code, which are not explained here.",
-            explanation.inline,
-        )
-        found.append(text % {"count": explanation.inline})
-    if explanation.response.allowed is False and not explanation.response.is_ours:
-        found.append(_("The REST framework writes the body of this response."))
+    if explanation.unexplained:
+        text = _("These limit the view as well, by code of their own, and are not explained here: %s.")
+        found.append(text % ", ".join(explanation.unexplained))
+    if explanation.response.error:
+        text = _("The view's code raises %s; how your project answers that is not known here.")
+        found.append(text % explanation.response.error)
     return found

@@ -7,6 +7,7 @@ second call then gives back what the first spent if it is refused. What this pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -28,6 +29,9 @@ from .charges import LimitRequest, build_charges
 from .io import IO
 from .templates import NO_CHARGES, RuleCharges
 
+#: Requests that nobody has sent, by their id, and what answers them: an explanation, which charges nothing.
+trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
+
 #: A request whose rules are replaced this often while it is decided is decided by the failure policies.
 ATTEMPTS: Final = 5
 
@@ -36,6 +40,8 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     """Return the decision on a request, by all rules that it meets and has met; keep it at `request.ratelimit`."""
     http, earlier = request.http, request.earlier
     assert http is not None  # which only a slot lacks
+    if trials and id(http) in trials:
+        return trials[id(http)](request)
     if not earlier.allowed or not settings.ENABLED:
         return earlier
     decision = replace(earlier, delay=0.0) if earlier.delay else earlier

@@ -27,6 +27,8 @@ from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.testing import FrozenClock
 
+from . import code_views
+
 pytestmark = [pytest.mark.urls(__name__)]
 
 FIELDS = (*_NAMES_OF_FIELDS, "Retry-After", "Cache-Control")
@@ -42,7 +44,10 @@ urlpatterns = [
     path("hello/", answer, name="hello"),
     path("items/<int:item>/", answer, name="item"),
     path("static/x/", answer),
+    *(each for each in code_views.urlpatterns if each.pattern._route != "foreign/"),
 ]
+PLACES = ("/hello/", "/items/7/", "/items/8/", "/nowhere/", "/static/x/")
+CODE = tuple(f"/{each.pattern._route}" for each in urlpatterns[3:])
 
 rows = st.fixed_dictionaries(
     {
@@ -108,7 +113,7 @@ class Call(NamedTuple):
 calls = st.builds(
     Call,
     st.sampled_from(("GET", "GET", "POST", "HEAD")),
-    st.sampled_from(("/hello/", "/items/7/", "/items/8/", "/nowhere/", "/static/x/")),
+    st.one_of(st.sampled_from(PLACES), st.sampled_from(CODE)),
     st.sampled_from(("", "ann", "bob")),
     st.sampled_from(("203.0.113.1", "203.0.113.2", "2001:db8::1")),
     st.sampled_from(("", "", KEY, "invented")),
@@ -166,7 +171,7 @@ def assign(given: dict[str, Any], ann: User, staff: Group) -> None:
 
 
 def send(call: Call, clients: dict[str, Client]) -> HttpResponse:
-    fields = {"X-API-Key": call.key, "X-Org": call.org, "Accept": call.accept}
+    fields = {"X-API-Key": call.key, "X-Org": call.org, "Accept": call.accept, **_credentials(call)}
     fields = {name: value for name, value in fields.items() if value}
     options: dict[str, Any] = {"headers": fields, "REMOTE_ADDR": call.ip}
     if call.method == "POST":
@@ -175,8 +180,15 @@ def send(call: Call, clients: dict[str, Client]) -> HttpResponse:
     return clients[call.user].generic(call.method, url, **options)
 
 
+def _credentials(call: Call) -> dict[str, str]:
+    """Return the header fields that a user of the REST framework's views is known by."""
+    is_known = call.user and call.path in CODE
+    return {"Authorization": f"Name {call.user}", "X-Name": call.user} if is_known else {}
+
+
 def question(call: Call, clients: dict[str, Client]) -> Question:
     headers = [("X-Org", call.org), ("Accept", call.accept), ("Content-Type", "application/x-www-form-urlencoded")]
+    headers += _credentials(call).items()
     key = clients[call.user].session.session_key if call.user else ""
     return Question(
         method=call.method,
@@ -211,7 +223,10 @@ def agrees(explained: Explanation, response: HttpResponse) -> None:
     assert all(each.applies != bool(each.reason) for each in explained.rules)
 
 
-@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_CACHE_SECONDS": 0})
+@override_settings(
+    RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_CACHE_SECONDS": 0},
+    REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": code_views.RATES},
+)
 @pytest.mark.django_db(transaction=True)
 @given(st.data())
 def test_explanation_agrees_with_the_request(data: st.DataObject) -> None:

@@ -170,7 +170,13 @@ def test_the_scope_of_a_decorator_is_known(make_rule: MakeRule, client: Client) 
     assert [(each.applies, each.door) for each in explained.rules] == [(True, "scope")]
     assert client.get("/scoped/").status_code == 200
     assert explain(asked("/scoped/")).response.status == client.get("/scoped/").status_code == 429
-    assert "1 limit in its code" in " ".join(doubts_of(explain(asked("/coded/"))))
+
+
+def test_a_rate_in_code_is_explained_as_a_rule(client: Client) -> None:
+    explained = explain(asked("/coded/"))
+    assert [(each.rule.slug[:5], each.applies, each.door) for each in explained.rules] == [("code:", True, "rate")]
+    assert explained.rules[0].counters[0].left == 5
+    assert doubts_of(explained) == []
 
 
 def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeRule) -> None:

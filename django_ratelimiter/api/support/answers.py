@@ -164,6 +164,7 @@ class RateLimitExplainedResponseSerializer(serializers.Serializer[Any]):
     binding = serializers.CharField(help_text="The rule that decides.")
     delay = serializers.FloatField()
     degraded = serializers.BooleanField()
+    error = serializers.CharField(help_text="What the view's code raised, if it is not known how that is answered.")
 
 
 class RateLimitExplanationSerializer(serializers.Serializer[Any]):

@@ -1,0 +1,162 @@
+"""What the view of a request asks the limiter, asked by the view's own code: its decorators, and its throttles.
+
+Of the view nothing else runs: nobody is authenticated or refused by it, and its answer is not made. Throttles that
+decide by code of their own would charge, so they are named and not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from django.db import connections
+from django.http.response import HttpResponseBase
+
+from ..decorators import ViewLimit
+from .request import BuiltRequest
+
+#: Whose `allow_request` asks the limiter, and does nothing else.
+_OURS: Final = "django_ratelimiter.throttling"
+#: The module of the views that django-ninja makes.
+_NINJAS: Final = "ninja.operation"
+
+
+@dataclass(slots=True)
+class Step:
+    """Something that the view's code does before its answer.
+
+    name: of the door. scope: that is asked for, if it is. is_door: what it raises rejects the request by its limits.
+    """
+
+    name: str
+    ask: Callable[[], object]
+    scope: str = ""
+    is_door: bool = True
+
+
+@dataclass(slots=True)
+class ViewCode:
+    """What a view does, in order.
+
+    first: before the user is known to a view of the REST framework. then: afterwards. respond: makes the framework's
+    response of what a step raised; `None` = Django does. unexplained: names of what limits it by code of its own.
+    """
+
+    first: list[Step] = field(default_factory=list)
+    then: list[Step] = field(default_factory=list)
+    respond: Callable[[Exception], HttpResponseBase] | None = None
+    unexplained: list[str] = field(default_factory=list)
+
+
+def code_of(http: BuiltRequest) -> ViewCode:
+    """Return what the view of this request does."""
+    found, match = ViewCode(), http.resolver_match
+    if match is None:
+        return found
+    view: Any = match.func
+    if getattr(view, "__module__", "") == _NINJAS:
+        found.unexplained.append("django-ninja")
+    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    made = _made(view, cls, http) if cls is not None else None
+    found.first = _steps(view, http, made, "dispatch")
+    if made is not None and hasattr(made, "check_throttles"):
+        _add_frameworks(found, made, http)
+    elif made is not None:
+        found.then = _handled(made, http)
+    return found
+
+
+def limits_of(view: Any) -> list[ViewLimit]:
+    """Return the limits of a view's decorators, the outermost first; within `@api_view`, those of the function."""
+    cells = [cell.cell_contents for cell in getattr(view, "__closure__", None) or () if _is_filled(cell)]
+    for each in (view, *cells):
+        if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
+            return list(reversed(limits))
+    return []
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return callable(cell.cell_contents)
+    except ValueError:  # not yet
+        return False
+
+
+def _steps(view: Any, request: Any, made: Any, method: str) -> list[Step]:
+    """Return the decorators of a view, or of a method. made: the instance that `method_decorator` would bind it to."""
+    bound = getattr(made, method, None) if made is not None else None
+    return [
+        Step("scope" if limit.scope else "rate", partial(limit.check, request, bound), limit.scope)
+        for limit in limits_of(view)
+    ]
+
+
+def _handled(made: Any, request: Any) -> list[Step]:
+    """Return the decorators of the method that answers; none of a request whose method the view does not allow."""
+    name = (request.method or "").lower()
+    return _steps(getattr(made, name, None), request, made, name) if name in made.http_method_names else []
+
+
+def _made(view: Any, cls: Any, http: BuiltRequest) -> Any:
+    """Return an instance of a view's class, as `as_view` makes one for a request."""
+    match: Any = http.resolver_match
+    made = cls(**(getattr(view, "initkwargs", None) or getattr(view, "view_initkwargs", None) or {}))
+    actions = getattr(view, "actions", None) or {}
+    if actions:
+        made.action_map = actions
+        for method, action in actions.items():
+            setattr(made, method, getattr(made, action))
+    made.request, made.args, made.kwargs = http, match.args, match.kwargs
+    if not hasattr(made, "head") and hasattr(made, "get"):
+        made.head = made.get
+    return made
+
+
+def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
+    """Add what a view of the REST framework does, in the order of its own `initial`."""
+    request = made.initialize_request(http, *made.args, **made.kwargs)
+    made.request, made.headers = request, made.default_response_headers
+    throttles = made.get_throttles()
+    asked = [each for each in throttles if type(each).allow_request.__module__ == _OURS]
+    made.get_throttles = lambda: asked
+    found.unexplained += [type(each).__qualname__ for each in throttles if each not in asked]
+
+    def begin() -> None:
+        made.format_kwarg = made.get_format_suffix(**made.kwargs)
+        request.accepted_renderer, request.accepted_media_type = made.perform_content_negotiation(request)
+        request.version, request.versioning_scheme = made.determine_version(request, *made.args, **made.kwargs)
+        request.user, request.auth = http.user, None  # whoever it is, nobody checks the credentials
+
+    def respond(error: Exception) -> HttpResponseBase:
+        with _transactions_as_they_are():
+            response = made.handle_exception(error)
+        final: HttpResponseBase = made.finalize_response(request, response, *made.args, **made.kwargs)
+        if hasattr(final, "render"):
+            final.render()
+        return final
+
+    found.then = [
+        Step("throttle", begin, is_door=False),
+        Step("throttle", partial(made.check_throttles, request), _scope(made)),
+    ]
+    found.then += _handled(made, request)
+    found.respond = respond
+
+
+def _scope(made: Any) -> str:
+    return str(getattr(made, "throttle_scope", None) or "")
+
+
+@contextmanager
+def _transactions_as_they_are() -> Iterator[None]:
+    """Undo what the framework does after an error where ATOMIC_REQUESTS is on: it has all rolled back."""
+    found = [each for each in connections.all(initialized_only=True) if each.in_atomic_block]
+    before = [each.get_rollback() for each in found]
+    try:
+        yield
+    finally:
+        for connection, value in zip(found, before, strict=True):
+            connection.set_rollback(value)
