@@ -117,10 +117,13 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
 def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False) -> None:
     """Put the caller's user on the request.
 
-    before_view: nobody but the view can say whose credentials are in a field Authorization, if there is one.
+    before_view: nobody but the view can say whose credentials are in a field Authorization, if there is one. Until then
+    the request is that of its session's user.
     """
-    if caller.user is not None:
-        http.user = AnonymousUser() if before_view and "HTTP_AUTHORIZATION" in http.META else caller.user
+    if caller.user is not None and not (before_view and "HTTP_AUTHORIZATION" in http.META):
+        http.user = caller.user
+    elif getattr(http, "session", None) is None:
+        http.user = AnonymousUser()
     else:
         http.user = SimpleLazyObject(lambda: get_user(http))  # type: ignore[assignment]
 

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
-from rest_framework.decorators import api_view, authentication_classes, throttle_classes
+from rest_framework.decorators import api_view, authentication_classes, renderer_classes, throttle_classes
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -86,6 +86,7 @@ class Checked(Known):
 
 class Things(ViewSet):
     authentication_classes: ClassVar[Any] = [NameAuthentication]
+    renderer_classes: ClassVar[Any] = [JSONRenderer]
     throttle_classes: ClassVar[Any] = [UserRateThrottle]
 
     @ratelimit(key="user_or_ip", rate="1/m")
@@ -95,6 +96,7 @@ class Things(ViewSet):
 
 @api_view(["GET", "POST"])
 @authentication_classes([NameAuthentication])
+@renderer_classes([JSONRenderer])
 @throttle_classes([UserRateThrottle])
 @ratelimit(key="ip", rate="2/m")
 def within(request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.auth.models import User
+from django.db import connection, transaction
 from django.test import Client, override_settings
 from django.utils import timezone
 
@@ -22,6 +23,8 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from tests.doors.conftest import MakeRule, make_rule, people
+
+from . import code_views
 
 __all__ = ["make_rule", "people"]
 
@@ -273,3 +276,70 @@ def test_credentials_that_only_the_view_can_check_are_named(make_rule: MakeRule,
     User.objects.get_or_create(username="ann")
     question = Question(path="/hello/", ip="192.0.2.7", user=user, headers=(("Authorization", "Token x"),))
     assert any("Authorization" in doubt for doubt in doubts_of(explain(question))) is doubts
+
+
+CODED = [
+    pytest.mark.urls("tests.explain.code_views"),
+    override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": code_views.RATES}),
+]
+
+
+def in_code(test: Any) -> Any:
+    """Ask a test about views with limits in their code."""
+    for mark in CODED:
+        test = mark(test)
+    return test
+
+
+@in_code
+@pytest.mark.parametrize(
+    "path", [f"/{each.pattern._route}" for each in code_views.urlpatterns if "unblocked" not in each.pattern._route]
+)
+def test_limits_in_code_reject_as_it_was_explained(client: Client, db: None, path: str) -> None:
+    question = asked(path, headers=(("X-Org", "acme"),))
+    for _ in range(5):
+        explained = explain(question).response
+        response = client.get(path, headers={"X-Org": "acme"}, REMOTE_ADDR="203.0.113.7")
+        assert explained.allowed == (response.status_code == 200)
+        if not explained.allowed:
+            timeless = explained.fields.keys() - {"Retry-After", "RateLimit", "X-RateLimit-Reset"}
+            assert {name: explained.fields[name] for name in timeless} == {name: response[name] for name in timeless}
+            assert (explained.status, explained.is_ours) == (429, b"Expected available" not in response.content)
+            assert re.sub(r"\d+ s", "s", explained.body) == re.sub(r"\d+ s", "s", response.content.decode())
+            return
+    pytest.fail("Nothing was rejected.")
+
+
+@in_code
+def test_throttles_with_code_of_their_own_are_named_and_not_asked(db: None) -> None:
+    explained = explain(asked("/foreign/"))
+    assert explained.unexplained == ("AnonRateThrottle",)
+    assert "AnonRateThrottle" in " ".join(doubts_of(explained))
+    assert [each.rule.slug for each in explained.applying] == ["code:user"]
+
+
+@in_code
+def test_what_the_project_answers_itself_is_said(client: Client, db: None) -> None:
+    for _ in range(2):
+        client.get("/function/", REMOTE_ADDR="203.0.113.7")
+    with override_settings(RATELIMIT_EXCEPTION_CLASS="builtins.KeyError"):
+        explained = explain(asked("/function/"))
+    assert (explained.response.allowed, explained.response.status, explained.response.error) == (
+        False,
+        None,
+        "KeyError",
+    )
+    assert "KeyError" in " ".join(doubts_of(explained))
+    with override_settings(MIDDLEWARE=[]):
+        assert explain(asked("/function/")).response.status == 403
+
+
+@in_code
+def test_a_framework_s_error_rolls_nothing_back(client: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        client.get("/dropped/", REMOTE_ADDR="203.0.113.7")
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    with transaction.atomic():
+        User.objects.create(username="carol")
+        assert not explain(asked("/dropped/")).response.allowed
+    assert User.objects.filter(username="carol").exists()
