@@ -118,13 +118,13 @@ def _pass(passage: Passage) -> None:
     if code.respond is None:
         log_in(http, caller)
     for step in code.first:
-        _take(passage, step)
+        _pass_step(passage, step)
     log_in(http, caller)
     for step in code.then:
-        if _take(passage, step) and passage.error is not None and code.respond is not None:
+        if _pass_step(passage, step) and passage.error is not None and code.respond is not None:
             passage.response = _respond(code.respond, passage.error)
     if passage.question.scope:
-        _take(passage, Step("scope", partial(_ask_for, passage), passage.question.scope))
+        _pass_step(passage, Step("scope", partial(_ask_for, passage), passage.question.scope))
 
 
 def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception) -> HttpResponseBase | None:
@@ -135,7 +135,7 @@ def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception)
         return None
 
 
-def _take(passage: Passage, step: Step) -> bool:
+def _pass_step(passage: Passage, step: Step) -> bool:
     """Have a step of the view's code ask, and return whether it did: not if the request has been rejected before."""
     if passage.is_rejected or passage.error is not None:
         if step.scope:
@@ -200,17 +200,17 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
     decision = replace(earlier, delay=0.0) if earlier.delay else earlier
     if not rules.enforced:
         door.bypass = "stopped"
-        return _kept(passage, decision)
+        return _decided_so_far(passage, decision)
     try:
         charges = run_sync(charges_for(THREAD, rules, request))
     except AccessDenied as denied:
         door.bypass, door.access = "denied", denied.record
         _give_back(earlier)
-        return _kept(passage, replace(decision, allowed=False, access=denied.record))
+        return _decided_so_far(passage, replace(decision, allowed=False, access=denied.record))
     door.access = access_entry_for(cache.access_list(), request.identity)
     if door.access is not None:
         door.bypass = "allowed"
-        return _kept(passage, decision)
+        return _decided_so_far(passage, decision)
     if rules.tiers:
         door.entitlement = entitlement_of(rules, request, lambda number: setattr(door, "assignment", number))
     door.charges = list(charges)
@@ -220,10 +220,10 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
             _give_back(earlier)
         passage.delay += latest.delay
         decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
-    return _kept(passage, decision)
+    return _decided_so_far(passage, decision)
 
 
-def _kept(passage: Passage, decision: Decision) -> Decision:
+def _decided_so_far(passage: Passage, decision: Decision) -> Decision:
     """Return what is decided so far, kept on the request. Nobody is held: the delay is told and not served."""
     decision = replace(decision, delay=0.0) if decision.delay else decision
     passage.http.ratelimit = decision  # type: ignore[attr-defined]

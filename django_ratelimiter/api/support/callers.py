@@ -7,6 +7,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as ModelError
 from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -57,7 +59,7 @@ class RateLimitActSerializer(RateLimitCallerQuerySerializer):
         r"^[A-Za-z0-9_-]{8,64}$",
         required=False,
         help_text="A number of yours for this act. Sent again with the same number, it changes nothing twice.",
-        error_messages={"invalid": "Write 8 to 64 letters, digits, “-” or “_”."},
+        error_messages={"invalid": gettext_lazy("Write 8 to 64 letters, digits, “-” or “_”.")},
     )
 
 
@@ -73,7 +75,7 @@ class RateLimitResetSerializer(RateLimitActSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "units" in attrs and len(attrs.get("counters", ())) != 1:
-            raise ValidationError({"counters": ["Name one counter to give units back to."]})
+            raise ValidationError({"counters": [_("Name one counter to give units back to.")]})
         return attrs
 
 
@@ -98,7 +100,7 @@ class RateLimitGrantSerializer(RateLimitActSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if len({"multiplier", "tier", "access"} & set(attrs)) != 1:
-            raise ValidationError({"multiplier": ["Give exactly one of multiplier, tier and access."]})
+            raise ValidationError({"multiplier": [_("Give exactly one of multiplier, tier and access.")]})
         return attrs
 
 

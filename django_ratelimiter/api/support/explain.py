@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
@@ -70,5 +71,5 @@ class ExplainView(ProblemView):
 
     def _check_caller(self, request: Request, fields: dict[str, Any]) -> None:
         if any(fields[name] for name in CALLER_FIELDS) and not may_name_callers(request.user):
-            names = ", ".join(CALLER_FIELDS)
-            raise PermissionDenied(f"To ask about {names} needs the permission to view usage reports or assignments.")
+            text = _("To name %(names)s you need the permission to view usage reports or tier assignments.")
+            raise PermissionDenied(text % {"names": ", ".join(CALLER_FIELDS)})
