@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...databases import is_joinable
 from ...models import Tier, TierAssignment
+from ..deletion import deleted_with_tiers
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
-from .deletion import deleted_with_tiers
 from .forms import AssignmentForm, NewAssignmentForm
 from .page import CallerPage
 

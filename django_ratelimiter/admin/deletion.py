@@ -18,7 +18,7 @@ from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
-from ...models import Tier, TierAssignment
+from ..models import Tier, TierAssignment
 
 
 class _OtherObjects(NestedObjects):
