@@ -1,12 +1,12 @@
-"""The rows that are deleted with tiers: shown as Django shows them, but with assignments counted instead of loaded.
+"""The rows that are deleted with rules and tiers: shown as Django shows them, in a fixed number of queries.
 
-There may be a million of them. Django deletes them in the database as long as no receiver of their signals is
-connected.
+Assignments are counted instead of loaded: there may be a million of them. Django deletes them in the database as long
+as no receiver of their signals is connected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.admin.sites import AdminSite
@@ -18,7 +18,7 @@ from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
-from ..models import Tier, TierAssignment
+from ..models import Rule, RuleLimit, Tier, TierAssignment
 
 
 class _OtherObjects(NestedObjects):
@@ -26,19 +26,21 @@ class _OtherObjects(NestedObjects):
 
     def related_objects(self, related_model: Any, related_fields: Any, objs: Any) -> Any:
         found = super().related_objects(related_model, related_fields, objs)
+        if related_model is RuleLimit:  # each line names the rule and the tier
+            return found.select_related("rule", "tier")
         return found.none() if related_model is TierAssignment else found
 
 
-def deleted_with_tiers(
-    tiers: Iterable[Tier], request: HttpRequest, site: AdminSite
+def deleted_with(
+    deleted: Sequence[Rule] | Sequence[Tier], request: HttpRequest, site: AdminSite
 ) -> tuple[list[Any], dict[Any, int], set[Any], list[Any]]:
     """Return what `ModelAdmin.get_deleted_objects` does: lines to show, numbers by kind, missing permissions, and rows
-    that protect the tiers.
+    that protect the deleted ones.
     """
-    tiers = list(tiers)
     using = router.db_for_write(Tier)
-    collector = _OtherObjects(using=using, origin=tiers)
-    collector.collect(tiers)
+    collector = _OtherObjects(using=using, origin=deleted)
+    collector.collect(deleted)
+    tiers = [row for row in deleted if isinstance(row, Tier)]
     assignments = TierAssignment.objects.using(using).filter(tier__in=tiers).count()
     rows = [row for of_kind in collector.model_objs.values() for row in of_kind]
     missing = {row._meta.verbose_name for row in rows if not _may_delete(type(row), row, request, site)}

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...databases import is_joinable
 from ...models import Tier, TierAssignment
-from ..deletion import deleted_with_tiers
+from ..deletion import deleted_with
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
@@ -60,7 +60,7 @@ class TierAdmin(VersionedAdmin):
         return tiers.annotate(assigned=Count("assignments"))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        return deleted_with_tiers(objs, request, self.admin_site)
+        return deleted_with(list(objs), request, self.admin_site)
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}

@@ -18,6 +18,7 @@ from ...rules import inline as code
 from ...rules.formatting import limits_in_words
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
+from ..deletion import deleted_with
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
 from ..formatting import split_in_words
@@ -94,6 +95,9 @@ class RuleAdmin(
         """Show today's usage only to those who may view reports."""
         shown = super().get_list_display(request)
         return shown if request.user.has_perm(VIEW_USAGE) else [name for name in shown if name != "today"]
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        return deleted_with(list(objs), request, self.admin_site)
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
