@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.translation import get_language, pgettext
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
 
 from .busiest import HourOfDay
 from .coverage import Period
@@ -118,6 +119,11 @@ def _lines(top: int) -> list[Tick]:
 
 def number(value: int) -> str:
     """A number as the reader's language groups its digits."""
+    return _grouped(value, get_language())
+
+
+@lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, and the same ones again and again
+def _grouped(value: int, language: str | None) -> str:
     return number_format(value, use_l10n=True, force_grouping=True)
 
 
