@@ -63,7 +63,9 @@ def test_new_rejections_come_by_themselves_and_are_told(page: Browser) -> None:
 
 
 def test_they_can_be_paused(page: Browser) -> None:
+    assert page.texts("#ratelimiter-refusals-pause") == ["Pause updates"]
     page.click("#ratelimiter-refusals-pause")
+    assert page.texts("#ratelimiter-refusals-pause") == ["Resume updates"]
     assert page.texts("[role=status]") == ["Updates are paused."]
     refuse(whom="b" * 22)
     page.script("return new Promise(done => setTimeout(done, 500))")

@@ -79,7 +79,7 @@ document.addEventListener("DOMContentLoaded", () => {
     button.hidden = false;
     button.addEventListener("click", () => {
         paused = !paused;
-        button.setAttribute("aria-pressed", String(paused));
+        [button.textContent, button.dataset.resume] = [button.dataset.resume, button.textContent];
         say(paused ? rows.dataset.paused : "");
         if (!paused) {
             update();
