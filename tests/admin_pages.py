@@ -13,16 +13,17 @@ from decimal import Decimal
 from typing import Final
 from urllib.parse import urlencode
 
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 
+from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
     RuleLimit,
-    RuleSetVersion,
     Tier,
     TierAssignment,
     TopPartition,
@@ -37,14 +38,14 @@ from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 @dataclass(frozen=True)
 class Page:
-    """A page. name: of its picture. url_name: without "admin:"; args: makes the arguments from the rows of `fill`.
+    """A page. name: of its picture. url_name: without "admin:"; args and query: may be made from the rows of `fill`.
 
     viewer: the status that somebody gets who may view everything and change nothing.
     """
 
     name: str
     url_name: str
-    query: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] | Callable[[], dict[str, str]] = field(default_factory=dict)
     args: Callable[[], list[object]] = list
     viewer: int = 200
     is_home: bool = False
@@ -56,12 +57,26 @@ class Page:
             address = reverse(f"admin:{self.url_name}", args=self.args())
         except NoReverseMatch:
             return ""
-        return f"{address}?{urlencode(self.query)}" if self.query else address
+        query = self.query() if callable(self.query) else self.query
+        return f"{address}?{urlencode(query)}" if query else address
 
 
 def first(model: type) -> Callable[[], list[object]]:
     return lambda: [model.objects.order_by("pk").first().pk]  # type: ignore[attr-defined]
 
+
+def latest() -> int:
+    """The number of the version in force."""
+    return storage.committed_version().number
+
+
+def blocked() -> User:
+    """The user whom a rule rejects."""
+    return User.objects.get(username="ann")
+
+
+#: An address that has logged in too often.
+ADDRESS: Final = "192.0.2.7"
 
 PAGES: Final = [
     Page("home", "index", is_home=True),
@@ -82,13 +97,19 @@ PAGES: Final = [
     Page("access-entry", "django_ratelimiter_accessentry_change", args=first(AccessEntry)),
     Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
     Page("usage-of-a-rule", "django_ratelimiter_usagebucket_rule", {"period": "24h", "rule": "search"}),
-    # Pages that are being built; each is left out where there is none.
+    # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
     Page("explained", "django_ratelimiter_explain", {"method": "GET", "path": "/api/search/", "ip": "192.0.2.7"}),
-    Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": "192.0.2.7"}),
+    Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": ADDRESS}),
+    Page("caller-blocked", "django_ratelimiter_caller", lambda: {"kind": "user", "value": str(blocked().pk)}),
+    Page("caller-search", "django_ratelimiter_caller"),
     Page("history", "django_ratelimiter_history"),
+    Page("history-version", "django_ratelimiter_history_version", args=lambda: [str(latest())]),
+    Page("history-bring-back", "django_ratelimiter_history_bring_back", args=lambda: [str(latest() - 1)], viewer=403),
     Page(
-        "history-version", "django_ratelimiter_history_version", args=lambda: [str(storage.committed_version().number)]
+        "history-compare",
+        "django_ratelimiter_history_compare",
+        lambda: {"from": str(latest() - 2), "to": str(latest())},
     ),
     Page("refusals", "django_ratelimiter_refusals"),
 ]
@@ -113,14 +134,25 @@ def users() -> dict[str, User]:
 
 def fill(author: User) -> None:
     """Rules, callers and a day's usage, as of a small site."""
+    _rules(author)
+    ann = User.objects.create_user("ann")
+    pro = Tier.objects.get(slug="pro")
+    TierAssignment.objects.create(tier=pro, user=author, ends_at=stored(now() + 5 * DAY))
+    TierAssignment.objects.create(tier=pro, user=ann, reason="Pays for it")
+    AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
+    get_engine().publish(storage.committed_version())
+    _usage()
+    _requests(ann)
+
+
+def _rules(author: User) -> None:
     with cache.editing(author, "Rules for the API"):
-        free, pro = (
-            Tier.objects.create(slug=name.lower(), name=name, rank=rank) for rank, name in ((1, "Free"), (2, "Pro"))
-        )
+        free = Tier.objects.create(slug="free", name="Free", rank=1, default_for="anonymous")
+        pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
         for slug, name, path, quotas in (
             ("search", "Search", "/api/search/", (60, 600)),
-            ("export", "Export of reports", "/api/export/", (5, 50)),
-            ("login", "Log-in", "/accounts/login/", (10, 10)),
+            ("export", "Export of reports", "/api/export/", (5, 20)),
+            ("login", "Log-in", "/accounts/login/", (20, 20)),
             ("uploads", "Uploads", "/api/uploads/", (20, 200)),
         ):
             mode = "shadow" if slug == "uploads" else "enforce"
@@ -131,13 +163,26 @@ def fill(author: User) -> None:
             for tier, quota in zip((free, pro), quotas, strict=True):
                 RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
         Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce")
-    TierAssignment.objects.create(tier=pro, user=author, ends_at=stored(now() + 5 * DAY))
-    AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
-    get_engine().publish(storage.committed_version())
-    RuleSetVersion.objects.filter(number=storage.committed_version().number).update(
-        reason="The old limits were too tight"
-    )
-    _usage()
+    with cache.editing(author, "rule login saved", "Somebody tries passwords"):
+        RuleLimit.objects.filter(rule__slug="login").update(quota=10)
+    with cache.editing(author, "rule export saved", "The old limits were too tight"):
+        RuleLimit.objects.filter(rule__slug="export", tier=pro).update(quota=15, window_seconds=Decimal(3_600))
+
+
+def _requests(ann: User) -> None:
+    """What was asked just now: a user and an address have used up what they may, and some others."""
+    addresses = [(ADDRESS, 13), *((f"198.51.100.{number}", 10 + number) for number in range(1, 5))]
+    for address, times in addresses:
+        _ask("/accounts/login/", AnonymousUser(), address, times)
+    _ask("/api/search/", ann, ADDRESS, 9)
+    _ask("/api/export/", ann, ADDRESS, 17)
+
+
+def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> None:
+    for _ in range(times):
+        request = RequestFactory().get(path, REMOTE_ADDR=address)
+        request.user = user
+        limiter.check(request)
 
 
 def _usage() -> None:

@@ -19,8 +19,6 @@ pytestmark = pytest.mark.django_db
 OTHERS = {
     "django_ratelimiter_rule_sentences",
     "django_ratelimiter_rule_views",
-    "django_ratelimiter_history_compare",
-    "django_ratelimiter_history_bring_back",
     "django_ratelimiter_usagebucket_client",
     "django_ratelimiter_accessentry_add",
     "django_ratelimiter_tier_add",

@@ -1,0 +1,157 @@
+"""How long the admin's pages take on a large site: `python -m benchmarks.admin [sqlite|postgresql] [PAGE ...]`.
+
+A database of its own, and a Redis, are filled as a large site has them: 500 rules, 100,000 assignments, a million rows
+of usage. Then each page is opened some times by a superuser. The table has for each: its queries; milliseconds of this
+process's processor time, which on SQLite contain the database's; what PostgreSQL's EXPLAIN ANALYZE adds up to; and
+the time on the clock. Processor time and PostgreSQL's are judged: together less than half a second, with at most 40
+queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any, Final, NamedTuple
+
+from example_project.redis_server import RedisServer
+
+ROUNDS: Final = 5
+MOST_QUERIES: Final = 40
+MOST_MILLISECONDS: Final = 500.0
+
+
+class Measured(NamedTuple):
+    """What opening a page took, in milliseconds. database: of PostgreSQL; 0 where this process is the database."""
+
+    name: str
+    status: int
+    queries: int
+    processor: float
+    database: float
+    clock: float
+
+    @property
+    def judged(self) -> float:
+        """Return the time that does not depend on who else uses the machine."""
+        return self.processor + self.database
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == 200 and self.queries <= MOST_QUERIES and self.judged < MOST_MILLISECONDS
+
+
+class Asked:
+    """Notes the queries that are made."""
+
+    def __init__(self) -> None:
+        self.queries: list[tuple[str, Any]] = []
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        self.queries.append((sql, params))
+        return execute(sql, params, many, context)
+
+
+@contextmanager
+def database(kind: str) -> Iterator[str]:
+    """The address of an empty database."""
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            yield f"sqlite://{folder}/bench.sqlite3"
+        return
+    from tests.postgres import postgres_url
+
+    with postgres_url() as url:
+        yield url
+
+
+def measure(client: Any, name: str, url: str) -> Measured:
+    """Open a page once to warm up and count, and then ROUNDS times."""
+    from django.db import connection
+
+    asked = Asked()
+    with connection.execute_wrapper(asked):
+        response = client.get(url)
+    processor, clock = [], []
+    for _ in range(ROUNDS):
+        at, spent = perf_counter(), process_time()
+        client.get(url)
+        processor.append(process_time() - spent)
+        clock.append(perf_counter() - at)
+    explained = sum(map(_explained, asked.queries)) if connection.vendor == "postgresql" else 0.0
+    times = median(processor) * 1e3, explained, median(clock) * 1e3
+    return Measured(name, response.status_code, len(asked.queries), *times)
+
+
+def _explained(query: tuple[str, Any]) -> float:
+    """Return the milliseconds that PostgreSQL says it took to plan and run a query."""
+    from django.db import connection
+
+    sql, params = query
+    if not sql.startswith("SELECT"):
+        return 0.0
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
+        [told] = cursor.fetchone()[0]
+    return float(told["Planning Time"] + told["Execution Time"])
+
+
+def main() -> int:
+    """Fill, measure and print; 1 if a page takes more than it may."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.admin", description=__doc__)
+    parser.add_argument("database", nargs="?", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("pages", nargs="*", help="names of pages; none = all")
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows, such as 0.1 for a try")
+    chosen = parser.parse_args()
+    with ExitStack() as running:
+        os.environ["TEST_DATABASE_URL"] = running.enter_context(database(chosen.database))
+        os.environ["TEST_REDIS_URL"] = running.enter_context(RedisServer()).url
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        client = _set_up(chosen.database, chosen.share)
+        from .pages import addresses
+
+        slow = 0
+        print("| page | queries | processor, ms | PostgreSQL, ms | clock, ms |\n| --- | ---: | ---: | ---: | ---: |")
+        for name, url in addresses():
+            if chosen.pages and name not in chosen.pages:
+                continue
+            found = measure(client, name, url)
+            times = f"{found.processor:.0f} | {found.database:.0f} | {found.clock:.0f}"
+            mark = "" if found.is_good else f" too much ({found.status})"
+            print(f"| {found.name} | {found.queries} | {times} |{mark}", flush=True)
+            slow += not found.is_good
+        from django.db import connection
+
+        connection.close()
+    print(f"\n{slow} pages take more than {MOST_QUERIES} queries or {MOST_MILLISECONDS:.0f} ms.")
+    return min(slow, 1)
+
+
+def _set_up(kind: str, share: float) -> Any:
+    import django
+
+    django.setup()
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+    from django.test import Client
+
+    from .fill import counts, fill
+
+    call_command("migrate", verbosity=0)
+    author = User.objects.create_superuser("admin")
+    began = perf_counter()
+    fill(author, share=share)
+    rows = ", ".join(f"{count:,} {name}" for name, count in counts().items())
+    print(f"{kind}, filled in {perf_counter() - began:.0f} s: {rows}\n")
+    client = Client()
+    client.force_login(author)
+    return client
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The pages that are measured: those of the tests, and searches, filters and longer reports besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlencode
+
+from django.db.models import Model
+from django.urls import reverse
+
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+from django_ratelimiter.rules.stored import storage
+from tests.admin_pages import pages
+
+from .fill import clients, latest_user
+
+_ASSIGNMENTS: Final = "tierassignment_changelist"
+#: Rows of a page of one of Django's lists.
+PER_PAGE: Final = 100
+#: Name of the address, without what all begin with, and the query, by name.
+MORE: Final = {
+    "rules, all": ("rule_changelist", {"all": ""}),
+    "rules, searched": ("rule_changelist", {"q": "things"}),
+    "rules, of a view": ("rule_changelist", {"view": "hello"}),
+    "rule-add, preset": ("rule_add", {"preset": "api"}),
+    "assignments, searched": (_ASSIGNMENTS, {"q": "user5"}),
+    "assignments, in force": (_ASSIGNMENTS, {"when": "now"}),
+    "access, searched": ("accessentry_changelist", {"q": "10.0.0"}),
+    "usage, hour": ("usagebucket_changelist", {"period": "1h"}),
+    "usage, week": ("usagebucket_changelist", {"period": "7d"}),
+    "usage, month": ("usagebucket_changelist", {"period": "30d"}),
+    "usage, quarter": ("usagebucket_changelist", {"period": "90d"}),
+    "usage, year": ("usagebucket_changelist", {"period": "1y"}),
+    "usage, week, CSV": ("usagebucket_totals_csv", {"period": "7d"}),
+    "usage, week, series as CSV": ("usagebucket_series_csv", {"period": "7d"}),
+    "usage-of-a-rule, month": ("usagebucket_rule", {"period": "30d", "rule": "rule-2"}),
+    "views, JSON": ("rule_views", {"path_kind": "prefix", "path": "/"}),
+    "sentences, JSON": ("rule_sentences", {"quota": "5", "window_seconds": "60", "cost": "1"}),
+    "caller, found": ("caller", {}),
+}
+
+
+def addresses() -> Iterator[tuple[str, str]]:
+    """Yield the name and the address of each page."""
+    for page in pages():
+        yield page.name, page.url.replace("rule=search", "rule=rule-1")
+    for name, (address, query) in MORE.items():
+        yield name, f"{reverse(f'admin:django_ratelimiter_{address}')}?{urlencode(query)}"
+    yield "caller, a user", _at("caller", kind="user", value=str(latest_user()))
+    yield "caller, a top client", _at("caller", kind="user", value="2")
+    yield "caller, a digest", _at("caller", digest=clients()[0], rule="rule-1")
+    pro, rule = Tier.objects.get(slug="pro"), Rule.objects.earliest("pk")
+    yield "rules, last page", _at("rule_changelist", p=_last_page(Rule))
+    yield "rules, of a tier", _at("rule_changelist", limits__tier__id__exact=str(pro.pk))
+    yield "rule-add, copy", _at("rule_add", copy=str(rule.pk))
+    yield "assignments, last page", _at("tierassignment_changelist", p=_last_page(TierAssignment))
+    latest = storage.committed_version().number
+    yield "history, page 2", _at("history", p="2")
+    yield "history-compare", _at("history_compare", **{"from": str(latest - 20), "to": str(latest)})
+    yield "history-bring-back", reverse("admin:django_ratelimiter_history_bring_back", args=[str(latest - 20)])
+    for model in (Tier, TierAssignment, AccessEntry):
+        row = model._default_manager.latest("pk")
+        path = f"admin:django_ratelimiter_{row._meta.model_name}"
+        yield f"{row._meta.model_name}-add", reverse(f"{path}_add")
+        for act in ("history", "delete"):
+            yield f"{row._meta.model_name}-{act}", reverse(f"{path}_{act}", args=[row.pk])
+    yield "tier-delete, with all assignments", reverse("admin:django_ratelimiter_tier_delete", args=[pro.pk])
+    field = {"app_label": "django_ratelimiter", "model_name": "tierassignment"}
+    for name in ("user", "group"):
+        asked = urlencode(field | {"field_name": name, "term": "user5"})
+        yield f"autocomplete, {name}", f"{reverse('admin:autocomplete')}?{asked}"
+
+
+def _last_page(model: type[Model]) -> str:
+    return str(-(-model._default_manager.count() // PER_PAGE))
+
+
+def _at(name: str, **query: str) -> str:
+    return f"{reverse(f'admin:django_ratelimiter_{name}')}?{urlencode(query)}"

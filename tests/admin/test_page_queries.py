@@ -1,0 +1,54 @@
+"""How many queries the pages make: as many on a large site as on a small one, and 40 at most.
+
+`python -m benchmarks.admin` measures the same pages on a site of half a thousand rules and a million buckets of usage.
+"""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from benchmarks.admin.__main__ import MOST_QUERIES, Asked
+from benchmarks.admin.fill import fill
+from benchmarks.admin.pages import addresses
+from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.rules import cache
+
+pytestmark = pytest.mark.django_db
+
+
+def queries(client: Client) -> dict[str, list[str]]:
+    """The queries of each page."""
+    found = {}
+    client.get(reverse("admin:index"))  # which reads the types of content
+    for name, url in addresses():
+        asked = Asked()
+        with connection.execute_wrapper(asked):
+            assert client.get(url).status_code == 200, name
+        found[name] = [sql for sql, _ in asked.queries]
+    for model in (Rule, Tier):
+        rows = [*model.objects.values_list("pk", flat=True)]
+        asked = Asked()
+        with connection.execute_wrapper(asked):
+            sent = {"action": "delete_selected", "_selected_action": rows}
+            url = reverse(f"admin:django_ratelimiter_{model._meta.model_name}_changelist")
+            assert "Are you sure" in client.post(url, sent).content.decode()
+        found[f"delete {model._meta.verbose_name_plural}"] = [sql for sql, _ in asked.queries]
+    return found
+
+
+def test_no_page_makes_more_queries_on_a_larger_site(
+    admin_client: Client, admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction.atomic():
+        fill(admin_user, share=0.004)
+        small = queries(admin_client)
+        transaction.set_rollback(True)
+    monkeypatch.setattr(cache, "_state", cache._State())
+    fill(admin_user, share=0.02)
+    for name, made in queries(admin_client).items():
+        assert len(made) <= len(small[name]), (name, made)
+        assert len(made) <= MOST_QUERIES, name
