@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
-from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget
+from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget, AutocompleteSelect
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
@@ -44,6 +44,20 @@ def _api_key_field() -> forms.CharField:
         widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
         help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
     )
+
+
+class UserSelect(AutocompleteSelect):
+    """Django's field that completes users. What no key could be is nobody: Django would ask the database for it."""
+
+    def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:
+        return super().optgroups(name, [each for each in value if self._may_be_key(each)], attr)
+
+    def _may_be_key(self, text: Any) -> bool:
+        try:
+            self.field.target_field.to_python(text)
+        except ValidationError:
+            return False
+        return "\0" not in str(text)
 
 
 class AssignmentForm(forms.ModelForm):

@@ -19,7 +19,7 @@ from ..deletion import deleted_with
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
-from .forms import AssignmentForm, NewAssignmentForm
+from .forms import AssignmentForm, NewAssignmentForm, UserSelect
 from .page import CallerPage
 
 #: As many users, and groups, of a name that is searched for in another database.
@@ -118,6 +118,11 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
             return ()
         site = self.admin_site.get_model_admin(users)
         return ("user",) if site.get_search_fields(request) and site.has_view_permission(request) else ()
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = UserSelect(db_field, self.admin_site, using=kwargs.get("using"))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_search_fields(self, request: HttpRequest) -> Any:
         people = (f"user__{get_user_model().USERNAME_FIELD}", "group__name")
