@@ -50,6 +50,17 @@ def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:
     return view
 
 
+def compares_bytes(field: Any, database: str) -> bool:
+    """Return whether the database tells two values of this column apart whenever Python does.
+
+    Not texts whose collation may ignore case, accents or spaces at the end: that of MySQL and MariaDB does by default,
+    and elsewhere one that the project has chosen may.
+    """
+    if field.get_internal_type() not in ("CharField", "TextField", "EmailField", "SlugField", "URLField"):
+        return True
+    return connections[database].vendor != "mysql" and not getattr(field, "db_collation", None)
+
+
 def limit_wait(database: str) -> None:
     """Have this transaction wait for no lock longer than LOCK_SECONDS, if the project has set no limit of its own.
 

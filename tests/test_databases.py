@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import connection, connections, models, transaction
 from django.test import Client
 
+from django_ratelimiter.databases import compares_bytes
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
@@ -145,3 +146,21 @@ def test_of_two_default_tiers_the_one_of_higher_rank_counts(caplog: pytest.LogCa
     assert tier.slug == "three"
     told = "Tiers one, two, three are all the default for anonymous callers; only three, of the highest rank, is used."
     assert told in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("field", "vendor", "expected"),
+    [
+        (models.BigAutoField(), "mysql", True),
+        (models.UUIDField(), "mysql", True),
+        (models.CharField(), "mysql", False),
+        (models.EmailField(), "mysql", False),
+        (models.CharField(), "postgresql", True),
+        (models.CharField(db_collation="NOCASE"), "sqlite", False),
+    ],
+)
+def test_whether_two_primary_keys_may_be_one(
+    monkeypatch: pytest.MonkeyPatch, field: Any, vendor: str, expected: bool
+) -> None:
+    monkeypatch.setattr(connections["default"], "vendor", vendor)
+    assert compares_bytes(field, "default") is expected

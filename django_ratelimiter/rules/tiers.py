@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..databases import is_joinable
+from ..databases import compares_bytes, is_joinable
 from ..values.partitions import is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -151,8 +151,11 @@ def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRe
 def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
     """Return the assignments of these callers, the latest first. Of the first alone where together they have too many.
 
-    One query; for several callers of whom some have groups with an assignment, two.
+    One query; for several callers of whom some have groups with an assignment, two. Of the first alone, too, where
+    the database may take two primary keys for the same that Python tells apart.
     """
+    if not compares_bytes(get_user_model()._meta.pk, router.db_for_read(get_user_model())):
+        callers = callers[:1]
     users = {user_id: pk for user_id, _ in callers if (pk := _user_pk(user_id)) is not None}
     keys = {api_key for _, api_key in callers if api_key is not None}
     conditions = [Q(api_key_hash__in=keys)] if keys else []

@@ -198,6 +198,20 @@ class TestRemembering:
             assert slugs(2, 3) == ["partner", "partner"]
         assert len(queries) == 2  # and the members of the group
 
+    def test_each_is_read_alone_where_the_database_may_take_two_for_one(
+        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As MariaDB takes users with the primary keys "Ann" and "ann", by its usual collation."""
+        now = 1_000.0
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+        monkeypatch.setattr(tiers, "compares_bytes", lambda field, database: False)
+        pks = [str(User.objects.create(username=name).pk) for name in ("ann", "bob")]
+        found = [entitlement_for(rules, pk, None) for pk in pks]
+        now += 5.0
+        with CaptureQueriesContext(connection) as queries:
+            assert [entitlement_for(rules, pk, None) for pk in pks] == found
+        assert len(queries) == 2
+
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
             assert entitlement(rules) == ("free", 1)
