@@ -21,7 +21,7 @@ from .callers import check_callables, check_client_choices, check_identities, ch
 from .collecting import check_collecting
 from .common import TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
 from .other_limiters import check_settings_of_django_ratelimit
-from .paths import check_exempt, check_prefix, check_targets
+from .paths import check_admin, check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
 from .tables import check_tables
 from .views import check_addresses, check_rates, check_views
@@ -140,6 +140,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_settings_of_django_ratelimit,
     check_addresses,
     check_rates,
+    check_admin,
     check_exempt,
     check_collecting,
     check_pools,

@@ -10,8 +10,11 @@ from django.core.checks import CheckMessage
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
-from ..rules.routes import unknown_names
+from ..rules.routes import unknown_names, views
 from .common import TAG, are_invalid, rules_in_force
+
+#: How the name of the page ends that lists the rules, in any AdminSite.
+_LIST_OF_RULES: Final = ":django_ratelimiter_rule_changelist"
 
 #: What is wrong with a rule that names what no view has, by the field.
 _NOWHERE: Final = {
@@ -35,6 +38,27 @@ def check_exempt(**_kwargs: object) -> list[CheckMessage]:
             hint="Name in RATELIMITER['EXEMPT_PATHS'] what no rule shall touch, and these paths not.",
             id=f"{TAG}.W012",
         )
+    ]
+
+
+def check_admin(**_kwargs: object) -> list[CheckMessage]:
+    """W021: rules may reject operators on the pages where these rules are corrected."""
+    if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
+        return []
+    exempt = exempt_paths(None)
+    lists = [view for view in views() if view.name.endswith(_LIST_OF_RULES) and not view.start.startswith(exempt)]
+    enforced = [rule for rule in rules_in_force() if rule.mode == "enforce"] if lists else []
+    found = {view.start: [rule.slug for rule in enforced if view.may_match(rule)] for view in lists}
+    return [
+        checks.Warning(
+            f"The admin's pages of rules at {path} are not exempt, so these rules may reject operators there: "
+            f"{', '.join(slugs)}.",
+            hint="Name the path of this admin in RATELIMITER['EXEMPT_PATHS'], which replaces the default paths. If it "
+            "is limited on purpose, silence this check: `manage.py ratelimit off` stops a rule that rejects everybody.",
+            id=f"{TAG}.W021",
+        )
+        for path, slugs in found.items()
+        if slugs
     ]
 
 

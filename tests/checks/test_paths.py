@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.conf.urls.i18n import i18n_patterns
+from django.contrib import admin
 from django.test import override_settings
 from django.urls import include, path
 from django.utils.translation import gettext_lazy
@@ -17,6 +18,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
 
+from ..admin import own_site
 from ..urls import say_hello
 from .test_checks import ids, make_rule
 
@@ -117,3 +119,34 @@ def test_without_urls_nothing_is_said_of_them() -> None:
     with override_settings():
         del settings.ROOT_URLCONF
         assert checks.check_targets() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("exempt", "fields", "fires"),
+    [
+        (None, {}, False),
+        (["/static/"], {}, True),
+        (["/static/", "/admin/"], {}, False),
+        (["/static/"], {"path_kind": "prefix", "path": "/admin/"}, True),
+        (["/static/"], {"path_kind": "exact", "path": "/admin/login/"}, False),
+        (["/static/"], {"mode": "shadow"}, False),
+    ],
+)
+def test_rules_that_may_reject_who_would_correct_them(
+    exempt: list[str] | None, fields: dict[str, Any], fires: bool
+) -> None:
+    make_rule("all", **fields)
+    with override_settings(RATELIMITER={"EXEMPT_PATHS": exempt}):
+        messages = checks.check_admin()
+    assert ids(messages) == ["W021"] * fires
+    assert not fires or ("/admin/django_ratelimiter/rule/" in messages[0].msg and "all" in messages[0].msg)
+
+
+@pytest.mark.django_db
+def test_another_admin_site_is_not_exempt() -> None:
+    make_rule("all")
+    both = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
+    with override_settings(ROOT_URLCONF=both, RATELIMITER={}):
+        [message] = checks.check_admin()
+    assert "/operations/django_ratelimiter/rule/" in message.msg
