@@ -94,6 +94,8 @@ def _serve(site: Site) -> None:
     fact("Admin", f"{site.url}/admin/   log in as {ADMIN}, password {PASSWORD}")
     fact("Rules", f"{site.url}{RULES_PATH}   edit one: it is in force once it is saved")
     fact("Usage", f"{site.url}{USAGE_PATH}")
+    fact("Commands", f"{' '.join(site.variables())} {sys.executable} manage.py ratelimit caller --user paula")
+    note(f"{'':<12}in another terminal, in this folder; any command of manage.py works so")
     for suggestion in SUGGESTIONS:
         fact("Try", suggestion.command(site.url))
         note(f"{'':<12}{suggestion.remark}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ..middleware import PROCESS_HEADER
@@ -63,6 +64,13 @@ class Site:
     def url(self) -> str:
         """The address of the web server."""
         return f"http://{HOST}:{self.port}"
+
+    def variables(self) -> list[str]:
+        """Return what stands before a command so that it is about this site; not an address with a password."""
+        names = ["EXAMPLE_STATE_DIR", "EXAMPLE_NAMESPACE"]
+        if not urlsplit(self.redis).password:  # it is in the environment of whoever named that server
+            names.insert(0, "REDIS_URL")
+        return [f"{name}={shlex.quote(os.environ[name])}" for name in names]
 
     def manage(self, *arguments: str) -> str:
         """Run a management command and return what it printed."""
