@@ -107,6 +107,9 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
         "summary": note and note.summary,
         "reason": note and note.reason,
         "is_everywhere": status.is_everywhere,
+        "back_url": viewer.url("history_bring_back", status.before)
+        if status.before and viewer.may("publish_rule")
+        else "",
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }
 
