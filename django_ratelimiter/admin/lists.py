@@ -6,8 +6,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 
 class NulSafeAdmin(admin.ModelAdmin):
@@ -20,6 +23,14 @@ class NulSafeAdmin(admin.ModelAdmin):
         if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
             raise IncorrectLookupParameters
         return super().get_changelist_instance(request)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+        """Return the field of a column. A date and a time get names of their own: Django labels neither."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None and isinstance(field.widget, AdminSplitDateTime):
+            for widget, name in zip(field.widget.widgets, (_("Date"), _("Time")), strict=True):
+                widget.attrs["aria-label"] = f"{capfirst(db_field.verbose_name)}: {name}"
+        return field
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
