@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote_plus
 
 from django.http import HttpRequest
 from django.urls import reverse
@@ -109,7 +110,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
         return context
     return {
         **context,
-        "rows": [_row(request, report, total, names) for total in report.totals],
+        "rows": _rows(request, report, names),
         "together": _figure_row(together, _together_before(report)),
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_denied),
@@ -125,16 +126,22 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
     }
 
 
-def _row(request: HttpRequest, report: Report, total: Total, names: Names) -> Row:
+def _rows(request: HttpRequest, report: Report, names: Names) -> list[Row]:
+    """Return a row for each rule and tier. Their addresses differ in one parameter each, the last."""
+    of_rule = report_url(request, "rule", rule="", by=None, client=None)
+    of_tier = report_url(request, "changelist" if report.rule is None else "rule", tier="")
+    return [_row(report, total, names, of_rule, of_tier) for total in report.totals]
+
+
+def _row(report: Report, total: Total, names: Names, of_rule: str, of_tier: str) -> Row:
     rule, tier, figures = total
     before = None if report.before is None else report.before.get((rule, tier), Figures())
-    most = report.most_clients.get((rule, tier))
     return Row(
         names.rule(rule),
-        report_url(request, "rule", rule=rule, by=None, client=None),
+        of_rule + quote_plus(rule),
         names.tier(tier),
-        report_url(request, "changelist" if report.rule is None else "rule", tier=tier),
-        _figure_row(figures, before, most),
+        of_tier + quote_plus(tier),
+        _figure_row(figures, before, report.most_clients.get((rule, tier))),
     )
 
 
