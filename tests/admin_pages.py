@@ -99,7 +99,11 @@ PAGES: Final = [
     Page("usage-of-a-rule", "django_ratelimiter_usagebucket_rule", {"period": "24h", "rule": "search"}),
     # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
-    Page("explained", "django_ratelimiter_explain", {"method": "GET", "path": "/api/search/", "ip": "192.0.2.7"}),
+    Page(
+        "explained",
+        "django_ratelimiter_explain",
+        lambda: {"method": "GET", "path": "/api/export/", "user": str(blocked().pk), "ip": ADDRESS},
+    ),
     Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": ADDRESS}),
     Page("caller-blocked", "django_ratelimiter_caller", lambda: {"kind": "user", "value": str(blocked().pk)}),
     Page("caller-search", "django_ratelimiter_caller"),
@@ -162,6 +166,8 @@ def _rules(author: User) -> None:
             )
             for tier, quota in zip((free, pro), quotas, strict=True):
                 RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
+        search = Rule.objects.get(slug="search")
+        RuleLimit.objects.create(rule=search, quota=20, window_seconds=Decimal(60))
         Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce")
     with cache.editing(author, "rule login saved", "Somebody tries passwords"):
         RuleLimit.objects.filter(rule__slug="login").update(quota=10)
@@ -196,6 +202,16 @@ def _usage() -> None:
             sums = {"shadow_denied" if slug == "uploads" else "denied": denied}
             start = stored(minute - timedelta(minutes=ago))
             rows.append(UsageBucket(rule_slug=slug, tier_slug="free", start=start, allowed=wave, **sums))
+    midnight = floor(now(), Granularity.DAY, now().tzinfo)
+    for ago in range(24):
+        start, wave = stored(midnight + ago * HOUR), 1_500 + (ago * 700) % 2_400
+        rows += [
+            UsageBucket(
+                rule_slug=slug, tier_slug="free", granularity="hour", start=start, allowed=wave, denied=wave // 9
+            )
+            for slug in ("search", "export", "login")
+            if midnight + ago * HOUR < now() - HOUR
+        ]
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
     hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
     TopPartition.objects.bulk_create(

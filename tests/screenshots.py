@@ -4,6 +4,7 @@ Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark,
 fails if a page is broader than the screen, breaks a strict Content-Security-Policy, cannot load something, or has a
 fault by axe-core. That is taken from npm once, into .cache/axe; --no-axe leaves it out.
 
+--docs puts some of them into the documentation, where they are to be looked at before they are committed.
 DJANGO_SETTINGS_MODULE names other settings than `tests.settings`, such as some that add a theme of the admin to these.
 """
 
@@ -49,6 +50,10 @@ return axe.run({include}, {preload: false, resultTypes: ['violations']}).then(fo
 """
 
 
+#: Where the content of a page ends, in pixels.
+BOTTOM: Final = "return Math.ceil(document.querySelector('#content-main').getBoundingClientRect().bottom + scrollY)"
+
+
 class Variant(NamedTuple):
     """How a page is looked at."""
 
@@ -66,11 +71,25 @@ VARIANTS: Final = (
 )
 
 
+#: The pictures of the documentation: the page and how it is looked at, by name.
+DOCS: Final = {
+    "overview": ("overview", "light"),
+    "refusals": ("refusals", "light"),
+    "blocked-customer": ("caller-blocked", "light"),
+    "explain": ("explained", "light"),
+    "history-list": ("history", "light"),
+    "history-bring-back": ("history-bring-back", "light"),
+    "rules-list": ("rules", "light"),
+    "rules-form": ("rule", "light"),
+}
+
+
 def main() -> int:
     """Take the pictures. Returns how many faults were found, 1 at most."""
     parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description=__doc__)
     parser.add_argument("pages", nargs="*", help="names of pages; none = all")
     parser.add_argument("--to", type=Path, default=ROOT / ".cache/screenshots", help="the folder for the pictures")
+    parser.add_argument("--docs", action="store_true", help="put those of the documentation into docs/howto")
     parser.add_argument("--no-axe", action="store_true", help="do not run axe-core")
     parser.add_argument("--no-policy", action="store_true", help="for themes that break a strict policy themselves")
     parser.add_argument("--stopped", action="store_true", help="while all enforcement is stopped")
@@ -87,6 +106,9 @@ def main() -> int:
             for variant in VARIANTS:
                 picture, found = look_at(window, f"{address}{page.url}", variant, axe, themed=chosen.no_policy)
                 (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
+                names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
+                for name in names if chosen.docs else ():
+                    (ROOT / f"docs/howto/{name}.png").write_bytes(window.pictured(window.script(BOTTOM) + 20))
                 faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
     print(f"{len(wanted) * len(VARIANTS)} pictures in {chosen.to}")
     for fault in faults:
