@@ -24,7 +24,7 @@ class NulSafeAdmin(admin.ModelAdmin):
             raise IncorrectLookupParameters
         return super().get_changelist_instance(request)
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Return the field of a column. A date and a time get names of their own: Django labels neither."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None and isinstance(field.widget, AdminSplitDateTime):
