@@ -153,7 +153,7 @@ class TestRule:
         assert "<ins>off</ins>" in page
 
     def test_goes_on_where_it_has_looked(self, admin_client: Client, rule: Rule, good: int) -> None:
-        for _ in range(60):
+        for _ in range(40):
             cache.invalidate()
         page = shown(admin_client.get(page_of(rule, "history")))
         assert "None of the versions looked through" in page

@@ -15,7 +15,7 @@ from .changes import Change, diff, rule_change, summary
 from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
 
 #: So many versions are looked through for those that changed a rule, at a time.
-LOOKED_THROUGH: Final = 40
+LOOKED_THROUGH: Final = 25
 #: Among so many of the latest versions the one is looked for that changed a rule or tier last.
 RECENT: Final = 10
 #: Snapshots in memory at once; each holds the whole rule set.
