@@ -142,6 +142,7 @@ class Migration(migrations.Migration):
                 ('priority', models.IntegerField(default=100, help_text='Every rule that matches applies; the lower number is decided and shown first.', verbose_name='priority')),
                 ('message', models.CharField(blank=True, help_text='Shown to the caller who is refused.', max_length=300, verbose_name='message')),
                 ('description', models.TextField(blank=True, help_text='For operators; callers never see it.', verbose_name='description')),
+                ('owner', models.CharField(choices=[('admin', 'the admin'), ('file', 'a file'), ('unlocked', 'a file, unlocked in the admin')], db_default='admin', default='admin', help_text='A rule of a file is changed in that file, and read-only in the admin until it is unlocked.', max_length=16, verbose_name='belongs to')),
             ],
             options={
                 'verbose_name': 'rule',
@@ -250,6 +251,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('summary', models.CharField(blank=True, max_length=255, verbose_name='summary')),
                 ('reason', models.CharField(blank=True, db_default='', help_text='Why the rules were changed. It stands in the history.', max_length=255, verbose_name='reason')),
+                ('source', models.CharField(blank=True, db_default='', max_length=255, verbose_name='file')),
                 ('snapshot', models.JSONField(verbose_name='snapshot')),
                 ('author', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
             ],

@@ -51,6 +51,11 @@ class Rule(models.Model):
         CLOSED = "closed", _("refuse every request (503)")
         LOCAL = "local", _("count in each process, with a share of the quota")
 
+    class Owner(models.TextChoices):
+        ADMIN = "admin", _("the admin")
+        FILE = "file", _("a file")
+        UNLOCKED = "unlocked", _("a file, unlocked in the admin")
+
     slug = models.SlugField(
         _("slug"),
         unique=True,
@@ -139,6 +144,14 @@ class Rule(models.Model):
         _("message"), max_length=300, blank=True, help_text=_("Shown to the caller who is refused.")
     )
     description = models.TextField(_("description"), blank=True, help_text=_("For operators; callers never see it."))
+    owner = models.CharField(
+        _("belongs to"),
+        max_length=16,
+        choices=Owner.choices,
+        default=Owner.ADMIN,
+        db_default="admin",  # rows that SQL writes may lack it
+        help_text=_("A rule of a file is changed in that file, and read-only in the admin until it is unlocked."),
+    )
 
     objects = RuleQuerySet.as_manager()
 

@@ -54,6 +54,7 @@ class RuleSetVersion(models.Model):
 
     author: `None` = not saved by a user of the admin, or by one who is gone.
     summary: what was saved, in words. reason: why, as its author put it; empty = nothing was said.
+    source: the rules file that was applied; empty = the rules were changed otherwise.
     snapshot: as `rules.compiler.snapshot_of_rows` makes it, and whether rules are enforced at all.
     """
 
@@ -75,6 +76,12 @@ class RuleSetVersion(models.Model):
         blank=True,
         db_default="",  # rows that SQL writes may lack it
         help_text=_("Why the rules were changed. It stands in the history."),
+    )
+    source = models.CharField(
+        _("file"),
+        max_length=255,
+        blank=True,
+        db_default="",  # rows that SQL writes may lack it
     )
     snapshot = models.JSONField(_("snapshot"))
 

@@ -67,5 +67,5 @@ def _entry(one: Any) -> dict[str, Any]:
 def _defaults(model: Any) -> dict[str, Any]:
     """Return the values of a new row, for the columns that are part of a snapshot."""
     fields = [field for field in model._meta.concrete_fields if not field.is_relation and not field.primary_key]
-    values = {field.name: field.get_default() for field in fields if field.name != "description"}
+    values = {field.name: field.get_default() for field in fields if field.name not in ("description", "owner")}
     return {name: getattr(value, "value", value) for name, value in values.items()}  # the plain value of an enum

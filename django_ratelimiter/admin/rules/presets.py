@@ -97,7 +97,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
 _LOGINS: Final = ("login", "account_login", "accounts:login", "users:login", "auth:login")
 
 #: What no copy shares with its rule.
-_OWN: Final = ("id", "slug", "name", "mode")
+_OWN: Final = ("id", "slug", "name", "mode", "owner")
 
 
 class Start(NamedTuple):

@@ -65,13 +65,13 @@ def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generati
     out_then = {entry["rule"] for entry in then["left_out"]}
     for pair in pairs(now["rules"], then["rules"]):
         if pair.after:
-            rules.append(_rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
+            rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
         elif pair.before and pair.before["slug"] in out_then:
             rules.append(normal_rule(pair.before) | {"mode": "off"})
     return {**now, "tiers": tiers, "rules": rules}
 
 
-def _rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
+def rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
     """Return a rule as it was, with each limit's generation.
 
     A limit that counts now goes on with its counters. Any other gets the highest generation that the rule has had
