@@ -25,10 +25,11 @@ from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
 from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
+from ..files import FileCommands, add_file_commands
 
 
-class Command(BaseCommand):
-    """Subcommands; each is a method of the same name."""
+class Command(FileCommands, BaseCommand):
+    """Subcommands; each is a method of the same name, or with "run_" before it."""
 
     help = "Work with the rate limits."
 
@@ -45,6 +46,7 @@ class Command(BaseCommand):
         ):
             commands.add_parser(name, help=text).add_argument("--reason", default="", help="Why, for the history.")
         add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
+        add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
@@ -56,7 +58,8 @@ class Command(BaseCommand):
             )
         except ValueError as error:
             raise CommandError(str(error)) from error
-        getattr(self, subcommand)()
+        own = getattr(self, f"run_{subcommand}", None)  # Django's own `check` is another
+        (own or getattr(self, subcommand))()
 
     def watch(self) -> None:
         """Tell of what is amiss: by the log and by signals, once when it begins."""

@@ -14,7 +14,7 @@ from ..compiler import snapshot_of_rows
 from ..versions import editing
 from .plan import Plan, plan
 from .rows import write
-from .snapshots import Snapshot, normal_rule, normal_tier
+from .snapshots import Snapshot, by_slug
 
 
 class NotBroughtBack(Exception):
@@ -71,14 +71,9 @@ def _changed() -> RulesChanged:
 def _verify(planned: Snapshot) -> None:
     """Raise NotBroughtBack unless the rows are now what was planned."""
     found = snapshot_of_rows(as_committed)
-    if _by_slug(found) == _by_slug(planned):
+    if by_slug(found) == by_slug(planned):
         return
     wanted = {rule["slug"] for rule in planned["rules"]}
     reasons = [f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"] if entry["rule"] in wanted]
     text = _("That version cannot be enforced any more. %(reasons)s")
     raise NotBroughtBack(text % {"reasons": " ".join(reasons)})
-
-
-def _by_slug(snapshot: Snapshot) -> Any:
-    tiers = {data["slug"]: normal_tier(data) for data in snapshot["tiers"]}
-    return tiers, {data["slug"]: normal_rule(data) for data in snapshot["rules"]}

@@ -44,7 +44,7 @@ def plan(target: Version, then: Snapshot) -> Plan:
     seen = storage.committed_version()
     now = snapshot_of_rows(as_committed)
     now = {**now, "enforcement": storage.enforcement_enabled()}
-    assigned = _assigned_tiers(now, then)
+    assigned = needed_tiers(now, then)
     generations = _generations_since(target) if _asks_for_generations(now, then) else {}
     planned = planned_snapshot(now, then, set(assigned), generations)
     notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
@@ -115,7 +115,7 @@ def _snapshots_since(version: Version) -> Iterator[Snapshot]:
     yield from storage.snapshots_after(version).values_list("snapshot", flat=True).iterator(chunk_size=CHUNK)
 
 
-def _assigned_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
+def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
     """Return the tiers that were not there then but are needed now, by slug, with their number of assignments.
 
     Needed: by assignments, which no version holds, or by a rule that cannot be enforced now and stays as it is.

@@ -56,6 +56,12 @@ def normal_tier(data: Data) -> dict[str, Any]:
     return {field.name: data.get(field.name, _default(field)) for field in tier_columns()}
 
 
+def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the tiers and the rules of a snapshot by slug, with all their columns."""
+    tiers = {data["slug"]: normal_tier(data) for data in snapshot["tiers"]}
+    return tiers, {data["slug"]: normal_rule(data) for data in snapshot["rules"]}
+
+
 def _normal_limit(data: Data) -> dict[str, Any]:
     fields = models.RuleLimit._meta
     found = {name: data.get(name, _default(fields.get_field(name))) for name in limit_columns()}

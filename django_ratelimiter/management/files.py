@@ -1,0 +1,191 @@
+"""`manage.py ratelimit export|plan|apply|check`: rules as code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..rules import cache
+from ..rules.files.access import access_rows
+from ..rules.files.applying import NotApplied, apply_file
+from ..rules.files.faults import WrongFile
+from ..rules.files.planning import plan_file
+from ..rules.files.reading import RulesFile, load
+from ..rules.files.schema import schema
+from ..rules.files.words import data_of, lines_of
+from ..rules.files.writing import text_of_database, updated_file
+from ..rules.files.yaml import YamlMissing
+
+#: The exit code of `plan` if something would change.
+CHANGES: Final = 2
+
+
+def add_file_commands(commands: Any) -> None:
+    """Add the subcommands for rules files."""
+    _add_export(commands.add_parser("export", help="Write tiers, rules and limits as a file."))
+    plan = commands.add_parser("plan", help="Say what a rules file would change. Exit code 0: nothing, 2: something.")
+    plan.add_argument("--out", metavar="PLAN", help="Keep the plan in this file, for `apply --plan`.")
+    plan.add_argument("--json", action="store_true", help="Write JSON.")
+    apply = commands.add_parser("apply", help="Make the database what a rules file says.")
+    apply.add_argument("--plan", metavar="PLAN", help="Do nothing unless this plan of `plan --out` still holds.")
+    apply.add_argument("--author", metavar="USERNAME", help="Who stands in the history.")
+    apply.add_argument("--reason", default="", help="Why. It stands in the history.")
+    check = commands.add_parser("check", help="Say whether a rules file is right, without a database and Redis.")
+    check.set_defaults(skip_checks=True)  # some of which ask both
+    for command in (plan, apply, check):
+        command.add_argument("file", metavar="FILE", help="A rules file, YAML or JSON; - = standard input.")
+    for command in (plan, apply):
+        prune = "Also delete what the file does not have: rules of the admin, and tiers that nobody needs."
+        command.add_argument("--prune", action="store_true", help=prune)
+
+
+def _add_export(command: ArgumentParser) -> None:
+    command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
+    command.add_argument("--to", metavar="FILE", help="Write into this file. In a YAML file, comments stay.")
+    command.add_argument("--own", action="store_true", help="From now on, all rules belong to the file.")
+    access = command.add_mutually_exclusive_group()
+    access.add_argument("--access", action="store_true", help="With access entries, but not whom they are about.")
+    access.add_argument("--personal", action="store_true", help="With access entries, and whom they are about.")
+    command.add_argument("--schema", action="store_true", help="Write the JSON Schema of rules files instead.")
+
+
+class FileCommands(BaseCommand):
+    """A command with the subcommands for rules files; each is a method with "run_" before its name."""
+
+    _options: dict[str, Any]
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Let the exit code of `plan` tell changes from wrong arguments, which usually have the same."""
+        self._has_changes = False
+        try:
+            super().run_from_argv(argv)
+        except SystemExit as end:
+            if argv[2:3] == ["plan"] and end.code == CHANGES and not self._has_changes:
+                sys.exit(1)
+            raise
+
+    def run_export(self) -> None:
+        """Write the rules of the database to a file or to the standard output."""
+        options = self._options
+        text = json.dumps(schema(), indent=2) + "\n" if options["schema"] else self._exported()
+        if options["to"]:
+            Path(options["to"]).write_text(text, "utf-8")
+        else:
+            self.stdout.write(text, ending="")
+
+    def _exported(self) -> str:
+        options, target = self._options, Path(self._options["to"] or "")
+        access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
+        style = options["format"] or ("json" if target.suffix == ".json" else "yaml")
+        try:
+            if style == "yaml" and target.is_file():
+                return updated_file(target, access, owned=options["own"])
+            return text_of_database(style, access, owned=options["own"])
+        except (WrongFile, YamlMissing, OSError) as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+
+    def run_check(self) -> None:
+        """Say whether a file is right. Asks neither the database nor Redis."""
+        file = self._load()
+        try:
+            file.check_names()
+        except WrongFile as error:
+            raise self._wrong(error) from error
+        rules = ngettext("%d rule", "%d rules", len(file.rules)) % len(file.rules)
+        tiers = ngettext("%d tier", "%d tiers", len(file.tiers)) % len(file.tiers)
+        self.stdout.write(
+            _("%(file)s is right: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
+        )
+
+    def run_plan(self) -> None:
+        """Say what a file would change. Exits with CHANGES if that is something."""
+        file, options = self._load(), self._options
+        try:
+            plan = plan_file(file, prune=options["prune"])
+        except WrongFile as error:
+            raise self._wrong(error) from error
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+        text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
+        if options["out"]:
+            Path(options["out"]).write_text(f"{text}\n", "utf-8")
+        self.stdout.write(text if options["json"] else "\n".join(lines_of(plan)))
+        self._has_changes = not plan.is_empty
+        if self._has_changes:
+            sys.exit(CHANGES)
+
+    def run_apply(self) -> None:
+        """Make the database what a file says."""
+        file, options = self._load(), self._options
+        expected = self._agreed(file) if options["plan"] else None
+        author = self._author()
+        try:
+            plan, version = apply_file(
+                file, author=author, reason=options["reason"], prune=options["prune"], expected=expected
+            )
+        except WrongFile as error:
+            raise self._wrong(error) from error
+        except NotApplied as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
+        self.stdout.write("\n".join(lines_of(plan)))
+        if version is None:
+            return
+        self.stdout.write(_("Applied, as version %(number)s.") % {"number": version.number})
+        if cache.last_publish_failed():
+            untold = _("Redis could not be told. Processes read the new rules once the usage is collected again.")
+            self.stderr.write(self.style.WARNING(untold))
+
+    def _load(self) -> RulesFile:
+        name = self._options["file"]
+        try:
+            file = load(name)
+        except WrongFile as error:
+            raise self._wrong(error) from error
+        except YamlMissing as error:
+            raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(_("%(file)s cannot be read: %(error)s") % {"file": name, "error": error}) from error
+        for fault in file.warnings:
+            self.stderr.write(self.style.WARNING(fault.in_words(file.name)))
+        return file
+
+    def _wrong(self, error: WrongFile) -> CommandError:
+        count = len(error.faults)
+        text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
+        return CommandError(f"{text}\n{error}")  # each fault begins a line, as programs expect
+
+    def _agreed(self, file: RulesFile) -> str:
+        """Return the state that a kept plan was made from."""
+        try:
+            kept = json.loads(Path(self._options["plan"]).read_text("utf-8"))
+            digest, state, prune = kept["digest"], kept["state"], kept["prune"]
+        except OSError as error:
+            raise CommandError(str(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CommandError(_("%(file)s is no plan.") % {"file": self._options["plan"]}) from error
+        if digest != file.digest or prune is not self._options["prune"]:
+            raise CommandError(_("The plan is of another file, or of other options. Make the plan again."))
+        return str(state)
+
+    def _author(self) -> Any:
+        name = self._options["author"]
+        if not name:
+            return None
+        users = get_user_model()
+        try:
+            return users._default_manager.get_by_natural_key(name)
+        except users.DoesNotExist as error:
+            raise CommandError(_("There is no user %(name)s.") % {"name": name}) from error

@@ -1,0 +1,96 @@
+"""A rules file applied to the database: all of it as one version, or nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from ...databases import as_committed
+from ...engine.base import Version
+from ..stored import storage
+from ..stored.compiler import snapshot_of_rows
+from ..stored.history.rows import write
+from ..stored.history.snapshots import by_slug
+from ..stored.tables import models
+from ..stored.versions import editing
+from .access import write_access
+from .planning import FilePlan, plan_file
+from .reading import RulesFile
+
+#: How often a plan is made again because somebody has changed the rules meanwhile.
+ATTEMPTS: Final = 5
+
+
+class NotApplied(Exception):
+    """Raised if a file is not applied; nothing was changed. Its text says why."""
+
+
+class RulesHaveChanged(NotApplied):
+    """The database is not the one any more that the plan was made from."""
+
+
+class Applied(NamedTuple):
+    """What was done. version: the one that was made; `None` = nothing differed, so none was."""
+
+    plan: FilePlan
+    version: Version | None
+
+
+def apply_file(
+    file: RulesFile, *, author: Any = None, reason: str = "", prune: bool = False, expected: str | None = None
+) -> Applied:
+    """Make the database what this file says, in one transaction, as one version. Not within another `editing`.
+
+    expected: the `state` of the plan that somebody has agreed to; raises RulesHaveChanged if it is another by now.
+    Raises WrongFile, and NotApplied if the database does not take it.
+    """
+    for _attempt in range(ATTEMPTS):
+        plan = plan_file(file, prune=prune)
+        if expected is not None and plan.state != expected:
+            raise _changed()
+        if plan.is_empty:
+            return Applied(plan, None)
+        try:
+            return Applied(plan, _apply(plan, author, reason))
+        except RulesHaveChanged:  # since the plan was made, a moment ago
+            if expected is not None:
+                raise
+    raise _changed()
+
+
+def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
+    name = os.path.basename(plan.file.name)
+    limit = models.RuleSetVersion.source.field.max_length
+    summary = _("rules applied from %(file)s") % {"file": name}
+    with transaction.atomic(using=storage.primary()):
+        with editing(author, summary, reason):
+            number, epoch = storage.state().values_list("number", "epoch").get()
+            if Version(number - 1, epoch) != plan.seen:  # ours is the next one, under the lock
+                raise _changed()
+            try:
+                with transaction.atomic(using=storage.primary()):
+                    write(plan.now, plan.planned)
+                    write_access(plan.access)
+            except IntegrityError as error:
+                text = _("The database does not take it: %(error)s")
+                raise NotApplied(text % {"error": error}) from error
+            _verify(plan)
+        version = Version(number, epoch)
+        storage.snapshots(version).update(source=name[:limit])
+    return version
+
+
+def _verify(plan: FilePlan) -> None:
+    """Raise NotApplied unless the rows are now what was planned."""
+    found = snapshot_of_rows(as_committed)
+    if by_slug(found) == by_slug(plan.planned):
+        return
+    reasons = " ".join(f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"])
+    raise NotApplied(_("The database holds something else after it was written. %(reasons)s") % {"reasons": reasons})
+
+
+def _changed() -> RulesHaveChanged:
+    return RulesHaveChanged(_("The database has changed since the plan was made. Make the plan again."))

@@ -1,0 +1,131 @@
+"""The text of a rules file as a tree whose values know their places."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from .faults import Fault, Place, WrongFile
+
+#: More values than any rules file needs. YAML's references can stand for very many in a short text.
+MAX_NODES: Final = 500_000
+#: Lists and objects within each other; a rules file has five levels.
+MAX_DEPTH: Final = 50
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value at its place. value: a text, int, Decimal, bool or `None`; a list of nodes; or pairs of key and value."""
+
+    value: Any
+    place: Place
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """The value of a node that has keys: pairs in the order of the file. A key may be there twice."""
+
+    pairs: tuple[tuple[Node, Node], ...]
+
+
+def tree_of_json(text: str, file: str) -> Node:
+    """Return the tree of a JSON text. Raises WrongFile."""
+    return _Json(text, file).tree()
+
+
+class _Json:
+    """JSON with places. The standard library's reader has none for values, and keeps the last of two equal keys."""
+
+    _SPACE: Final = re.compile(r"[ \t\n\r]*")
+    _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+    _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+    _WORDS: Final = (("true", True), ("false", False), ("null", None))
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text, self._file = text.removeprefix("\ufeff"), file
+        self._at, self._nodes = 0, 0
+
+    def tree(self) -> Node:
+        """Read it all."""
+        node = self._value(0)
+        self._skip()
+        if self._at < len(self._text):
+            raise self._wrong(_("Nothing may follow the end of the document."))
+        return node
+
+    def _value(self, depth: int) -> Node:
+        self._skip()
+        place = self._place()
+        self._nodes += 1
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise self._wrong(_("This is too large or too deep for a rules file."))
+        begins = self._text[self._at : self._at + 1]
+        if begins == "{":
+            return Node(Mapping(tuple(self._several("}", lambda: self._pair(depth)))), place)
+        if begins == "[":
+            return Node(self._several("]", lambda: self._value(depth + 1)), place)
+        if begins == '"':
+            return self._string()
+        return Node(self._plain(), place)
+
+    def _plain(self) -> Any:
+        for word, value in self._WORDS:
+            if self._text.startswith(word, self._at):
+                self._at += len(word)
+                return value
+        found = self._NUMBER.match(self._text, self._at)
+        if found is None:
+            raise self._wrong(_("JSON expects a value here."))
+        self._at = found.end()
+        return Decimal(found[0]) if found[1] or found[2] else int(found[0])
+
+    def _several(self, end: str, one: Callable[[], Any]) -> list[Any]:
+        self._at += 1
+        found: list[Any] = []
+        while True:
+            self._skip()
+            if self._text.startswith(end, self._at) and not found:
+                break
+            found.append(one())
+            self._skip()
+            if not self._text.startswith(",", self._at):
+                break
+            self._at += 1
+        self._expect(end)
+        return found
+
+    def _pair(self, depth: int) -> tuple[Node, Node]:
+        self._skip()
+        key = self._string()
+        self._skip()
+        self._expect(":")
+        return key, self._value(depth + 1)
+
+    def _string(self) -> Node:
+        place = self._place()
+        found = self._STRING.match(self._text, self._at)
+        if found is None:
+            raise self._wrong(_("JSON expects a text in double quotes here."))
+        self._at = found.end()
+        return Node(json.loads(found[0]), place)
+
+    def _expect(self, sign: str) -> None:
+        if not self._text.startswith(sign, self._at):
+            raise self._wrong(_("JSON expects “%(sign)s” here.") % {"sign": sign})
+        self._at += len(sign)
+
+    def _skip(self) -> None:
+        self._at = self._SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # which always matches
+
+    def _place(self) -> Place:
+        line_start = self._text.rfind("\n", 0, self._at) + 1
+        return Place(self._text.count("\n", 0, self._at) + 1, self._at - line_start + 1)
+
+    def _wrong(self, text: str) -> WrongFile:
+        return WrongFile(self._file, [Fault(self._place(), text)])

@@ -1,0 +1,160 @@
+"""What applying a rules file would change: rules, tiers and access entries, in words and in fields."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from ...databases import as_committed
+from ...engine.base import Version
+from ...models import Rule
+from ..stored import storage
+from ..stored.compiler import snapshot_of_rows
+from ..stored.history.changes import Change, diff
+from ..stored.history.plan import needed_tiers, rule_again
+from ..stored.history.snapshots import Data, Snapshot, by_slug, normal_rule, normal_tier, pairs
+from .access import AccessChange, AccessPlan, plan_access
+from .faults import Fault, Place, WrongFile
+from .reading import RulesFile
+
+#: Whose rules are deleted when they are no longer in the file.
+_FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What a file would change. It holds for the version `seen` and for the rows that have the digest `state`.
+
+    now, planned: the rules as they are, and as they would be. drift: rules of the file that were changed in the
+    database since it was last applied, with what was changed. notes: what stays, in sentences.
+    """
+
+    file: RulesFile
+    seen: Version
+    state: str
+    now: Snapshot
+    planned: Snapshot
+    changes: Sequence[Change]
+    access: AccessPlan
+    drift: Sequence[Change]
+    notes: Sequence[str]
+
+    @property
+    def all_changes(self) -> list[Change | AccessChange]:
+        """Return the changes of tiers and rules, then those of access entries."""
+        return [*self.changes, *self.access.changes]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it would change nothing."""
+        return not self.all_changes
+
+
+def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
+    """Return what applying this file to the database would change.
+
+    prune: also delete what the file does not have: rules of the admin, and tiers to which nobody is assigned.
+    Raises WrongFile where a rule that would be changed names a view that does not exist, and where a tier of the file
+    is the default for callers for whom another tier of the database is.
+    """
+    seen = storage.committed_version()
+    now = {**snapshot_of_rows(as_committed), "enforcement": storage.enforcement_enabled()}
+    access = plan_access(file)
+    planned = _planned(file, now, prune)
+    changes = diff(now, planned)
+    _check(file, now, planned)
+    return FilePlan(
+        file=file,
+        seen=seen,
+        state=_digest(now, access.state),
+        now=now,
+        planned=planned,
+        changes=changes,
+        access=access,
+        drift=_drift(now, changes),
+        notes=[*_notes(file, now, planned), *access.notes],
+    )
+
+
+def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
+    """Return the rules as they would be: those of the file with the counters that they have, and what stays."""
+    tiers, rules = ({data["slug"] for data in rows} for rows in (file.tiers, file.rules))
+    needed = needed_tiers(now, file.snapshot) if prune else {}
+    staying = [
+        normal_tier(data)
+        for data in now["tiers"]
+        if data["slug"] not in tiers and (not prune or data["slug"] in needed)
+    ]
+    kept = [] if prune else [data for data in now["rules"] if data["slug"] not in rules and not _is_of_file(data)]
+    others = [data for data in now["rules"] if data not in kept]
+    again = [
+        rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), {})
+        for pair in pairs(others, file.rules)
+        if pair.after
+    ]
+    return {
+        **now,
+        "tiers": [*map(normal_tier, file.tiers), *staying],
+        "rules": [*again, *map(normal_rule, kept)],
+    }
+
+
+def _is_of_file(rule: Data) -> bool:
+    """Return whether a rule is deleted once the file does not have it any more."""
+    return rule.get("owner") in _FILES
+
+
+def _check(file: RulesFile, now: Snapshot, planned: Snapshot) -> None:
+    before, after = by_slug(now)[1], by_slug(planned)[1]
+    faults = [fault for slug, found in file.doubts.items() if before.get(slug) != after.get(slug) for fault in found]
+    faults += _faults_of_defaults(file, planned)
+    if faults:
+        raise WrongFile(file.name, faults)
+
+
+def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
+    ours = {data["slug"] for data in file.tiers}
+    defaults = {data["default_for"]: data["slug"] for data in file.tiers if data["default_for"] != "none"}
+    for data in planned["tiers"]:
+        if data["slug"] not in ours and data["default_for"] in defaults:
+            slug = defaults[data["default_for"]]
+            text = _(
+                "The tier %(other)s of the database is the default for %(kind)s callers, and is not in this file. Add "
+                "it here, with “default_for: none”."
+            )
+            words = {"other": data["slug"], "kind": data["default_for"]}
+            yield Fault(file.places.get(("tier", slug), Place(1, 1)), text % words)
+
+
+def _drift(now: Snapshot, changes: Sequence[Change]) -> list[Change]:
+    """Return what was changed of the file's rules since it was last applied, of those that differ from it now."""
+    applied = storage.snapshots().exclude(source="").values_list("snapshot", flat=True).first()
+    if applied is None:
+        return []
+    ours = {data["slug"] for each in (applied, now) for data in each["rules"] if _is_of_file(data)}
+    differing = {change.slug for change in changes} & ours
+    return [change for change in diff(applied, now) if change.subject == "rule" and change.slug in differing]
+
+
+def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
+    rules, tiers = ({data["slug"] for data in rows} for rows in (file.rules, file.tiers))
+    if others := [data["slug"] for data in planned["rules"] if data["slug"] not in rules]:
+        yield _("Rules of the admin that are not in the file stay: %(names)s.") % {"names": ", ".join(others)}
+    if others := [data["slug"] for data in planned["tiers"] if data["slug"] not in tiers]:
+        yield _("Tiers that are not in the file stay: %(names)s.") % {"names": ", ".join(others)}
+    if faulty := [entry["rule"] for entry in now["left_out"] if entry["rule"] not in rules]:
+        text = _("Rules that cannot be enforced stay as they are, not in force: %(names)s.")
+        yield text % {"names": ", ".join(faulty)}
+    if not now["enforcement"]:
+        yield _("All enforcement is stopped, and stays so until it is resumed.")
+
+
+def _digest(now: Mapping[str, Any], access: str) -> str:
+    """Return a digest of everything that a plan was made from."""
+    text = json.dumps([by_slug(now), now["left_out"], access], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,197 @@
+"""A rules file read and judged: its tiers, rules and access entries, or every fault with line and column.
+
+It needs no database and no Redis. What a rule may say is judged by the models themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from django.utils.translation import gettext as _
+
+from ...conf import settings
+from ...models import Rule
+from ...values.partitions import IDENTITIES, NAMED
+from ..routes import unknown_names, views
+from ..ruleset import RuleSet
+from .faults import Fault, Place, WrongFile, did_you_mean
+from .fields import SECTIONS, VERSION, access_fields, shown
+from .nodes import Mapping as Pairs
+from .nodes import Node, tree_of_json
+from .rows import Entries, RowReader
+from .yaml import tree_of_yaml
+
+#: The name of the standard input.
+STDIN: Final = "-"
+
+#: As many names of views are offered where none is like the one that is wrong.
+MAX_NAMES: Final = 10
+
+
+class AccessRow(NamedTuple):
+    """An access entry of a file. value: empty = the file has its digest alone."""
+
+    action: str
+    kind: str
+    value: str
+    expires_at: datetime | None
+    reason: str
+    digest: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class RulesFile:
+    """A file without a fault in itself.
+
+    digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: faults by the slug of a rule that
+    names a view or an identity that the project does not have: such a rule is not applied, but may stay. warnings: what
+    may be right. places: of each tier and rule, by "tier" or "rule" and slug.
+    """
+
+    name: str
+    digest: str
+    tiers: Sequence[Mapping[str, Any]]
+    rules: Sequence[Mapping[str, Any]]
+    access: Sequence[AccessRow]
+    doubts: Mapping[str, Sequence[Fault]]
+    warnings: Sequence[Fault]
+    places: Mapping[tuple[str, str], Place]
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        """Return its tiers and rules as a snapshot, as the compiler makes one of rows."""
+        return {"tiers": list(self.tiers), "rules": list(self.rules), "left_out": []}
+
+    def rule_set(self) -> RuleSet:
+        """Return its rules as requests are decided by them."""
+        return RuleSet.from_snapshot(self.snapshot)
+
+    def check_names(self) -> None:
+        """Raise WrongFile if a rule names a view or an identity that the project does not have."""
+        if self.doubts:
+            raise WrongFile(self.name, [fault for faults in self.doubts.values() for fault in faults])
+
+
+def load(path: str | Path) -> RulesFile:
+    """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and YamlMissing."""
+    if str(path) == STDIN:
+        return read(sys.stdin.read(), STDIN)
+    data = Path(path).read_bytes()
+    try:
+        return read(data.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        place = Place(before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1)
+        raise WrongFile(str(path), [Fault(place, _("Not UTF-8."))]) from error
+
+
+def read(text: str, name: str) -> RulesFile:
+    """Return the rules of this text. Raises WrongFile, and YamlMissing.
+
+    name: what faults call the file. It is JSON if its name or its first character says so, else YAML.
+    """
+    reader = _Reader(name)
+    is_json = name.endswith(".json") or (not name.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "["))
+    reader.read((tree_of_json if is_json else tree_of_yaml)(text, name))
+    if reader.faults:
+        raise WrongFile(name, reader.faults)
+    rows = reader.rows
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    found = (rows.tiers, rows.rules, reader.access, reader.doubts, reader.warnings, rows.places)
+    return RulesFile(name, digest, *found)
+
+
+class _Reader:
+    """Reads section by section. A fault does not keep it from finding the others."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.faults: list[Fault] = []
+        self.rows = RowReader(self.faults)
+        self.access: list[AccessRow] = []
+        self.doubts: dict[str, list[Fault]] = {}
+        self.warnings: list[Fault] = []
+
+    def read(self, root: Node) -> None:
+        found = self.rows.entries(root, SECTIONS, _("a rules file"))
+        if "version" in found and found["version"].node.value != VERSION:
+            self._fault(found["version"].node, _("Must be %(version)s.") % {"version": VERSION})
+        if root.value is None or not {"tiers", "rules", "access"} & found.keys():
+            self._fault(root, _("A rules file has “rules”, “tiers” or “access”."))
+            return
+        for slug, entry in self._rows_of(found, "tiers"):
+            self.rows.read_tier(slug, entry)
+        self.rows.check_defaults()
+        for slug, entry in self._rows_of(found, "rules"):
+            rule = self.rows.read_rule(slug, entry)
+            if rule is not None:
+                self._check_views(*rule)
+                self._check_identities(*rule)
+        if "access" in found:
+            self._read_access(found["access"].node)
+
+    def _rows_of(self, found: Entries, section: str) -> Iterator[tuple[str, Any]]:
+        if section in found and found[section].node.value is not None:
+            yield from self.rows.entries(found[section].node, None, _("a group of them by slug")).items()
+
+    def _check_views(self, rule: Rule, entries: Entries, key: Node) -> None:
+        """Note names of views that no view has. A scope may be asked for by any code, so it is only warned of."""
+        for unknown in unknown_names(rule):
+            field = "path" if unknown.field == "route" else unknown.field
+            node = entries[field].node if field in entries else key
+            words = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
+            text = words.get(unknown.field, _("No view has the scope %(name)s.")) % {"name": shown(unknown.name)}
+            known = [unknown.close] if unknown.close else _names(unknown.field)
+            fault = Fault(node.place, f"{text} {did_you_mean(unknown.name, known)}".strip())
+            if unknown.field == "scope":
+                self.warnings.append(fault)
+            else:
+                self.doubts.setdefault(rule.slug, []).append(fault)
+
+    def _check_identities(self, rule: Rule, entries: Entries, key: Node) -> None:
+        """Note identities that neither this program nor the project has."""
+        known = (*IDENTITIES, *settings.IDENTITIES)
+        for name in rule.partition_by:
+            if name not in known and ":" not in name:
+                text = _("partition_by: %(word)s is no identity of this project.") % {"word": shown(name)}
+                place = entries["partition_by"].node.place
+                fault = Fault(place, f"{text} {did_you_mean(name, (*known, *NAMED))}")
+                self.doubts.setdefault(rule.slug, []).append(fault)
+
+    def _read_access(self, node: Node) -> None:
+        if not isinstance(node.value, list | None):
+            self._fault(node, _("Must be %(kind)s, not %(value)s.") % {"kind": _("a list"), "value": shown(node.value)})
+            return
+        seen: dict[tuple[str, str], Place] = {}
+        for each in node.value or ():
+            if not isinstance(each.value, Pairs):
+                self._fault(each, _("An access entry is a group of fields."))
+                continue
+            row = self.rows.read_access(each, self.rows.entries(each, tuple(access_fields()), _("an access entry")))
+            if row is None:
+                continue
+            key = row["kind"], row["value"] or row["digest"]
+            if key in seen:
+                self._fault(
+                    each, _("There is an entry for this caller in line %(line)s already.") % {"line": seen[key].line}
+                )
+            seen.setdefault(key, each.place)
+            self.access.append(AccessRow(**row, place=each.place))
+
+    def _fault(self, node: Node, text: str) -> None:
+        self.faults.append(Fault(node.place, text))
+
+
+def _names(field: str) -> list[str]:
+    """Return some names of the project's own views, or of their routes, to choose from."""
+    found = (
+        {getattr(view, "route" if field == "route" else "name", "") for view in views()} if field != "scope" else set()
+    )
+    return sorted(name for name in found if name and not name.startswith("admin"))[:MAX_NAMES]

@@ -1,0 +1,83 @@
+"""A plan in lines for a terminal, and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from ..stored.history.changes import Change
+from .access import AccessChange
+from .planning import FilePlan
+
+_SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
+
+
+def lines_of(plan: FilePlan) -> Iterator[str]:
+    """Yield the lines of a plan."""
+    version = _("version %(number)s") % {"number": plan.seen.number} if plan.seen.number else _("no rules")
+    yield _("%(file)s, compared with the database (%(version)s):") % {"file": plan.file.name, "version": version}
+    yield ""
+    for change in plan.all_changes:
+        yield from _lines_of_change(change)
+    if plan.drift:
+        yield _("Changed in the database since the file was last applied, not by it:")
+        for each in plan.drift:
+            yield f"  ! {each.in_words}"
+        yield ""
+    yield from plan.notes
+    yield summary_of(plan)
+
+
+def summary_of(plan: FilePlan) -> str:
+    """Return the last line of a plan: how much it changes."""
+    if plan.is_empty:
+        return _("No changes. The database is as the file says.")
+    count = Counter(change.kind for change in plan.all_changes)
+    text = _("Plan: %(added)s to add, %(changed)s to change, %(removed)s to delete.")
+    return text % {kind: count[kind] for kind in _SIGNS}
+
+
+def data_of(plan: FilePlan) -> dict[str, Any]:
+    """Return a plan as JSON: what `apply --plan` needs, and what it would change."""
+    return {
+        "format": 1,
+        "file": plan.file.name,
+        "digest": plan.file.digest,
+        "version": plan.seen.number,
+        "state": plan.state,
+        "changes": [_data_of_change(change) for change in plan.all_changes],
+        "drift": [_data_of_change(change) for change in plan.drift],
+        "notes": list(plan.notes),
+    }
+
+
+def _lines_of_change(change: Change | AccessChange) -> Iterator[str]:
+    slug = f" ({change.slug})" if isinstance(change, Change) and change.slug not in ("", change.name) else ""
+    words = {"added": _("added"), "changed": _("changed"), "removed": _("deleted")}
+    yield f"{_SIGNS[change.kind]} {change.title}{slug}: {words[change.kind]}"
+    for field in change.fields:
+        yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {_one_side(change, field)}"
+    yield ""
+
+
+def _one_side(change: Any, field: Any) -> str:
+    side: str = field.after if change.kind == "added" else field.before
+    return side
+
+
+def _data_of_change(change: Change | AccessChange) -> dict[str, Any]:
+    subject = change.subject if isinstance(change, Change) else "access"
+    slug = change.slug if isinstance(change, Change) else change.title
+    fields: Sequence[Any] = change.fields
+    return {
+        "kind": change.kind,
+        "subject": subject,
+        "slug": slug,
+        "in_words": change.in_words,
+        "fields": [
+            {"field": each.name, "label": each.label, "before": each.before, "after": each.after} for each in fields
+        ],
+    }

@@ -1,0 +1,87 @@
+"""Rules as a file: a new one, or one that is there already, of which only the values change that differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ...databases import as_committed
+from ..stored.compiler import snapshot_of_rows
+from ..stored.history.snapshots import Data, Snapshot, normal_rule, normal_tier
+from .fields import VERSION, FileField, access_fields, limit_fields, rule_fields, tier_fields
+from .reading import read
+from .yaml import updated, yaml_of
+
+#: A document as it is written: of dicts, lists and plain values.
+Document = dict[str, Any]
+
+
+def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> str:
+    """Return the rules of the database as the text of a file. style: "yaml" or "json". Raises YamlMissing.
+
+    access: access entries, as `access_rows` has them. owned: whether all rules belong to the file from now on.
+    """
+    document, left_out = _document(access, owned)
+    if style == "json":
+        return json_of(document)
+    comments = [_("Left out, for it cannot be enforced: %(rule)s. %(reason)s") % entry for entry in left_out]
+    return yaml_of(document, [line for text in comments for line in text.splitlines()])
+
+
+def updated_file(path: Path, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> str:
+    """Return the text of a YAML file with the values of the database. Comments stay.
+
+    access: `()` = the file's own entries stay. Raises WrongFile if the file has faults, and YamlMissing.
+    """
+    text = path.read_text("utf-8")
+    before = document_of(read(text, str(path)).snapshot)
+    after, _left_out = _document(access, owned)
+    found = updated(text, before, after)
+    if document_of(read(found, str(path)).snapshot) == {key: each for key, each in after.items() if key != "access"}:
+        return found
+    return yaml_of(after)  # what stood there in two places, by a reference, is not the same any more
+
+
+def document_of(snapshot: Snapshot, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> Document:
+    """Return the tiers and rules of a snapshot, and access entries, as a file has them: without what is the default.
+
+    owned: whether all rules belong to the file from now on; else each to whom it belongs.
+    """
+    rules = {data["slug"]: _rule(normal_rule(data), owned) for data in snapshot["rules"]}
+    document: Document = {"version": VERSION}
+    if snapshot["tiers"]:
+        document["tiers"] = {data["slug"]: _fields(normal_tier(data), tier_fields()) for data in snapshot["tiers"]}
+    document["rules"] = rules
+    entries = [_fields(entry, access_fields(), always=("action",)) for entry in access]
+    return document | ({"access": entries} if entries else {})
+
+
+def json_of(document: Document) -> str:
+    """Return a document as JSON."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(data: Data, owned: bool) -> Document:
+    found = _fields(data, rule_fields(), always=("name", "mode"))
+    if owned or data["owner"] != "admin":  # one that is unlocked is the file's all the same
+        found.pop("owner", None)
+    fields = limit_fields()
+    return found | {"limits": [_fields(limit, fields, always=("algorithm",)) for limit in data["limits"]]}
+
+
+def _fields(data: Data, fields: Mapping[str, FileField], always: Iterable[str] = ("name",)) -> Document:
+    """Return the fields that hold something else than their default, and those that always are written."""
+    return {
+        name: field.plain(data[name])
+        for name, field in fields.items()
+        if name in data and (name in always or data[name] != field.default)
+    }
+
+
+def _document(access: Iterable[Mapping[str, Any]], owned: bool) -> tuple[Document, list[Mapping[str, str]]]:
+    snapshot = snapshot_of_rows(as_committed)
+    return document_of(snapshot, access, owned=owned), snapshot["left_out"]

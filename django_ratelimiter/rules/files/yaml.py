@@ -1,0 +1,202 @@
+"""YAML by ruamel.yaml: values with their places, and files that are changed without losing their comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from io import StringIO
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from .faults import Fault, Place, WrongFile
+from .nodes import MAX_DEPTH, MAX_NODES, Mapping, Node
+
+_TAG: Final = "tag:yaml.org,2002:"
+#: Wider than any line, so that none is broken.
+_WIDTH: Final = 4_096
+
+
+class YamlMissing(Exception):
+    """Raised if the library for YAML is not installed."""
+
+
+def editor() -> Any:
+    """Return ruamel's reader and writer that keeps comments. Raises YamlMissing."""
+    yaml = _library()(typ="rt", pure=True)
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = _WIDTH
+    yaml.preserve_quotes = True
+    return yaml
+
+
+def text_of(document: Any) -> str:
+    """Return a document of `editor` as text."""
+    written = StringIO()
+    editor().dump(document, written)
+    return written.getvalue()
+
+
+def tree_of_yaml(text: str, file: str) -> Node:
+    """Return the tree of a YAML text. Raises WrongFile, and YamlMissing."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    reader = _library()(typ="safe", pure=True)
+    try:
+        found = reader.compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        words = ", ".join(filter(None, (error.context, error.problem)))
+        raise WrongFile(file, [Fault(place, _("Not YAML: %(problem)s.") % {"problem": words})]) from error
+    except (YAMLError, ValueError, RecursionError) as error:  # such as a character that YAML does not allow
+        at = getattr(error, "position", 0) or 0
+        line_start = text.rfind("\n", 0, at) + 1
+        place = Place(text.count("\n", 0, at) + 1, at - line_start + 1)
+        problem = getattr(error, "reason", "") or str(error)
+        raise WrongFile(file, [Fault(place, _("Not YAML: %(problem)s.") % {"problem": problem})]) from error
+    return Node(None, Place(1, 1)) if found is None else _Tree(file).of(found, 0)
+
+
+def _library() -> Any:
+    try:
+        from ruamel.yaml import YAML
+    except ImportError as error:
+        text = _(
+            "YAML needs the extra “yaml”: pip install “django-tiered-ratelimiter[yaml]”. JSON needs none: use a file "
+            "whose name ends in .json."
+        )
+        raise YamlMissing(text) from error
+    return YAML
+
+
+class _Tree:
+    """Nodes of ruamel as ours."""
+
+    def __init__(self, file: str) -> None:
+        self._file, self._nodes = file, 0
+
+    def of(self, node: Any, depth: int) -> Node:
+        place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
+        self._nodes += 1
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:  # also a reference to what it stands in
+            raise WrongFile(self._file, [Fault(place, _("This is too large or too deep for a rules file."))])
+        if node.id == "mapping":
+            return Node(Mapping(tuple(self._pairs(node, depth))), place)
+        if node.id == "sequence":
+            return Node([self.of(each, depth + 1) for each in node.value], place)
+        return Node(_scalar(str(node.tag).removeprefix(_TAG), node.value), place)
+
+    def _pairs(self, node: Any, depth: int) -> Iterator[tuple[Node, Node]]:
+        for key, value in node.value:
+            yield self.of(key, depth + 1), self.of(value, depth + 1)
+
+
+def _scalar(tag: str, text: str) -> Any:
+    """Return what a plain value means. What is no number, flag or null stays text, a date as well."""
+    if tag == "null":
+        return None
+    if tag == "bool":
+        return text.lower() == "true"
+    if tag not in ("int", "float"):
+        return text
+    plain = text.replace("_", "")
+    with suppress(ValueError):
+        return int(plain, 0)
+    try:
+        number = Decimal(plain)
+    except InvalidOperation:  # such as .inf
+        return text
+    return int(number) if tag == "int" else number
+
+
+def yaml_of(document: dict[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises YamlMissing.
+
+    comments: lines at its top.
+    """
+    found = _commented(document)
+    for section in ("tiers", "rules", "access"):
+        if section in found:
+            found.yaml_set_comment_before_after_key(section, before="\n")
+    rules = found.get("rules", {})
+    for slug in [*rules][1:]:
+        rules.yaml_set_comment_before_after_key(slug, before="\n")
+    top = "".join(f"# {line}\n" if line else "#\n" for line in comments)
+    return top + text_of(found)
+
+
+def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return a YAML text, which means `before`, changed to mean `after`. What does not differ stays as it is written.
+
+    So comments stay, and what is written although it is the default. Raises YamlMissing.
+    """
+    found = editor().load(text)
+    _update(found, before, after)
+    return text_of(found)
+
+
+def _commented(value: Any) -> Any:
+    """Return plain values as ruamel's, which can bear comments."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+    if isinstance(value, dict):
+        return CommentedMap((_commented(key), _commented(each)) for key, each in value.items())
+    if isinstance(value, list):
+        found = CommentedSeq(map(_commented, value))
+        if not any(isinstance(each, dict) for each in value):
+            found.fa.set_flow_style()
+        return found
+    if isinstance(value, str) and (value.lower() in _WORDS_OF_OLD or not value.isprintable()):
+        return LiteralScalarString(value) if _PLAIN_LINES.fullmatch(value) else DoubleQuotedScalarString(value)
+    return value
+
+
+#: Several lines that can stand in a block as they are.
+_PLAIN_LINES: Final = re.compile(r"(?:[!-~][ -~]*\n)+[!-~][ -~]*")
+
+#: What readers of YAML before 1.2 take for true or false.
+_WORDS_OF_OLD: Final = frozenset({"on", "off", "yes", "no", "y", "n", "true", "false", "null", "~"})
+
+
+def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Make the difference of two documents in a mapping of ruamel's."""
+    keys = {str(key): key for key in found}
+    for name in before.keys() - after.keys():
+        if name in keys:
+            del found[keys[name]]
+    for name, value in after.items():
+        old, key = before.get(name), keys.get(name, name)
+        if old == value:
+            continue
+        if not value:
+            found[key] = _commented(value)
+        elif isinstance(old, dict) and isinstance(found.get(key), dict):
+            _update(found[key], old, value)
+        elif isinstance(old, list) and isinstance(found.get(key), list) and all(isinstance(each, dict) for each in old):
+            _update_list(found[key], old, value)
+        else:
+            found[key] = _commented(value)
+
+
+def _update_list(found: Any, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """Make the difference of two lists of limits in one of ruamel's; those for the same are changed where they are."""
+    before, wanted = [*before], [_meaning(each) for each in after]
+    for place in reversed(range(len(before))):
+        if _meaning(before[place]) not in wanted:
+            del found[place], before[place]
+    for place, value in enumerate(after):
+        if place < len(before) and _meaning(before[place]) == wanted[place]:
+            _update(found[place], before[place], value)
+        else:
+            found.insert(place, _commented(value))
+            before.insert(place, value)
+    del found[len(after) :]
+
+
+def _meaning(limit: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells limits of a rule apart."""
+    return tuple(limit.get(name) for name in ("tier", "algorithm", "window_seconds", "calendar", "unlimited"))

@@ -1,0 +1,434 @@
+"""Export, plan, apply: what the file says is what there is, as one version, and nothing in between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import yaml as other_reader
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import models, transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier, TierAssignment
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.files.access import access_rows
+from django_ratelimiter.rules.files.applying import NotApplied, RulesHaveChanged, apply_file
+from django_ratelimiter.rules.files.planning import FilePlan, plan_file
+from django_ratelimiter.rules.files.reading import RulesFile, WrongFile, read
+from django_ratelimiter.rules.files.words import lines_of
+from django_ratelimiter.rules.files.writing import text_of_database, updated_file
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+
+pytestmark = pytest.mark.django_db
+
+FILE = """\
+# The limits of our API.
+tiers:
+  free: {rank: 1, default_for: authenticated}
+  pro: {name: Pro, rank: 2}
+
+rules:
+  # Slow: two seconds for each search.
+  search:
+    name: Search
+    mode: enforce
+    path: /api/search/
+    path_kind: prefix
+    partition_by: [user]
+    limits:
+      - {tier: free, quota: 60, window_seconds: 60}  # one a second
+      - {tier: pro, unlimited: true}
+      - {quota: 5, window_seconds: 0.25, algorithm: token_bucket, burst: 10}
+  login:
+    mode: "off"
+    limits:
+      - {quota: 5, calendar: day, timezone: Europe/Berlin, algorithm: fixed_window}
+"""
+
+
+def file_of(text: str = FILE, name: str = "limits.yaml") -> RulesFile:
+    return read(text, name)
+
+
+def in_words(plan: FilePlan) -> str:
+    return "\n".join(lines_of(plan))
+
+
+def kinds(plan: FilePlan) -> list[tuple[str, str]]:
+    return [(change.kind, change.slug) for change in plan.changes]
+
+
+def test_an_empty_database_becomes_what_the_file_says() -> None:
+    author = User.objects.create_user("ada")
+    applied = apply_file(file_of(), author=author, reason="The first rules")
+    assert applied.version == storage.committed_version()
+    row = RuleSetVersion.objects.latest("number")
+    assert (row.author, row.reason, row.source) == (author, "The first rules", "limits.yaml")
+    assert RuleSetVersion.objects.count() == 1
+    assert set(Rule.objects.values_list("slug", "name", "owner")) == {
+        ("search", "Search", "file"),
+        ("login", "login", "file"),
+    }
+    assert Tier.objects.get(slug="free").default_for == "authenticated"
+    assert plan_file(file_of()).is_empty
+    assert apply_file(file_of()).version is None
+    assert RuleSetVersion.objects.count() == 1
+
+
+def test_a_plan_says_rule_by_rule_what_would_change() -> None:
+    apply_file(file_of())
+    changed = (
+        FILE.replace("quota: 60,", "quota: 90,")
+        .replace("  login:", "  sign-in:")
+        .replace("unlimited: true", "quota: 9, window_seconds: 1")
+    )
+    text = in_words(plan_file(file_of(changed)))
+    assert "~ Rule “Search” (search): changed\n    Limit of free: 60 per minute, sliding window → 90 per minute" in text
+    assert "    Limit of pro: unlimited → 9 per second, sliding window\n" in text
+    assert "+ Rule “sign-in”: added\n" in text
+    assert "- Rule “login”: deleted\n" in text
+    assert text.endswith("Plan: 1 to add, 1 to change, 1 to delete.")
+
+
+def test_what_the_admin_owns_stays_unless_it_is_pruned() -> None:
+    old, used = (Tier.objects.create(slug=slug, name=slug) for slug in ("old", "used"))
+    TierAssignment.objects.create(tier=used, partition="ip:192.0.2.7")
+    RuleLimit.objects.create(rule=Rule.objects.create(slug="mine"), tier=old, quota=5, window_seconds=60)
+    plan = apply_file(file_of()).plan
+    assert "Rules of the admin that are not in the file stay: mine." in plan.notes
+    assert "Tiers that are not in the file stay: old, used." in plan.notes
+    apply_file(file_of(), prune=True)
+    assert set(Rule.objects.values_list("slug", flat=True)) == {"search", "login"}
+    assert set(Tier.objects.values_list("slug", flat=True)) == {"free", "pro", "used"}
+
+
+def test_counters_keep_their_meaning_where_the_limit_is_the_same() -> None:
+    apply_file(file_of())
+    RuleLimit.objects.filter(rule__slug="search").update(generation=3)
+    cache.invalidate()
+    assert plan_file(file_of()).is_empty
+    apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,").replace("0.25", "0.5")))
+    limits = RuleLimit.objects.filter(rule__slug="search").order_by("pk")
+    assert [(limit.quota, limit.generation) for limit in limits] == [(90, 3), (None, 3), (5, 3)]
+
+
+def test_a_renamed_rule_stays_the_same_row() -> None:
+    apply_file(file_of())
+    key = Rule.objects.get(slug="search").pk
+    apply_file(file_of(FILE.replace("  search:", "  find:")))
+    assert Rule.objects.get(slug="find").pk == key
+
+
+def test_it_is_refused_if_the_database_has_changed_since_the_plan() -> None:
+    apply_file(file_of())
+    wanted = file_of(FILE.replace("quota: 60,", "quota: 90,"))
+    expected = plan_file(wanted).state
+    Rule.objects.filter(slug="login").update(cost=2)  # without a version
+    with pytest.raises(RulesHaveChanged):
+        apply_file(wanted, expected=expected)
+    Rule.objects.filter(slug="login").update(cost=1)
+    assert apply_file(wanted, expected=expected).version
+
+
+def test_somebody_who_saves_between_plan_and_lock_is_not_overwritten() -> None:
+    """The plan is made again, on what they have saved."""
+    apply_file(file_of())
+    saved: list[bool] = []
+
+    def plan_then_be_overtaken(file: RulesFile, *, prune: bool) -> FilePlan:
+        plan = plan_file(file, prune=prune)
+        if not saved:
+            saved.append(True)
+            Rule.objects.create(slug="theirs")
+        return plan
+
+    with patch("django_ratelimiter.rules.files.applying.plan_file", plan_then_be_overtaken):
+        apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,")))
+    assert Rule.objects.filter(slug="theirs").exists()
+    assert RuleLimit.objects.filter(quota=90).exists()
+
+
+@pytest.mark.parametrize("writes", [1, 2, 4])
+def test_what_fails_at_any_point_leaves_the_old_version(writes: int) -> None:
+    """As when it is killed: all is in one transaction."""
+    apply_file(file_of())
+    before, versions = snapshot_of_rows(), RuleSetVersion.objects.count()
+    wanted = file_of(FILE.replace("quota: 60,", "quota: 90,").replace("login", "sign-in").replace("rank: 2", "rank: 3"))
+    save, done = models.Model.save_base, []
+
+    def failing(self: Any, *given: Any, **named: Any) -> None:
+        done.append(self)
+        if len(done) == writes:
+            raise KeyboardInterrupt
+        save(self, *given, **named)
+
+    with patch.object(models.Model, "save_base", failing), pytest.raises(KeyboardInterrupt), transaction.atomic():
+        apply_file(wanted)
+    assert len(done) == writes
+    assert (snapshot_of_rows(), RuleSetVersion.objects.count()) == (before, versions)
+    assert apply_file(wanted).version
+
+
+def test_what_the_database_does_not_hold_afterwards_is_not_applied() -> None:
+    with (
+        patch("django_ratelimiter.rules.files.applying.write"),
+        pytest.raises(NotApplied, match="holds something else"),
+        transaction.atomic(),
+    ):
+        apply_file(file_of())
+    assert not RuleSetVersion.objects.exists()
+
+
+def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
+    apply_file(file_of())
+    RuleLimit.objects.filter(quota=60).update(quota=600)
+    Rule.objects.create(slug="mine")
+    cache.invalidate()
+    plan = plan_file(file_of(FILE.replace("rank: 2", "rank: 3")))
+    assert [change.in_words for change in plan.drift] == [
+        "Rule “Search”: Limit of free: 60 per minute, sliding window → 600 per minute, sliding window"
+    ]
+    assert "Changed in the database since the file was last applied, not by it:\n  ! Rule “Search”" in in_words(plan)
+    assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 600,"))).drift  # the file says the same by now
+
+
+def test_a_rule_for_a_view_that_is_gone_may_stay_but_not_be_changed() -> None:
+    Rule.objects.create(slug="old", name="Old", view_name="gone", owner="file")
+    text = "rules:\n  old:\n    name: Old\n    mode: shadow\n    view_name: gone\n"
+    assert plan_file(file_of(text)).is_empty
+    with pytest.raises(WrongFile, match=r"limits\.yaml:5:16: No view has the name “gone”\."):
+        plan_file(file_of(text.replace("shadow", "enforce")))
+    with pytest.raises(WrongFile):
+        file_of(text).check_names()
+
+
+def test_a_default_that_another_tier_has_is_named_beforehand() -> None:
+    Tier.objects.create(slug="basic", name="Basic", default_for="authenticated")
+    with pytest.raises(WrongFile, match=r"limits\.yaml:3:3: The tier basic of the database is the default for auth"):
+        apply_file(file_of())
+
+
+def test_comments_stay_where_only_values_change(tmp_path: Path) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(FILE)
+    apply_file(file_of())
+    assert updated_file(path) == FILE
+    limit = RuleLimit.objects.get(quota=60)
+    limit.quota = 90
+    limit.save()
+    Rule.objects.filter(slug="search").update(cost=2)
+    RuleLimit.objects.get(unlimited=True).delete()
+    wanted = FILE.replace("quota: 60,", "quota: 90,").replace("      - {tier: pro, unlimited: true}\n", "")
+    found = updated_file(path)
+    assert found.replace("    cost: 2\n", "") == wanted
+    path.write_text(found)
+    assert plan_file(file_of(found)).is_empty
+    Rule.objects.all().delete()
+    Tier.objects.all().delete()
+    assert updated_file(path).startswith("# The limits of our API.\n")
+    assert plan_file(file_of(updated_file(path))).is_empty
+
+
+def test_access_entries_come_without_values_unless_they_are_asked_for() -> None:
+    AccessEntry.objects.create(kind="ip", value="192.0.2.0/24", action="deny", reason="Bob's scraper")
+    AccessEntry.objects.create(kind="user", value="7", action="allow")
+    assert "access" not in text_of_database("yaml")
+    plain = text_of_database("yaml", access_rows(personal=False))
+    assert "192.0.2" not in plain
+    assert "Bob" not in plain
+    assert plan_file(file_of(plain)).is_empty
+    plan = plan_file(file_of(plain.replace("action: deny", "action: allow")))
+    assert [change.fields[0].after for change in plan.access.changes] == ["allow"]
+    named = text_of_database("yaml", access_rows(personal=True))
+    assert "192.0.2.0/24" in named
+    assert plan_file(file_of(named)).is_empty
+    AccessEntry.objects.all().delete()
+    assert plan_file(file_of(plain)).notes == [
+        "2 access entries of the file are digests that nobody in this database has, and are left out."
+    ]
+    apply_file(file_of(named), reason="Back again")
+    assert set(AccessEntry.objects.values_list("value", "reason")) == {("192.0.2.0/24", "Bob's scraper"), ("7", "")}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+limits = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "algorithm": st.sampled_from(
+                ["fixed_window", "sliding_window_counter", "sliding_window_log", "concurrency"]
+            ),
+            "quota": st.integers(1, 10_000),
+            "window_seconds": st.decimals("0.01", 31_622_400, places=6),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "algorithm": st.just("token_bucket"),
+            "quota": st.integers(1, 100),
+            "window_seconds": st.integers(1, 3_600),
+            "burst": st.none() | st.integers(1, 100),
+            "refill": st.sampled_from(["continuous", "interval"]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "algorithm": st.just("fixed_window"),
+            "quota": st.integers(1, 2**40),
+            "calendar": st.sampled_from(["day", "month"]),
+            "timezone": st.sampled_from(["", "Europe/Berlin"]),
+        }
+    ),
+    st.just({"unlimited": True}),
+)
+rules = st.dictionaries(
+    st.from_regex(r"[a-zA-Z0-9_-]{1,10}", fullmatch=True),
+    st.fixed_dictionaries(
+        {
+            "name": texts,
+            "mode": st.sampled_from(Rule.Mode.values),
+            "methods": st.lists(st.sampled_from(["GET", "POST"]), unique=True),
+            "path": st.just("/") | texts.map(lambda text: f"/{text}"),
+            "path_kind": st.sampled_from(["exact", "prefix"]),
+            "scope": texts,
+            "partition_by": st.sampled_from([[], ["user"], ["ip", "path:pk"], ["header:X-Org"]]),
+            "cost": st.just(1),
+            "priority": st.integers(-5, 5),
+            "message": texts,
+            "description": texts | st.just("Two\nlines # and a sign"),
+            "owner": st.sampled_from(["admin", "file"]),
+            "limits": st.lists(
+                st.tuples(st.sampled_from([None, "off", "1"]), limits),
+                max_size=3,
+                unique_by=lambda row: (
+                    row[0],
+                    row[1].get("algorithm"),
+                    row[1].get("calendar"),
+                    row[1].get("unlimited"),
+                ),
+            ),
+        }
+    ),
+    max_size=4,
+)
+
+
+def save(rows: dict[str, dict[str, Any]]) -> None:
+    """Make these rules from nothing."""
+    with cache.editing():
+        tiers = {slug: Tier.objects.create(slug=slug, name=slug, rank=rank) for rank, slug in enumerate(["off", "1"])}
+        for slug, row in rows.items():
+            rule = Rule.objects.create(slug=slug, **{key: value for key, value in row.items() if key != "limits"})
+            for tier, columns in row["limits"]:
+                RuleLimit.objects.create(rule=rule, tier=tiers.get(tier), **columns)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules, st.sampled_from(["yaml", "json"]))
+def test_an_export_that_is_applied_changes_nothing(rows: dict[str, Any], style: str) -> None:
+    with transaction.atomic():
+        save(rows)
+        before = snapshot_of_rows()
+        if before["left_out"]:
+            before = {**before, "left_out": []}
+            Rule.objects.exclude(slug__in=[rule["slug"] for rule in before["rules"]]).delete()
+        text = text_of_database(style)
+        file = file_of(text, f"limits.{style}")
+        plan = plan_file(file)
+        assert plan.is_empty, in_words(plan)
+        assert apply_file(file).version is None
+        if style == "yaml":
+            assert other_reader.safe_load(text) == json.loads(text_of_database("json"))
+        Rule.objects.all().delete()
+        Tier.objects.all().delete()
+        apply_file(file)
+        assert snapshot_of_rows() == before
+        transaction.set_rollback(True)
+
+
+def run(*words: str) -> tuple[int, str]:
+    """The exit code of a subcommand, and what it wrote."""
+    from io import StringIO
+
+    out = StringIO()
+    try:
+        call_command("ratelimit", *words, stdout=out, stderr=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, f"{out.getvalue()}{error}"
+    return 0, out.getvalue()
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    path, kept, made = (str(tmp_path / name) for name in ("limits.yaml", "plan.json", "made.json"))
+    Path(path).write_text(FILE)
+    User.objects.create_user("ada")
+    assert run("check", path) == (0, f"{path} is right: 2 rules, 2 tiers.\n")
+    code, said = run("plan", path, "--out", kept)
+    assert (code, said.splitlines()[-1]) == (2, "Plan: 4 to add, 0 to change, 0 to delete.")
+    assert json.loads(run("plan", path, "--json")[1])["changes"][0]["slug"] == "free"
+    code, said = run("apply", path, "--plan", kept, "--author", "ada", "--reason", "Because")
+    assert (code, said.splitlines()[-1]) == (0, f"Applied, as version {storage.committed_version().number}.")
+    assert RuleSetVersion.objects.latest("number").author == User.objects.get()
+    assert run("plan", path)[0] == 0
+    code, said = run("apply", path, "--plan", kept)
+    assert (code, said) == (1, "The database has changed since the plan was made. Make the plan again.")
+    Path(path).write_text(FILE + "# more\n")
+    assert run("apply", path, "--plan", kept)[1] == (
+        "The plan is of another file, or of other options. Make the plan again."
+    )
+    assert run("export", "--to", made) == (0, "")
+    assert run("plan", made)[0] == 0
+    assert run("export", "--to", path) == (0, "")
+    assert Path(path).read_text() == FILE + "# more\n"
+    assert run("apply", path, "--plan", path)[1] == f"{path} is no plan."
+    Path(path).write_text("rules:\n  a: {cost: 0}\n")
+    for command in ("check", "plan", "apply"):
+        code, said = run(command, path)
+        assert code == 1
+        assert said.startswith(f"1 fault; nothing was changed:\n{path}:2:13: cost: ")
+    assert run("apply", made, "--author", "bob")[1] == "There is no user bob."
+    assert run("plan", "no-such-file.yaml")[0] == 1
+
+
+def test_rules_are_only_the_files_once_they_are_exported_so() -> None:
+    Rule.objects.create(slug="a", name="A")
+    assert "owner: admin" in run("export")[1]
+    text = run("export", "--own")[1]
+    assert "owner" not in text
+    assert "Belongs to: the admin → a file" in in_words(plan_file(file_of(text)))
+
+
+WITHOUT_DATABASE = """
+import django, socket, sys
+from django.db.backends.base.base import BaseDatabaseWrapper
+def refuse(*given, **named):
+    raise AssertionError("asked")
+BaseDatabaseWrapper.ensure_connection = refuse
+socket.socket.connect = refuse
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", "ratelimit", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.once
+def test_check_works_without_a_database_and_without_redis(tmp_path: Path) -> None:
+    """In a process of its own, in which asking either would fail. A wrong argument of `plan` is no change."""
+    path = tmp_path / "limits.yaml"
+    path.write_text(FILE)
+
+    def exit_code(*words: str) -> int:
+        command = [sys.executable, "-c", WITHOUT_DATABASE, *words]
+        return subprocess.run(command, capture_output=True, text=True).returncode
+
+    assert exit_code("check", str(path)) == 0
+    assert exit_code("plan") == 1

@@ -1,0 +1,120 @@
+"""A wrong file is named with line and column, and what would be right. No database, and no Redis, is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from django_ratelimiter.rules.files.reading import WrongFile, load, read
+
+RULE = "rules:\n  a:\n    limits:\n      - {quota: 5, window_seconds: 60}\n"
+
+
+def faults(text: str, name: str = "r.yaml") -> list[str]:
+    """The lines that say what is wrong with a file."""
+    try:
+        read(text, name).check_names()
+    except WrongFile as error:
+        return str(error).splitlines()
+    return []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("rules: [a\nb: 1", "r.yaml:2:2: Not YAML: while parsing a flow sequence, expected ',' or ']', but got"),
+        ("rules:\n  a: \x01", "r.yaml:2:6: Not YAML: special characters are not allowed."),
+        ("", "r.yaml:1:1: Must be a rules file, not nothing."),
+        ("- a", "r.yaml:1:1: Must be a rules file, not a list or a group of fields."),
+        ("version: 1", "r.yaml:1:1: A rules file has “rules”, “tiers” or “access”."),
+        ("version: 2\nrules: {}", "r.yaml:1:10: Must be 1."),
+        ("ruels: {}\nrules: {}", "r.yaml:1:1: “ruels” is no field of a rules file. Did you mean rules?"),
+        ("rules:\n  a: {quota: 5}", "r.yaml:2:7: “quota” is no field of a rule. It belongs to one of its “limits”."),
+        ("rules:\n  a: {pth: /x/}", "r.yaml:2:7: “pth” is no field of a rule. Did you mean path?"),
+        ("rules:\n  a: {}\n  b: {}\n  a: {}", "r.yaml:4:3: “a” is here twice: also in line 2. Keep one of them."),
+        ("tiers: {x: {}, x: {}}", "r.yaml:1:16: “x” is here twice: also in line 1. Keep one of them."),
+        ("rules:\n  a: {mode: enfrce}", "r.yaml:2:13: mode: “enfrce” is unknown. Did you mean enforce?"),
+        ("rules:\n  a: {cost: 1.5}", "r.yaml:2:13: cost: Must be a whole number, not 1.5."),
+        ("rules:\n  a: {cost: true}", "r.yaml:2:13: cost: Must be a whole number, not true."),
+        ("rules:\n  a: {methods: GET}", "r.yaml:2:16: methods: Must be a list of texts, not “GET”."),
+        ("rules:\n  a: {methods: [GTE]}", "r.yaml:2:16: methods: 'GTE' is unknown; choose from GET, HEAD,"),
+        ("rules:\n  a b: {}", "r.yaml:2:3: slug: Enter a valid “slug”"),
+        (RULE.replace("5", "0"), "r.yaml:4:17: quota: Must be a whole number from 1"),
+        (RULE.replace("60", "-1"), "r.yaml:4:36: window_seconds: Must be"),
+        (RULE.replace("60", ".inf"), "r.yaml:4:36: window_seconds: Must be a number, not “.inf”."),
+        (RULE.replace(", window_seconds: 60", ""), "r.yaml:4:9: window_seconds: Needed, unless the tier is unlimited."),
+        (RULE.replace("5,", "5, burst: 7,"), "r.yaml:4:27: burst: sliding_window_counter does not use this."),
+        (RULE.replace("5,", "5, tier: pro,"), "r.yaml:4:26: There is no tier “pro” in this file."),
+        (
+            RULE + "      - {quota: 9, window_seconds: 60}\n",
+            "r.yaml:5:9: This tier has a limit that counts the same already, in line 4. Keep one of them.",
+        ),
+        ("rules:\n  a: {view_name: no-such}", "r.yaml:2:18: No view has the name “no-such”."),
+        (
+            "rules:\n  a: {view_name: admin:indx}",
+            "r.yaml:2:18: No view has the name “admin:indx”. Did you mean admin:index?",
+        ),
+        ("rules:\n  a: {path_kind: route, path: nowhere/}", "r.yaml:2:31: No view has the route “nowhere/”."),
+        (
+            "rules:\n  a: {partition_by: [usr]}",
+            "r.yaml:2:21: partition_by: “usr” is no identity of this project. Did you",
+        ),
+        ("tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}", "r.yaml:1:55: The tier a is the default"),
+        ("access:\n  - {kind: ip}", "r.yaml:2:5: An access entry has a “value”, or a “digest” that stands for one."),
+        ("access:\n  - {value: 192.0.2.7}", "r.yaml:2:5: “kind” is missing."),
+        ("access:\n  - {kind: ip, value: 192.0.2}", "r.yaml:2:23: value: Not an address or network:"),
+        ("access: [{kind: ip, value: 10.0.0.1, expires_at: soon}]", "r.yaml:1:50: expires_at: Must be a date and time"),
+        ("a: &a\n  b: *a", "r.yaml:2:3: This is too large or too deep for a rules file."),
+    ],
+)
+def test_each_fault_has_a_place_and_says_what_would_be_right(text: str, fault: str) -> None:
+    found = faults(text)
+    assert any(line.startswith(fault) for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"rules": {"a": {"mode": "off",}}}', "r.json:1:32: JSON expects a text in double quotes here."),
+        ('{"rules":\n {"a": {}, "a": {}}}', "r.json:2:12: “a” is here twice: also in line 2. Keep one of them."),
+        ('{"rules": {"a": {"cost": nil}}}', "r.json:1:26: JSON expects a value here."),
+        ('{"rules": {}', "r.json:1:13: JSON expects “}” here."),
+        ('{"rules": {}} {}', "r.json:1:15: Nothing may follow the end of the document."),
+        ("[" * 100_000, "r.json:1:52: This is too large or too deep for a rules file."),
+        ('{"rules": {"a": {"limits": [{"quota": 1e3, "window_seconds": 60}]}}}', "r.json:1:39: quota: Must be a whole"),
+    ],
+)
+def test_json_has_places_too(text: str, fault: str) -> None:
+    found = faults(text, "r.json")
+    assert any(line.startswith(fault) for line in found), found
+
+
+def test_many_references_are_no_way_to_fill_the_memory() -> None:
+    bomb = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'a'}]\n" for n in range(9))
+    assert faults(bomb)[0].endswith("This is too large or too deep for a rules file.")
+
+
+def test_all_faults_are_found_at_once() -> None:
+    text = "tiers:\n  t: {rank: high}\nrules:\n  a: {mode: on}\n  b:\n    limits:\n      - 5\n"
+    assert [line.split(" ")[0] for line in faults(text)] == ["r.yaml:2:13:", "r.yaml:4:13:", "r.yaml:7:9:"]
+
+
+def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"rules:\n  caf\xe9: {}\n")
+    with pytest.raises(WrongFile, match=r"r\.yaml:2:6: Not UTF-8\."):
+        load(path)
+
+
+def test_a_right_file_has_none() -> None:
+    assert faults(RULE) == []
+    assert faults("rules:\n  a: {mode: off}") == []
+    assert faults("rules:\n  a:\n") == []
+    assert read(RULE, "r.yaml").rule_set().rules[0].limits[None][0].limit.quota == 5
+
+
+def test_a_scope_that_no_view_has_is_only_warned_of() -> None:
+    """Any code may ask for it."""
+    [warning] = read("rules:\n  a: {scope: uploads}", "r.yaml").warnings
+    assert warning.in_words("r.yaml") == "r.yaml:2:14: No view has the scope “uploads”."
