@@ -78,6 +78,10 @@ def blocked() -> User:
 #: An address that has logged in too often.
 ADDRESS: Final = "192.0.2.7"
 
+def of_a_file() -> list[object]:
+    return [Rule.objects.get(slug="invoices").pk]
+
+
 PAGES: Final = [
     Page("home", "index", is_home=True),
     Page("overview", "app_list", args=lambda: ["django_ratelimiter"]),
@@ -116,6 +120,8 @@ PAGES: Final = [
         lambda: {"from": str(latest() - 2), "to": str(latest())},
     ),
     Page("refusals", "django_ratelimiter_refusals"),
+    Page("rules-file", "django_ratelimiter_rules_file"),
+    Page("rule-unlock", "django_ratelimiter_rule_unlock", args=of_a_file, viewer=403),
 ]
 
 
@@ -189,6 +195,14 @@ def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> Non
         request = RequestFactory().get(path, REMOTE_ADDR=address)
         request.user = user
         limiter.check(request)
+        Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce", owner="file")
+    TierAssignment.objects.create(tier=pro, user=author, ends_at=stored(now() + 5 * DAY))
+    AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
+    get_engine().publish(storage.committed_version())
+    RuleSetVersion.objects.filter(number=storage.committed_version().number).update(
+        reason="The old limits were too tight"
+    )
+    _usage()
 
 
 def _usage() -> None:

@@ -113,7 +113,7 @@ class HistoryPages(admin.ModelAdmin):
         way = plan_back(log.version_of(row))
         if way is None:
             raise Http404
-        missing = missing_permissions(request, way)
+        missing = missing_permissions(request, way.changes)
         form = BringBackForm(initial={"seen": exact_key_of(way.seen)})
         if request.method == "POST":
             if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from django.contrib.auth import get_permission_codename
@@ -10,7 +11,6 @@ from django.http import HttpRequest
 
 from ...models import Rule, RuleLimit, Tier
 from ...rules.stored.history.changes import Change
-from ...rules.stored.history.plan import Plan
 
 PUBLISH: Final = "django_ratelimiter.publish_rule"
 
@@ -18,9 +18,12 @@ _MODELS: Final = {"rule": Rule, "tier": Tier}
 _ACTIONS: Final = {"added": "add", "changed": "change", "removed": "delete"}
 
 
-def missing_permissions(request: HttpRequest, way: Plan) -> list[str]:
-    """Return the names of the permissions that this user lacks for it, as Django lists them."""
-    needed = {codename for change in way.changes for codename in _needed(change)}
+def missing_permissions(request: HttpRequest, changes: Iterable[Change], others: Iterable[str] = ()) -> list[str]:
+    """Return the names of the permissions that this user lacks for these changes, as Django lists them.
+
+    others: codenames of permissions that are needed beside.
+    """
+    needed = {codename for change in changes for codename in _needed(change)} | {*others}
     lacking = sorted(name for name in needed if not request.user.has_perm(f"{Rule._meta.app_label}.{name}"))
     if not lacking:
         return []

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule
+from ..files.ownership import locked_among
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
@@ -43,7 +44,12 @@ class RuleActions(admin.ModelAdmin):
     @admin.action(description=gettext_lazy("Forget what is spent under selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
         """Begin all counters anew: the generation is part of their names, the old ones expire by themselves."""
-        rules = [rule for rule in queryset if rule.limits.exists() and self.has_change_permission(request, rule)]
+        rules = [
+            rule
+            for rule in queryset
+            if rule.limits.exists()
+            and (locked_among([rule]) or self.has_change_permission(request, rule))  # no file says what was spent
+        ]
         names = ", ".join(rule.slug for rule in rules)
         with saved_as_version(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
             for rule in rules:
@@ -62,7 +68,7 @@ class RuleActions(admin.ModelAdmin):
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
         """Save row by row, so that signals are sent and the history of each rule tells; number all as one version."""
-        switched = 0
+        switched, locked = 0, locked_among(queryset)
         with saved_as_version(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
             for rule in queryset:
                 if rule.mode != mode and self.has_change_permission(request, rule):
@@ -72,9 +78,12 @@ class RuleActions(admin.ModelAdmin):
                     switched += 1
             if not switched:
                 raise SaveAborted
+        if locked:
+            text = _("Rules of a file stay as they are: %(names)s. Change them there, or unlock them first.")
+            self.message_user(request, text % {"names": ", ".join(locked)}, messages.WARNING)
         if switched:
             text = ngettext("%(count)d rule set to %(mode)s.", "%(count)d rules set to %(mode)s.", switched)
             self.message_user(request, text % {"count": switched, "mode": mode.label}, messages.SUCCESS)
-        else:
+        elif not locked:
             text = _("Nothing changed: the selected rules are set to %(mode)s already.")
             self.message_user(request, text % {"mode": mode.label}, messages.WARNING)

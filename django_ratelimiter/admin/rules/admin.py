@@ -21,6 +21,8 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..deletion import deleted_with
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
+from ..files.ownership import OwnedRules
+from ..files.pages import RulesFilePage
 from ..formatting import split_in_words
 from ..history.pages import HistoryPages
 from ..overview.views import OverviewSearch
@@ -54,7 +56,7 @@ FIELDSETS: Final[Any] = (
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority"),
+            "fields": ("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority", "belongs_to"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."
@@ -66,16 +68,24 @@ FIELDSETS: Final[Any] = (
 
 @admin.register(Rule)
 class RuleAdmin(
-    PrefilledAdmin, HistoryPages, RuleActions, EnforcementSwitch, ExplainPage, OverviewSearch, VersionedAdmin
+    OwnedRules,
+    RulesFilePage,
+    PrefilledAdmin,
+    HistoryPages,
+    RuleActions,
+    EnforcementSwitch,
+    ExplainPage,
+    OverviewSearch,
+    VersionedAdmin,
 ):
     """Rules."""
 
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
-    readonly_fields = ("matching_views",)
-    list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today")
-    list_filter = ("mode", ViewFilter, "limits__tier", "path_kind")
+    readonly_fields = ("matching_views", "belongs_to")
+    list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today", "belongs_to")
+    list_filter = ("mode", ViewFilter, "limits__tier", "path_kind", "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     fieldsets = FIELDSETS
 

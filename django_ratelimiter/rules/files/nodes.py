@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Mapping:
+class Pairs:
     """The value of a node that has keys: pairs in the order of the file. A key may be there twice."""
 
     pairs: tuple[tuple[Node, Node], ...]
@@ -67,7 +67,7 @@ class _Json:
             raise self._wrong(_("This is too large or too deep for a rules file."))
         begins = self._text[self._at : self._at + 1]
         if begins == "{":
-            return Node(Mapping(tuple(self._several("}", lambda: self._pair(depth)))), place)
+            return Node(Pairs(tuple(self._several("}", lambda: self._pair(depth)))), place)
         if begins == "[":
             return Node(self._several("]", lambda: self._value(depth + 1)), place)
         if begins == '"':

@@ -22,8 +22,7 @@ from ..routes import unknown_names, views
 from ..ruleset import RuleSet
 from .faults import Fault, Place, WrongFile, did_you_mean
 from .fields import SECTIONS, VERSION, access_fields, shown
-from .nodes import Mapping as Pairs
-from .nodes import Node, tree_of_json
+from .nodes import Node, Pairs, tree_of_json
 from .rows import Entries, RowReader
 from .yaml import tree_of_yaml
 

@@ -15,18 +15,17 @@ from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
 from .faults import Fault, Place, did_you_mean
 from .fields import FileField, access_fields, limit_fields, rule_fields, shown, tier_fields
-from .nodes import Mapping as Pairs
-from .nodes import Node
+from .nodes import Node, Pairs
 
 
-class Entry(NamedTuple):
+class KeyedNode(NamedTuple):
     """A key with what stands at it."""
 
     key: Node
     node: Node
 
 
-Entries = Mapping[str, Entry]
+Entries = Mapping[str, KeyedNode]
 
 
 class RowReader:
@@ -42,12 +41,12 @@ class RowReader:
         self._tier_fields, self._rule_fields = tier_fields(), rule_fields()
         self._limit_fields, self._access_fields = limit_fields(), access_fields()
 
-    def entries(self, node: Node, known: Sequence[str] | None, what: str) -> dict[str, Entry]:
+    def entries(self, node: Node, known: Sequence[str] | None, what: str) -> dict[str, KeyedNode]:
         """Return the values of a mapping by key. known: the keys that there are; `None` = slugs."""
         if not isinstance(node.value, Pairs):
             self._fault(node, _("Must be %(kind)s, not %(value)s.") % {"kind": what, "value": shown(node.value)})
             return {}
-        found: dict[str, Entry] = {}
+        found: dict[str, KeyedNode] = {}
         for key, value in node.value.pairs:
             name = key.value
             if not isinstance(name, str) and known is None and not isinstance(name, int):
@@ -60,7 +59,7 @@ class RowReader:
                 text = _("%(word)s is here twice: also in line %(line)s. Keep one of them.")
                 self._fault(key, text % {"word": shown(name), "line": found[name].key.place.line})
             else:
-                found[name] = Entry(key, value)
+                found[name] = KeyedNode(key, value)
         return found
 
     def _unknown(self, name: str, known: Sequence[str], what: str) -> str:
@@ -69,7 +68,7 @@ class RowReader:
             return f"{text} {_('It belongs to one of its “limits”.')}"
         return f"{text} {did_you_mean(name, known)}"
 
-    def read_tier(self, slug: str, entry: Entry) -> None:
+    def read_tier(self, slug: str, entry: KeyedNode) -> None:
         """Read a tier."""
         found = self._fields_of(entry, self._tier_fields, _("a tier"))
         tier = Tier(slug=slug, **self._values(found, self._tier_fields, slug))
@@ -89,7 +88,7 @@ class RowReader:
                 self._faults.append(Fault(place, text % {"other": seen[kind], "kind": kind}))
             seen.setdefault(kind, slug)
 
-    def read_rule(self, slug: str, entry: Entry) -> tuple[Rule, Entries, Node] | None:
+    def read_rule(self, slug: str, entry: KeyedNode) -> tuple[Rule, Entries, Node] | None:
         """Read a rule with its limits. Return it, its fields and its key; `None` = it has a fault."""
         faults = len(self._faults)
         found = self._fields_of(entry, {**self._rule_fields, "limits": None}, _("a rule"))
@@ -162,7 +161,7 @@ class RowReader:
         self._is_clean(limit, found, node, without={"rule", "tier"})
         return limit
 
-    def _fields_of(self, entry: Entry, known: Mapping[str, Any], what: str) -> dict[str, Entry]:
+    def _fields_of(self, entry: KeyedNode, known: Mapping[str, Any], what: str) -> dict[str, KeyedNode]:
         if entry.node.value is None:
             return {}
         return self.entries(entry.node, tuple(known), what)

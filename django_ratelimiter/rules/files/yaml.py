@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from .faults import Fault, Place, WrongFile
-from .nodes import MAX_DEPTH, MAX_NODES, Mapping, Node
+from .nodes import MAX_DEPTH, MAX_NODES, Node, Pairs
 
 _TAG: Final = "tag:yaml.org,2002:"
 #: Wider than any line, so that none is broken.
@@ -84,7 +84,7 @@ class _Tree:
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:  # also a reference to what it stands in
             raise WrongFile(self._file, [Fault(place, _("This is too large or too deep for a rules file."))])
         if node.id == "mapping":
-            return Node(Mapping(tuple(self._pairs(node, depth))), place)
+            return Node(Pairs(tuple(self._pairs(node, depth))), place)
         if node.id == "sequence":
             return Node([self.of(each, depth + 1) for each in node.value], place)
         return Node(_scalar(str(node.tag).removeprefix(_TAG), node.value), place)

@@ -1,0 +1,101 @@
+"""Rules that belong to a file: read-only in the admin, until somebody unlocks one on purpose."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...models import Rule, RuleSetVersion
+from ..history.permissions import PUBLISH
+from ..versioned import saved_as_version
+
+#: The name of the page that unlocks a rule.
+UNLOCK: Final = "django_ratelimiter_rule_unlock"
+
+LOCKED: Final = Rule.Owner.FILE
+
+
+class ReasonForm(forms.Form):
+    """Why."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=RuleSetVersion._meta.get_field("reason").max_length,
+        help_text=gettext_lazy("It stands in the history."),
+        widget=forms.TextInput({"class": "vTextField"}),
+    )
+
+
+class OwnedRules(admin.ModelAdmin):
+    """An admin of rules in which those of a file cannot be changed or deleted before they are unlocked."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and not _is_locked(obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and not _is_locked(obj)
+
+    def may_unlock(self, request: HttpRequest) -> bool:
+        """Return whether the user may unlock rules: who could then have them enforced as they like."""
+        return super().has_change_permission(request) and request.user.has_perm(PUBLISH)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.unlock_view)
+        return [path("<path:object_id>/unlock/", view, name=UNLOCK), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        rule = kwargs.get("obj")
+        if rule is not None and rule.owner != Rule.Owner.ADMIN:
+            context |= {"rule_owner": str(rule.owner), "may_unlock": self.may_unlock(request)}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def unlock_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask why, and unlock the rule."""
+        if not self.may_unlock(request):
+            raise PermissionDenied
+        rule = self.get_object(request, unquote(object_id))
+        if rule is None:
+            raise Http404
+        page = reverse("admin:django_ratelimiter_rule_change", args=[rule.pk], current_app=self.admin_site.name)
+        if not _is_locked(rule):
+            messages.info(request, _("This rule is not locked."))
+            return HttpResponseRedirect(page)
+        form = ReasonForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            reason = form.cleaned_data["reason"]
+            with saved_as_version(request, _("Rule %(name)s unlocked") % {"name": rule.slug}, reason):
+                Rule.objects.filter(pk=rule.pk, owner=LOCKED).update(owner=Rule.Owner.UNLOCKED)
+                self.log_change(request, rule, f"{_('Unlocked.')} {_('Reason: %(reason)s') % {'reason': reason}}")
+            messages.success(request, _("The rule can be edited here, until its file is applied again."))
+            return HttpResponseRedirect(page)
+        title = _("Unlock %(name)s?") % {"name": rule}
+        context = {"opts": self.opts, "title": title, "rule": rule, "form": form}
+        request.current_app = self.admin_site.name
+        common = self.admin_site.each_context(request)
+        return TemplateResponse(request, "admin/django_ratelimiter/rule_unlock.html", {**common, **context})
+
+    @admin.display(description=gettext_lazy("belongs to"), ordering="owner")
+    def belongs_to(self, rule: Rule) -> str:
+        """Return to whom a rule belongs; nothing where that is the admin, as it is for most."""
+        if rule.owner == Rule.Owner.ADMIN:
+            return "" if rule.pk else str(Rule.Owner.ADMIN.label)
+        return format_html('<span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
+
+
+def locked_among(rules: Any) -> list[str]:
+    """Return the slugs of those rules that belong to a file and are locked."""
+    return [rule.slug for rule in rules if _is_locked(rule)]
+
+
+def _is_locked(rule: Any) -> bool:
+    return rule is not None and rule.owner == LOCKED

@@ -1,0 +1,194 @@
+"""The page of the rules file: download it, or upload one, see its plan, and apply it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...models import AccessEntry
+from ...rules.files.applying import NotApplied, apply_file
+from ...rules.files.faults import WrongFile
+from ...rules.files.planning import FilePlan, plan_file
+from ...rules.files.reading import RulesFile, read
+from ...rules.files.words import summary_of
+from ...rules.files.writing import text_of_database
+from ...rules.files.yaml import YamlMissing
+from ...rules.stored.storage import primary, snapshots
+from ..history.permissions import PUBLISH, missing_permissions
+from ..versioned import tell_whether_in_force
+from .ownership import ReasonForm
+
+#: The name of the page, and of the download.
+PAGE: Final = "django_ratelimiter_rules_file"
+DOWNLOAD: Final = "django_ratelimiter_rules_download"
+
+#: The largest file that is read: of many thousand rules.
+MAX_BYTES: Final = 1_000_000
+
+_TYPES: Final = {"yaml": "application/yaml", "json": "application/json"}
+
+
+class UploadForm(forms.Form):
+    """A rules file."""
+
+    file = forms.FileField(label=gettext_lazy("Rules file"), help_text=gettext_lazy("YAML or JSON, at most 1 MB."))
+
+    def clean_file(self) -> RulesFile:
+        """Return what the file says. Its faults are the field's."""
+        uploaded = self.cleaned_data["file"]
+        if uploaded.size > MAX_BYTES:
+            raise ValidationError(_("The file is larger than 1 MB."))
+        try:
+            self.text = uploaded.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValidationError(_("The file is not UTF-8.")) from error
+        return _read(self.text, uploaded.name)
+
+
+class ApplyForm(ReasonForm):
+    """What was uploaded and shown, with the state that its plan was made from; and why it is applied."""
+
+    text = forms.CharField(widget=forms.HiddenInput, max_length=MAX_BYTES, strip=False)
+    name = forms.CharField(widget=forms.HiddenInput, max_length=255)
+    expected = forms.CharField(widget=forms.HiddenInput, max_length=64)
+
+
+class RulesFilePage(admin.ModelAdmin):
+    """An admin of rules with the page of the file."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        pages = [
+            path("file/", view(self.file_view), name=PAGE),
+            path("file/download/", view(self.download_view), name=DOWNLOAD),
+        ]
+        return [*pages, *super().get_urls()]
+
+    def download_view(self, request: HttpRequest) -> HttpResponse:
+        """Send the rules as a file: `?format=yaml` or `?format=json`. Access entries are not in it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        style = "json" if request.GET.get("format") == "json" else "yaml"
+        try:
+            text = text_of_database(style)
+        except YamlMissing as error:
+            messages.error(request, str(error))
+            return HttpResponseRedirect(self._address())
+        response = HttpResponse(text, content_type=f"{_TYPES[style]}; charset=utf-8")
+        response["Content-Disposition"] = f'attachment; filename="ratelimits.{style}"'
+        return response
+
+    def file_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the downloads and the form; once a file is uploaded, its plan; and apply it once that is confirmed."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        may_upload = self.has_change_permission(request) and request.user.has_perm(PUBLISH)
+        context: dict[str, Any] = {"title": _("Rules file"), "may_upload": may_upload, "upload": UploadForm()}
+        if request.method == "POST":
+            if not may_upload:
+                raise PermissionDenied
+            if "text" not in request.POST:
+                context |= _uploaded(request)
+            elif (answer := self._applied(request, context)) is not None:
+                return answer
+        context |= {"opts": self.opts}
+        request.current_app = self.admin_site.name
+        common = self.admin_site.each_context(request)
+        return TemplateResponse(request, "admin/django_ratelimiter/rules_file.html", {**common, **context})
+
+    def _applied(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse | None:
+        """Apply what was shown. `None` = the page is to be shown again, with the plan as it is now."""
+        form = ApplyForm(request.POST)
+        if not {"text", "name", "expected"} <= form.data.keys():
+            raise PermissionDenied
+        form.is_valid()
+        try:
+            file = _read(form.data["text"], form.data["name"])
+            plan = plan_file(file)
+        except (ValidationError, WrongFile) as error:
+            messages.error(request, " ".join(error.messages) if isinstance(error, ValidationError) else str(error))
+            return None
+        shown = _plan_context(request, plan)
+        if shown["missing"]:
+            raise PermissionDenied
+        if form.is_valid() and self._apply(request, file, **_only(form.cleaned_data, "reason", "expected")):
+            return HttpResponseRedirect(self._address())
+        form.data = request.POST.copy()
+        form.data["expected"] = plan.state  # of the plan that is shown from now on
+        context |= shown | {"form": form}
+        return None
+
+    def _apply(self, request: HttpRequest, file: RulesFile, reason: str, expected: str) -> bool:
+        try:
+            plan, version = apply_file(file, author=request.user, reason=reason, expected=expected)
+        except (NotApplied, WrongFile) as error:
+            messages.error(request, str(error))
+            return False
+        if version is None:
+            messages.info(request, summary_of(plan))
+            return True
+        text = _("The file %(file)s was applied, as version %(number)s.") % {"file": file.name, "number": version.number}
+        new = snapshots(version).defer("snapshot").first()
+        self.log_change(request, new, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
+        messages.success(request, text)
+        transaction.on_commit(partial(tell_whether_in_force, request, version), using=primary())
+        return True
+
+    def _address(self) -> str:
+        return reverse(f"admin:{PAGE}", current_app=self.admin_site.name)
+
+
+def _uploaded(request: HttpRequest) -> dict[str, Any]:
+    """Return what the page shows of an uploaded file: its plan, or its faults."""
+    form = UploadForm(request.POST, request.FILES)
+    if form.is_valid():
+        file = form.cleaned_data["file"]
+        try:
+            plan = plan_file(file)
+        except WrongFile as error:
+            form.add_error("file", _errors(error))
+        else:
+            initial = {"text": form.text, "name": file.name, "expected": plan.state}
+            return {"upload": form, "form": ApplyForm(initial=initial), **_plan_context(request, plan)}
+    return {"upload": form}
+
+
+def _read(text: str, name: str) -> RulesFile:
+    """Return the rules of an uploaded text. Raises ValidationError with its faults."""
+    try:
+        return read(text, name)
+    except YamlMissing as error:
+        raise ValidationError(str(error)) from error
+    except WrongFile as error:
+        raise _errors(error) from error
+
+
+def _errors(error: WrongFile) -> ValidationError:
+    return ValidationError([fault.in_words(error.file) for fault in error.faults])
+
+
+def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:
+    """Return what the page shows of a plan. missing: the permissions that the user lacks for it."""
+    actions = {"added": "add", "changed": "change"}
+    needed = {get_permission_codename(actions[change.kind], AccessEntry._meta) for change in plan.access.changes}
+    return {
+        "plan": plan,
+        "changes": plan.changes,
+        "summary": summary_of(plan),
+        "missing": missing_permissions(request, plan.changes, needed),
+    }
+
+
+def _only(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: data[name] for name in names}
