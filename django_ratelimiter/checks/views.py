@@ -13,7 +13,7 @@ from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
 from ..rules.records import Facts, RuleRecord
-from ..rules.routes import all_views
+from ..rules.routes import all_views, chosen_classes
 from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
@@ -53,7 +53,7 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
     believing = {
         f"{throttle.__module__}.{throttle.__qualname__}"
         for match in all_views(get_resolver())
-        for throttle in _chosen(match.func, "throttle_classes")
+        for throttle in chosen_classes(match.func, "throttle_classes")
         if getattr(getattr(throttle, "get_ident", None), "__module__", "") == _THROTTLES
     }
     if not believing:
@@ -88,8 +88,8 @@ def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
     found = [(import_or_none(each) if isinstance(each, str) else each, None) for each in named]
     for match in all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ():
         found += [
-            (throttle, _chosen(match.func, getattr(throttle, "scope_attr", "")))
-            for throttle in _chosen(match.func, "throttle_classes")
+            (throttle, chosen_classes(match.func, getattr(throttle, "scope_attr", "")))
+            for throttle in chosen_classes(match.func, "throttle_classes")
         ]
     for throttle, scope in found:
         if is_subclass(throttle, f"{_THROTTLES}.SimpleRateThrottle"):
@@ -119,10 +119,10 @@ def _knows_user_too_late(view: Any) -> bool:
     for method in ("get_throttles", "get_authenticators"):  # a view that chooses by request: nobody can tell
         if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
             return False
-    if any(getattr(throttle, "decides_rules", False) for throttle in _chosen(view, "throttle_classes")):
+    if any(getattr(throttle, "decides_rules", False) for throttle in chosen_classes(view, "throttle_classes")):
         return False
     by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
-    return any(not is_subclass(each, by_session) for each in _chosen(view, "authentication_classes"))
+    return any(not is_subclass(each, by_session) for each in chosen_classes(view, "authentication_classes"))
 
 
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
@@ -144,9 +144,3 @@ def _leads_to(path: str, view: Any) -> bool:
         return resolve(path).func is view
     except Resolver404:
         return False
-
-
-def _chosen(view: Any, name: str) -> Any:
-    """The classes under this name of a view of the REST framework."""
-    chosen = getattr(view, "initkwargs", {}).get(name)
-    return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen

@@ -1,4 +1,4 @@
-"""`manage.py ratelimit export|plan|apply|check`: rules as code."""
+"""`manage.py ratelimit export|plan|apply|check|adopt`: rules as code."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 
 from ..rules import cache
 from ..rules.files.access import access_rows
+from ..rules.files.adopt.text import adopt, text_of
 from ..rules.files.applying import NotApplied, apply_file
 from ..rules.files.faults import WrongFile
 from ..rules.files.planning import plan_file
@@ -39,6 +40,9 @@ def add_file_commands(commands: Any) -> None:
     apply.add_argument("--plan", metavar="PLAN", help="Do nothing unless this plan of `plan --out` still holds.")
     apply.add_argument("--author", metavar="USERNAME", help="Who stands in the history.")
     apply.add_argument("--reason", default="", help="Why. It stands in the history.")
+    adopt = commands.add_parser("adopt", help="Write a rules file that does what other limiters of the project do.")
+    adopt.add_argument("--format", choices=("yaml", "json"), default="yaml", help="Default: %(default)s.")
+    adopt.add_argument("--to", metavar="FILE", help="Write into this new file.")
     check = commands.add_parser("check", help="Say whether a rules file is right, without a database and Redis.")
     check.set_defaults(skip_checks=True)  # some of which ask both
     for command in (plan, apply, check):
@@ -94,6 +98,22 @@ class FileCommands(BaseCommand):
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be asked now: %s") % error) from error
+
+    def run_adopt(self) -> None:
+        """Write rules that do what other limiters do; what could not be translated goes into comments."""
+        found, options = adopt(), self._options
+        try:
+            text = text_of(found, options["format"])
+            if options["to"]:
+                with open(options["to"], "x", encoding="utf-8") as file:
+                    file.write(text)
+        except (YamlMissing, OSError) as error:
+            raise CommandError(str(error)) from error
+        if not options["to"]:
+            self.stdout.write(text, ending="")
+        rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
+        missed = _("%(rules)s; not translated: %(count)s.") % {"rules": rules, "count": len(found.missed)}
+        self.stderr.write(missed)
 
     def run_check(self) -> None:
         """Say whether a file is right. Asks neither the database nor Redis."""

@@ -145,7 +145,7 @@ class Rule(models.Model):
     )
     description = models.TextField(_("description"), blank=True, help_text=_("For operators; callers never see it."))
     owner = models.CharField(
-        _("belongs to"),
+        _("owner"),
         max_length=16,
         choices=Owner.choices,
         default=Owner.ADMIN,

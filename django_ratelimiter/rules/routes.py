@@ -134,7 +134,7 @@ def _resolved(rule: Target) -> list[View]:
         match = resolve(rule.path, django_setting("ROOT_URLCONF"))
     except (Resolver404, ImproperlyConfigured):
         return []
-    view = _view(match)
+    view = view_of(match)
     return [view] if rule.view_name in ("", view.name) and rule.scope in ("", view.scope) else []
 
 
@@ -144,15 +144,22 @@ def _views(urlconf: Any) -> tuple[View, ...]:
     found: list[View] = []
     for language in languages:
         with translation.override(language or translation.get_language()):
-            found += map(_view, all_views(get_resolver(urlconf)))
+            found += map(view_of, all_views(get_resolver(urlconf)))
     return tuple(dict.fromkeys(found))
 
 
-def _view(match: ResolverMatch) -> View:
+def view_of(match: ResolverMatch) -> View:
+    """Return the view that a match leads to."""
     route = match.route or ""
     text = route.removeprefix("^")
     start = _START.match(text)[0]  # type: ignore[index]  # which always matches, if only nothing
     return View(match.view_name, route, _scope(match.func) or "", f"/{start}", start != text.removesuffix("$"))
+
+
+def chosen_classes(view: Any, name: str) -> Any:
+    """Return the classes under this name, such as "throttle_classes", of a view of the REST framework, else `()`."""
+    chosen = getattr(view, "initkwargs", {}).get(name)
+    return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen
 
 
 def _scope(view: Any) -> str | None:

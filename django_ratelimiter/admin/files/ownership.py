@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -84,12 +85,17 @@ class OwnedRules(admin.ModelAdmin):
         common = self.admin_site.each_context(request)
         return TemplateResponse(request, "admin/django_ratelimiter/rule_unlock.html", {**common, **context})
 
-    @admin.display(description=gettext_lazy("belongs to"), ordering="owner")
-    def belongs_to(self, rule: Rule) -> str:
-        """Return to whom a rule belongs; nothing where that is the admin, as it is for most."""
-        if rule.owner == Rule.Owner.ADMIN:
-            return "" if rule.pk else str(Rule.Owner.ADMIN.label)
-        return format_html('<span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
+    @admin.display(description=gettext_lazy("owner"))
+    def owner_shown(self, rule: Rule) -> str:
+        """Return to whom a rule belongs."""
+        return str(rule.get_owner_display())
+
+
+def owner_note(rule: Rule) -> SafeString:
+    """Return the owner of a rule for the list; nothing where that is the admin, as it is for most."""
+    if rule.owner == Rule.Owner.ADMIN:
+        return SafeString("")
+    return format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
 
 
 def locked_among(rules: Any) -> list[str]:

@@ -138,7 +138,10 @@ class RulesFilePage(admin.ModelAdmin):
         if version is None:
             messages.info(request, summary_of(plan))
             return True
-        text = _("The file %(file)s was applied, as version %(number)s.") % {"file": file.name, "number": version.number}
+        text = _("The file %(file)s was applied, as version %(number)s.") % {
+            "file": file.name,
+            "number": version.number,
+        }
         new = snapshots(version).defer("snapshot").first()
         self.log_change(request, new, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
         messages.success(request, text)

@@ -21,7 +21,7 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..deletion import deleted_with
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
-from ..files.ownership import OwnedRules
+from ..files.ownership import OwnedRules, owner_note
 from ..files.pages import RulesFilePage
 from ..formatting import split_in_words
 from ..history.pages import HistoryPages
@@ -56,7 +56,7 @@ FIELDSETS: Final[Any] = (
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority", "belongs_to"),
+            "fields": ("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority", "owner_shown"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."
@@ -83,8 +83,8 @@ class RuleAdmin(
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
-    readonly_fields = ("matching_views", "belongs_to")
-    list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today", "belongs_to")
+    readonly_fields = ("matching_views", "owner_shown")
+    list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today")
     list_filter = ("mode", ViewFilter, "limits__tier", "path_kind", "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     fieldsets = FIELDSETS
@@ -175,8 +175,9 @@ class RuleAdmin(
 
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:
-        """Return its mode, with a class by which the list marks it."""
-        return format_html('<span class="ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display())
+        """Return its mode, with a class by which the list marks it, and its owner if that is not the admin."""
+        mode = format_html('<span class="ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display())
+        return mode + owner_note(rule)
 
     @admin.display(description=gettext_lazy("today"))
     def today(self, rule: Any) -> Any:

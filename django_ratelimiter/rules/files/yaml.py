@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from io import StringIO
@@ -112,18 +112,22 @@ def _scalar(tag: str, text: str) -> Any:
     return int(number) if tag == "int" else number
 
 
-def yaml_of(document: dict[str, Any], comments: Sequence[str] = ()) -> str:
+def yaml_of(
+    document: dict[str, Any], comments: Sequence[str] = (), on_rules: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises YamlMissing.
 
-    comments: lines at its top.
+    comments: lines at its top. on_rules: lines above rules, by slug.
     """
     found = _commented(document)
     for section in ("tiers", "rules", "access"):
         if section in found:
             found.yaml_set_comment_before_after_key(section, before="\n")
     rules = found.get("rules", {})
-    for slug in [*rules][1:]:
-        rules.yaml_set_comment_before_after_key(slug, before="\n")
+    for place, slug in enumerate(rules):
+        lines = ([""] if place else []) + [*(on_rules or {}).get(str(slug), ())]
+        if lines:
+            rules.yaml_set_comment_before_after_key(slug, before="\n".join(lines) or "\n", indent=2)
     top = "".join(f"# {line}\n" if line else "#\n" for line in comments)
     return top + text_of(found)
 

@@ -405,7 +405,7 @@ def test_rules_are_only_the_files_once_they_are_exported_so() -> None:
     assert "owner: admin" in run("export")[1]
     text = run("export", "--own")[1]
     assert "owner" not in text
-    assert "Belongs to: the admin → a file" in in_words(plan_file(file_of(text)))
+    assert "Owner: the admin → a file" in in_words(plan_file(file_of(text)))
 
 
 WITHOUT_DATABASE = """

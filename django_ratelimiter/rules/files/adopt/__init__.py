@@ -1,0 +1,1 @@
+"""A rules file that does what other limiters of the project do now."""

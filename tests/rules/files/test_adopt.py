@@ -1,0 +1,108 @@
+"""What other limiters do now, as a rules file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.cache import cache as framework_cache
+from django.test import Client, override_settings
+
+from django_ratelimiter.rules.files.adopt.found import seconds_of
+from django_ratelimiter.rules.files.adopt.text import adopt, text_of
+from django_ratelimiter.rules.files.reading import read
+from django_ratelimiter.testing import override_rules
+
+RATES = {"anon": "3/day", "burst": "20000/h", "uploads": "2/min", "unused": None}
+pytestmark = [
+    pytest.mark.urls("tests.rules.files.adopted"),
+    pytest.mark.usefixtures("_rates"),
+]
+
+
+@pytest.fixture
+def _rates(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", RATES)
+    with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": RATES}):
+        yield
+
+
+def limits(rule: dict[str, Any]) -> tuple[Any, ...]:
+    [limit] = rule["limits"]
+    return limit["quota"], limit["window_seconds"], limit["algorithm"], limit.get("tier")
+
+
+def test_throttle_classes_become_rules_with_one_counter_where_a_prefix_is_theirs_alone() -> None:
+    rules = adopt().rules
+    assert (rules["anon"]["path"], rules["anon"]["partition_by"]) == ("/api/things/", ["ip"])
+    assert limits(rules["anon"]) == (3, 86_400, "sliding_window_log", "anonymous")
+    assert (rules["burst"]["partition_by"], rules["burst"]["missing_partition"]) == (["user"], "ip")
+    assert limits(rules["burst"])[2] == "sliding_window_counter"  # too many to be kept one by one
+    assert (rules["uploads"]["scope"], limits(rules["uploads"])[:2]) == ("uploads", (2, 60))
+    assert adopt().tiers == {"anonymous": {"name": "Anonymous", "default_for": "anonymous"}}
+
+
+def test_decorators_become_rules_of_their_views() -> None:
+    rules = adopt().rules
+    by_address, by_field = rules["login"], rules["login-2"]
+    assert (by_address["view_name"], by_address["methods"], by_address["partition_by"]) == ("login", ["POST"], ["ip"])
+    assert limits(by_address) == (10, 30, "fixed_window", None)
+    assert (by_field["partition_by"], limits(by_field)[:2]) == (["field:email"], (5, 3_600))
+    assert (rules["form"]["methods"], rules["form"]["partition_by"]) == (["POST"], ["user"])
+
+
+def test_what_has_no_rule_is_said() -> None:
+    missed = adopt().missed
+    assert missed[0].startswith(
+        "Throttle tests.rules.files.adopted.TenantThrottle: it finds its key by code of its own."
+    )
+    assert missed[1].startswith("Decorator of django-ratelimit on code: its key, <function")
+    text = text_of(adopt(), "yaml")
+    assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
+    assert "  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  anon:\n" in text
+    assert "  # There, it counts together with all of the group forms.\n" in text
+
+
+@override_settings(
+    RATELIMIT_MIDDLEWARE={"DEFAULT_RATE": "100/m", "RATE_LIMITS": {"/api/": "10/5m"}, "SKIP_PATHS": ["/health/"]}
+)
+def test_settings_of_django_smart_ratelimit() -> None:
+    found = adopt()
+    assert (found.rules["path-api"]["path"], limits(found.rules["path-api"])[:2]) == ("/api/", (10, 300))
+    assert limits(found.rules["all-paths"])[:2] == (100, 60)
+    assert any("SKIP_PATHS" in text for text in found.missed)
+
+
+@pytest.mark.parametrize("style", ["yaml", "json"])
+def test_the_file_is_right(style: str) -> None:
+    file = read(text_of(adopt(), style), f"r.{style}")
+    file.check_names()
+    assert {rule["mode"] for rule in file.rules} == {"shadow"}
+
+
+def test_the_rules_do_what_the_throttles_did() -> None:
+    """The same trace with the framework's class, and then with the rule in its place."""
+    framework_cache.clear()
+    with override_rules():
+        theirs = [Client().get("/api/things/").status_code for _ in range(5)]
+    assert theirs == [200, 200, 200, 429, 429]
+    framework_cache.clear()
+    file = read(text_of(adopt(), "yaml").replace("mode: shadow", "mode: enforce"), "r.yaml")
+    anon = next(rule for rule in file.rule_set().rules if rule.slug == "anon")
+    ours = []
+    with override_rules(anon, tier="anonymous"):
+        for _ in range(5):
+            framework_cache.clear()  # so that the throttle, which the view still has, says nothing
+            ours.append(Client().get("/api/things/").status_code)
+    assert ours == theirs
+
+
+def test_rates() -> None:
+    assert [seconds_of(rate) for rate in ("5/m", "10/30s", "7/hour", "3/", (4, 60))] == [
+        (5, 60),
+        (10, 30),
+        (7, 3_600),
+        (3, 1),
+        (4, 60),
+    ]
+    assert [seconds_of(rate) for rate in ("x", None, len, "5/fortnight")] == [None] * 4
