@@ -100,7 +100,7 @@ def read(text: str, name: str) -> RulesFile:
     is_json = name.endswith(".json") or (not name.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "["))
     reader.read((tree_of_json if is_json else tree_of_yaml)(text, name))
     if reader.faults:
-        raise WrongFile(name, reader.faults)
+        raise WrongFile(name, [*reader.faults, *(fault for found in reader.doubts.values() for fault in found)])
     rows = reader.rows
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     found = (rows.tiers, rows.rules, reader.access, reader.doubts, reader.warnings, rows.places)

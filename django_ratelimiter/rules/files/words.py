@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from ..stored.history.changes import Change
+from ...models import Rule
+from ..stored.compiler import rule_data
+from ..stored.history.changes import Change, FieldChange, rule_fields
+from ..stored.history.snapshots import Pair
 from .access import AccessChange
 from .planning import FilePlan
 
@@ -58,9 +61,18 @@ def _lines_of_change(change: Change | AccessChange) -> Iterator[str]:
     slug = f" ({change.slug})" if isinstance(change, Change) and change.slug not in ("", change.name) else ""
     words = {"added": _("added"), "changed": _("changed"), "removed": _("deleted")}
     yield f"{_SIGNS[change.kind]} {change.title}{slug}: {words[change.kind]}"
+    usual = _usual_fields() if change.kind == "added" else set()
     for field in change.fields:
+        if field in usual:
+            continue
         yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {_one_side(change, field)}"
     yield ""
+
+
+def _usual_fields() -> set[FieldChange]:
+    """Return what a new rule has of every field that it says nothing of; but its mode is always shown."""
+    usual = rule_data(Rule(owner=Rule.Owner.FILE), ())
+    return {field for field in rule_fields(Pair(None, usual)) if field.name != "mode"}
 
 
 def _one_side(change: Any, field: Any) -> str:

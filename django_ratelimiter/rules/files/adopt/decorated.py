@@ -112,16 +112,17 @@ def _in_closures(function: Any, methods: tuple[str, ...], seen: set[int], depth:
     if not isfunction(function) or id(function) in seen or depth > 20:
         return
     seen.add(id(function))
-    held = _held(function)
+    captured = _captured(function)
     package = _MODULES.get(function.__globals__.get("__name__", ""))
-    if package and "rate" in held and "key" in held:
-        yield _Use(package, held, methods)
-    for value in held.values():
+    rate = next((name for name in ("rate", "_rate") if name in captured), "")
+    if package and rate and "key" in captured:
+        yield _Use(package, {**captured, "rate": captured[rate]}, methods)
+    for value in captured.values():
         for each in value if isinstance(value, tuple | list) else (value,):
             yield from _in_closures(each, methods, seen, depth + 1)
 
 
-def _held(function: Any) -> dict[str, Any]:
+def _captured(function: Any) -> dict[str, Any]:
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

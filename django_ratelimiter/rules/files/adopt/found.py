@@ -11,6 +11,7 @@ from django.utils.text import slugify
 from django.utils.translation import gettext as _
 
 from ....engine.limits import MOST_ENTRIES
+from ..fields import rule_fields
 
 _RATE: Final = re.compile(r"(\d+)\s*/\s*(\d*)\s*([a-z]*)", re.IGNORECASE)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -28,6 +29,7 @@ class Found:
 
     def add(self, name: str, rule: Mapping[str, Any], notes: Iterable[str] = ()) -> None:
         """Add a rule under a slug that no other has, unless there is the same one already."""
+        rule = {column: rule[column] for column in (*rule_fields(), "limits") if column in rule}  # in the usual order
         stem = slugify(name.replace(":", "-").replace(".", "-").replace("/", "-"))[: _SLUG_LENGTH - 4] or "rule"
         slug, number = stem, 1
         while slug in self.rules:

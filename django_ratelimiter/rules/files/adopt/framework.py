@@ -57,6 +57,8 @@ def _adopt(
     else:
         rule |= {"partition_by": ["user"], "missing_partition": "ip"}
     limit, notes = limit_of(*parsed, "sliding_window_log", tier)
+    if tier is None:
+        notes.append(_("Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."))
     rule["limits"] = [limit]
     origin = _("From %(name)s, %(rate)s.") % {"name": name, "rate": rate}
     label = scope or throttle.__name__
