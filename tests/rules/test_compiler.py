@@ -83,6 +83,7 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
         "priority": 100,
         "message": "",
         "description": "",
+        "owner": "admin",
         "charge_when": "any",
         "count_refusals": False,
         "sync_interval_ms": None,
