@@ -68,7 +68,8 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
     with transaction.atomic(using=storage.primary()):
         with editing(author, summary, reason):
             number, epoch = storage.state().values_list("number", "epoch").get()
-            if Version(number - 1, epoch) != plan.seen:  # ours is the next one, under the lock
+            is_next = number == plan.seen.number + 1 and plan.seen.epoch in (0, epoch)  # 0: there was no number yet
+            if not is_next:  # under the lock
                 raise _changed()
             try:
                 with transaction.atomic(using=storage.primary()):

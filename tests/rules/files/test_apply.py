@@ -17,7 +17,7 @@ from django.db import models, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.access import access_rows
 from django_ratelimiter.rules.files.applying import NotApplied, RulesHaveChanged, apply_file
@@ -82,6 +82,11 @@ def test_an_empty_database_becomes_what_the_file_says() -> None:
     assert plan_file(file_of()).is_empty
     assert apply_file(file_of()).version is None
     assert RuleSetVersion.objects.count() == 1
+
+
+def test_a_database_whose_rows_were_flushed_takes_a_file_too() -> None:
+    RuleSetState.objects.all().delete()
+    assert apply_file(file_of()).version == storage.committed_version()
 
 
 def test_a_plan_says_rule_by_rule_what_would_change() -> None:
