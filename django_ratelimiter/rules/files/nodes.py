@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from .faults import Fault, Place, WrongFile
 
 #: More values than any rules file needs. YAML's references can stand for very many in a short text.
-MAX_NODES: Final = 500_000
+MAX_NODES: Final = 200_000
 #: Lists and objects within each other; a rules file has five levels.
 MAX_DEPTH: Final = 50
 
