@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.engine.memory import USAGE_MINUTES
+from django_ratelimiter.engine.memory.engine import USAGE_MINUTES
 
 DAY = Limit(1, 86_400, "fixed_window")
 MINUTE_US = 60_000_000

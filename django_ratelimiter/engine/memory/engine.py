@@ -9,14 +9,14 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from ..exceptions import StaleRules
-from ..locks import freed_by_fork
-from . import usage
-from .algorithms import STEPS, State
-from .base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
-from .limits import EXACT, Terms, check_time
-from .partition_stats import MINUTE_US, MemoryPartitions
-from .usage.refusals import RecentRefusals, Refusal, latest
+from ...exceptions import StaleRules
+from ...locks import freed_by_fork
+from .. import usage
+from ..algorithms import STEPS, State
+from ..base import Charge, UsageCount, Verdict, Version, as_version, check_units, leases
+from ..limits import EXACT, Terms, check_time
+from ..partition_stats import MINUTE_US, MemoryPartitions
+from ..usage.refusals import RecentRefusals, Refusal, latest
 
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
