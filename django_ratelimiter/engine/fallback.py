@@ -34,12 +34,12 @@ class FallbackEngine:
         """Drop all counters."""
         self._memory.clear()
 
-    def check(self, charges: Sequence[Charge], share: float) -> list[Verdict]:
+    def check(self, charges: Sequence[Charge], share: float) -> Sequence[Verdict]:
         """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
         return self._memory.check(scaled)
 
-    def spend(self, charges: Sequence[Charge]) -> list[Verdict]:
+    def spend(self, charges: Sequence[Charge]) -> Sequence[Verdict]:
         """Spend more of what was decided here, as these charges stand: their limits are those of its verdicts."""
         return self._memory.check(charges)
 

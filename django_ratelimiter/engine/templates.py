@@ -47,9 +47,20 @@ class CallTemplate:
     none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
     if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
     unsplit: the labels of those whose counters all callers share. takes_leases: an admitted call may hold leases.
+    is_counted: usage is counted under some label.
     """
 
-    __slots__ = ("gates", "is_exact", "is_fixed", "own", "sync_interval", "takes_leases", "templates", "unsplit")
+    __slots__ = (
+        "gates",
+        "is_counted",
+        "is_exact",
+        "is_fixed",
+        "own",
+        "sync_interval",
+        "takes_leases",
+        "templates",
+        "unsplit",
+    )
 
     def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
         self.templates = tuple(templates)
@@ -60,6 +71,7 @@ class CallTemplate:
         self.is_fixed = all(each.charge.limit.is_fixed for each in self.templates)
         self.takes_leases = any(each.charge.limit.holds_leases for each in self.templates)
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
+        self.is_counted = any(each.charge.usage is not None for each in self.templates)
         self.is_exact = all(each.charge.sync_interval is None for each in self.templates)
         synced = all(is_synced(each.charge) for each in self.templates)
         self.sync_interval = max([each.charge.sync_interval or 0.0 for each in self.templates], default=0.0) * synced
@@ -134,6 +146,14 @@ class FilledVerdicts(Sequence[Verdict]):
         self.is_denied = any(waits) and states.is_denied(charges.template.gates)
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
+
+    @classmethod
+    def of(cls, charges: FilledCharges, states: CounterStates, *, is_denied: bool) -> FilledVerdicts:
+        """Return the verdicts of what an engine in this process has found."""
+        verdicts = object.__new__(cls)
+        verdicts.charges, verdicts.states, verdicts.is_denied = charges, states, is_denied
+        verdicts._verdicts, verdicts.is_made = None, False
+        return verdicts
 
     @property
     def retry_after(self) -> float | None:

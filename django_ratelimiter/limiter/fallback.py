@@ -58,7 +58,7 @@ def _admits(result: Result) -> bool:
     return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
 
 
-def spend(charges: Sequence[Charge]) -> list[Verdict]:
+def spend(charges: Sequence[Charge]) -> Sequence[Verdict]:
     """Spend more of what was charged here, as these charges stand."""
     return _local.spend(charges)
 

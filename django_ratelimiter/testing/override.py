@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -139,5 +139,5 @@ class _EngineWithoutVersions(MemoryEngine):
 
     def check(
         self, charges: Iterable[Charge], *, version: int | Version | None = None, **options: Any
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         return super().check(charges, **options)
