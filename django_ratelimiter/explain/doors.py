@@ -32,7 +32,8 @@ from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
 from .views import Step, ViewCode, code_of
 
-_MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
+#: The dotted path of the middleware.
+MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
 
 @dataclass(slots=True)
@@ -163,7 +164,7 @@ def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
 
 def has_limiter() -> bool:
     """Return whether the project has our middleware."""
-    return has_middleware(_MIDDLEWARE)
+    return has_middleware(MIDDLEWARE)
 
 
 def _rules_in_force() -> tuple[RuleSet, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple
 
 from django.http import HttpRequest
 
@@ -248,15 +248,17 @@ def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], 
 def _meets(rule: RuleRecord, request: LimitRequest) -> bool:
     if request.identity is None:
         return rule.scope == request.facts.scope
-    return not (request.before_authentication and _needs_user(rule, request))
-
-
-def _needs_user(rule: RuleRecord, request: LimitRequest) -> bool:
-    """Whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
-    if "user" in rule.partition_by or (rule.depends_on_tier and cast(Identity, request.identity).api_key is None):
+    if not request.before_authentication:
         return True
-    coded = any(inline.rule is rule for inline in request.inline)  # brings its value with it
-    return not coded and any(map(may_need_user, rule.partition_by))
+    is_inline = any(inline.rule is rule for inline in request.inline)  # brings its value with it
+    return not needs_user(rule, request.identity.api_key if rule.depends_on_tier else None, is_inline=is_inline)
+
+
+def needs_user(rule: RuleRecord, api_key: str | None, *, is_inline: bool = False) -> bool:
+    """Return whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
+    if "user" in rule.partition_by or (rule.depends_on_tier and api_key is None):
+        return True
+    return not is_inline and any(map(may_need_user, rule.partition_by))
 
 
 def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:

@@ -31,13 +31,21 @@ class MemoryEngine:
 
     clock: returns the time in microseconds since the Unix epoch; `None` = the system's.
     max_counters: counters to keep, about, the oldest being dropped; `None` = all that still say something.
+    counts_usage: False = labels are ignored, for a tool that counts by itself.
     """
 
-    def __init__(self, clock: Callable[[], int] | None = None, *, max_counters: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int] | None = None,
+        *,
+        max_counters: int | None = None,
+        counts_usage: bool = True,
+    ) -> None:
         self._clock = clock or (lambda: time.time_ns() // 1_000)
         self._lock = freed_by_fork(Lock())
         self._counters = MemoryCounters(max_counters)
         self._max_counters = max_counters
+        self._counts_usage = counts_usage
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
@@ -48,7 +56,12 @@ class MemoryEngine:
 
     def fresh_copy(self) -> MemoryEngine:
         """One of the same clock and size that knows nothing."""
-        return MemoryEngine(self._clock, max_counters=self._max_counters)
+        return MemoryEngine(self._clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
+
+    @property
+    def dropped_counters(self) -> int:
+        """How many counters were dropped for `max_counters` that still said something."""
+        return self._counters.dropped
 
     def clear(self) -> None:
         """Drop all counters and all usage. The version stays in force."""
@@ -74,7 +87,7 @@ class MemoryEngine:
         """
         if not isinstance(charges, FilledCharges):
             charges = list(charges)
-        is_counted = _is_counted(charges)  # a bad label is refused before anything is spent
+        is_counted = self._counts_usage and _is_counted(charges)  # a bad label is refused before anything is spent
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))

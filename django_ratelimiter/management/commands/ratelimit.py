@@ -26,9 +26,10 @@ from ...usage.collector.collect import Collected, Progress, collect
 from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
 from ..files import FileCommands, add_file_commands
+from ..forecast import ForecastCommands
 
 
-class Command(FileCommands, BaseCommand):
+class Command(FileCommands, ForecastCommands, BaseCommand):
     """Subcommands; each is a method of the same name, or with "run_" before it."""
 
     help = "Work with the rate limits."
@@ -48,6 +49,7 @@ class Command(FileCommands, BaseCommand):
         add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
         add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
+        self.add_forecast_commands(commands)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""

@@ -1,0 +1,86 @@
+"""What a log cannot tell, and which rules are left out of a replay for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+from django.utils.translation import gettext as _
+
+from ..conf import settings
+from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
+from .rule_sets import changed
+
+
+class LeftOut(NamedTuple):
+    """A rule that is not replayed. lacks: the identities that the log does not hold."""
+
+    rule: str
+    lacks: tuple[str, ...]
+
+
+def without_blind_spots(rules: RuleSet, known: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
+    """Return the rules that a log can be replayed by, and the others. known: the identities that it holds."""
+    usable, left_out = [], []
+    for rule in rules.rules:
+        lacks = tuple(name for name in rule.partition_by if name not in known and not name.startswith("path:"))
+        if lacks and not rule.is_off:
+            left_out.append(LeftOut(rule.slug, lacks))
+        else:
+            usable.append(rule)
+    return changed(rules, usable), left_out
+
+
+def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users: bool) -> set[str]:
+    """Return the identities that a log holds. held: see `LogFormat`. mapped: those that fields were mapped to."""
+    known = set(mapped)
+    if "address" in held:
+        known.add("ip")
+    known.discard("user")
+    return known | {"user"} if has_users else known
+
+
+def doubts(
+    rule_sets: Collection[RuleSet], left_out: Iterable[LeftOut], held: Collection[str], known: Collection[str]
+) -> list[str]:
+    """Return in words what the log cannot tell."""
+    found = [_left_out_in_words(lacks, rules) for lacks, rules in _by_lack(left_out).items()]
+    rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
+    if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
+        found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
+    if settings.TIER_RESOLVER is not None and "tier" not in known:
+        found.append(_("TIER_RESOLVER cannot be asked about a log; tiers come from the assignments."))
+    if "duration" not in held and (slugs := _slugs(rules, _holds_leases)):
+        text = _(
+            "The log holds no durations, so each request is taken to end at once: the concurrency limits of %s reject "
+            "nobody here, and the numbers say nothing about them."
+        )
+        found.append(text % slugs)
+    if "status" not in held and (slugs := _slugs(rules, _depends_on_status)):
+        found.append(_("The log holds no status, so each response counts as a success for %s.") % slugs)
+    return found
+
+
+def _left_out_in_words(lacks: tuple[str, ...], rules: list[str]) -> str:
+    text = _("The log does not tell %(lacks)s, so these rules are left out: %(rules)s.")
+    return text % {"lacks": ", ".join(lacks), "rules": ", ".join(sorted(set(rules)))}
+
+
+def _by_lack(left_out: Iterable[LeftOut]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for each in left_out:
+        found.setdefault(each.lacks, []).append(each.rule)
+    return found
+
+
+def _slugs(rules: Iterable[RuleRecord], is_meant: Callable[[RuleRecord], bool]) -> str:
+    return ", ".join(sorted({rule.slug for rule in rules if is_meant(rule)}))
+
+
+def _holds_leases(rule: RuleRecord) -> bool:
+    return any(record.limit.holds_leases for records in rule.limits.values() for record in records)
+
+
+def _depends_on_status(rule: RuleRecord) -> bool:
+    return rule.charge_when != "any"

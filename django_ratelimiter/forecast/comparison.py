@@ -1,0 +1,185 @@
+"""Traffic of a log under one or two rule sets, in one pass."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from time import perf_counter
+from typing import Final
+
+from ..rules.ruleset import RuleSet
+from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
+from .callers import LoggedCallers
+from .difference import Difference, Tally
+from .logs.line import LogLine
+from .logs.reading import SAMPLED, LogFiles
+from .outcomes import ReplayOutcome
+from .replay import Replay
+from .targets import target_finder
+
+#: So many lines are read at once, so that their users are read in one query.
+CHUNK: Final = 2_000
+
+#: Called with the number of lines decided so far.
+Progress = Callable[[int], None]
+
+#: Called for each decided request: the line, and both rule sets with their counters.
+Watch = Callable[[LogLine, Sequence[Replay]], None]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What a replay found.
+
+    decided: requests that some door asks about. exempt: those that no rule applies to. inline: requests of views that
+    have rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
+    doubts: what the log cannot tell, in words. dropped: counters that were dropped for lack of memory; above 0 the
+    numbers are too low.
+    """
+
+    before: RuleSet
+    after: RuleSet | None
+    difference: Difference
+    tally: Tally
+    left_out: list[LeftOut]
+    doubts: list[str]
+    decided: int = 0
+    exempt: int = 0
+    inline: int = 0
+    unknown_users: int = 0
+    out_of_order: int = 0
+    first_us: int = 0
+    last_us: int = 0
+    seconds: float = 0.0
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Options:
+    """How to replay.
+
+    identities: the identity that a field of the log holds, by the field. any_delay: requests may be held for as long
+    as a queue takes, as on an event loop. max_counters: see `MemoryEngine`. top: callers in the list.
+    """
+
+    identities: Mapping[str, str] = field(default_factory=dict)
+    any_delay: bool = False
+    max_counters: int | None = None
+    top: int = 20
+
+
+def compare(
+    files: LogFiles,
+    before: RuleSet,
+    after: RuleSet | None,
+    options: Options,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Replay a log by one rule set, or by two side by side. after: `None` = there is only one."""
+    mapped = tuple(options.identities.values())
+    callers = LoggedCallers([before, after or before], mapped)
+    lines = iter(files)
+    sample = list(islice(lines, SAMPLED))
+    callers.read_users(sample)
+    has_users = any("user" in callers.find(line).values for line in sample)
+    known = known_identities(files.holds, mapped, has_users=has_users)
+    rule_sets = [before] if after is None else [before, after]
+    usable, left_out = [], list[LeftOut]()
+    for each in rule_sets:
+        rules, lacking = without_blind_spots(each, known)
+        usable.append(rules)
+        left_out += lacking
+    max_delay = None if options.any_delay else "rule"
+    replays = [
+        Replay(rules, number, max_delay=max_delay, max_counters=options.max_counters)
+        for number, rules in enumerate(usable)
+    ]
+    run = _Run(callers, replays, watch)
+    began = perf_counter()
+    with _without_garbage_collection():
+        for chunk in _chunks(chain(sample, lines)):
+            run.decide(chunk)
+            if progress:
+                progress(run.lines)
+    found = Comparison(
+        before,
+        after,
+        run.tally.difference(options.top),
+        run.tally,
+        left_out,
+        doubts(usable, left_out, files.holds, known),
+        seconds=perf_counter() - began,
+    )
+    run.fill(found)
+    return found
+
+
+class _Run:
+    """One pass over a log."""
+
+    def __init__(self, callers: LoggedCallers, replays: Sequence[Replay], watch: Watch | None) -> None:
+        self.callers, self.replays, self.watch = callers, replays, watch
+        self.find_target = target_finder()
+        self.tally = Tally()
+        self.lines = self.exempt = self.inline = self.out_of_order = 0
+        self.first_us, self.last_us = 2**62, 0
+
+    def decide(self, lines: Sequence[LogLine]) -> None:
+        """Decide the requests of these lines."""
+        self.callers.read_users(lines)
+        find_target, find_caller, add = self.find_target, self.callers.find, self.tally.add
+        first, other = self.replays[0], self.replays[-1]
+        latest = self.last_us
+        for line in lines:
+            target = find_target(line.method, line.path)
+            if not target.doors:
+                self.exempt += 1
+                continue
+            caller = find_caller(line)
+            if caller.is_new:
+                caller.is_new = False
+                self.tally.callers.add(caller.name)
+            before: ReplayOutcome = first.decide(line, target, caller)
+            after = before if other is first else other.decide(line, target, caller)
+            now = line.time_us
+            add(now, target.view, caller.name, before, after)
+            if now >= latest:
+                latest = now
+            else:
+                self.out_of_order += 1
+            if target.has_inline:
+                self.inline += 1
+            if self.watch:
+                self.watch(line, self.replays)
+        self.lines += len(lines)
+        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
+
+    def fill(self, found: Comparison) -> None:
+        """Put what was counted into the result."""
+        found.decided, found.exempt = self.lines - self.exempt, self.exempt
+        found.inline, found.out_of_order = self.inline, self.out_of_order
+        found.unknown_users = self.callers.unknown_users
+        found.first_us, found.last_us = self.first_us if self.lines else 0, self.last_us
+        found.dropped = sum(replay.engine.dropped_counters for replay in self.replays)
+
+
+def _chunks(lines: Iterable[LogLine]) -> Iterator[list[LogLine]]:
+    several = iter(lines)
+    while chunk := list(islice(several, CHUNK)):
+        yield chunk
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Leave the collector of cycles out: a replay makes none, and it would look through millions of counters."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,173 @@
+"""`manage.py ratelimit replay`: its arguments, its progress, and where its reports go."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from time import monotonic
+from typing import Any, Final
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from ..rules.ruleset import RuleSet
+from ..values.partitions import is_identity
+from . import rule_sets
+from .agreement import Agreement, agreement
+from .callers import TIER
+from .comparison import Comparison, Options, compare
+from .logs.reading import LogFiles
+
+#: Bytes of memory that a counter takes, its name included, and what a replay needs before it has any; measured in
+#: `benchmarks/replay.py`.
+BYTES_PER_COUNTER: Final = 330
+BYTES_AT_FIRST: Final = 80_000_000
+
+#: What fields can be mapped to that is no identity: the caller's tier, and X-Forwarded-For.
+_ROLES: Final = (TIER, "forwarded")
+
+
+class WrongOption(ValueError):
+    """An option of the command that cannot be obeyed."""
+
+
+def add_replay(command: ArgumentParser) -> None:
+    """Add the arguments of `replay`."""
+    command.add_argument("logs", nargs="+", metavar="LOG", help="Access log, plain, gzip or zstd; - = standard input.")
+    after = command.add_mutually_exclusive_group()
+    after.add_argument("--rules", metavar="FILE", help="Replay the rules of this file.")
+    after.add_argument("--version", type=int, metavar="N", dest="rule_version", help="Replay this stored version.")
+    after.add_argument("--draft", action="store_true", help="Replay today's rules as if those in shadow were enforced.")
+    command.add_argument("--against", metavar="FILE|N", help="Compare with these rules; default: those in force.")
+    command.add_argument(
+        "--format", default="auto", help="auto, common, combined, json, or an expression with named groups."
+    )
+    identity = "Let a field of the log be an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
+    command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=identity)
+    command.add_argument("--asgi", action="store_true", help="Queues hold requests for any time, as under ASGI.")
+    command.add_argument("--memory", type=int, metavar="MB", help="Drop the oldest counters beyond this much memory.")
+    command.add_argument("--top", type=int, default=20, metavar="N", help="List so many callers: %(default)s.")
+    command.add_argument("--json", action="store_true", help="Write JSON.")
+    command.add_argument("--csv", action="store_true", help="Write all tables as CSV.")
+    command.add_argument("--html", metavar="FILE", help="Write a report with charts to this file.")
+    command.add_argument("--decisions", metavar="FILE", help="Write each decision to this file, as JSON lines.")
+    command.add_argument("--no-progress", action="store_true", help="Do not show how far it is.")
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """A replay and its self-check; `check` is `None` where the rules compared with are not those in force."""
+
+    found: Comparison
+    check: Agreement | None
+    files: LogFiles
+
+
+def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
+    """Replay as the arguments say. Raises WrongOption, WrongFormat, OSError."""
+    identities = _identities(options["identity"])
+    before, after, is_today = _rule_sets(options)
+    most = options["memory"] and max((options["memory"] * 1_000_000 - BYTES_AT_FIRST) // BYTES_PER_COUNTER, 1_000)
+    if after is not None and most:
+        most //= 2
+    told = Options(identities, any_delay=options["asgi"], max_counters=most, top=options["top"])
+    with LogFiles(options["logs"], options["format"], tuple(identities), _zone()) as files:
+        shown = _Progress(files, stderr) if not options["no_progress"] else None
+        if shown:
+            stderr.write(_memory_in_words(most) + "\n")
+        found = compare(files, before, after, told, shown, watch)
+        if shown:
+            shown.end(found)
+    return ReplayReport(found, agreement(found) if is_today else None, files)
+
+
+def _identities(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        field, _equals, identity = each.rpartition("=")
+        if not field or not (identity in _ROLES or is_identity(identity)):
+            text = _("--identity %s: write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user.")
+            raise WrongOption(text % each)
+        found[field] = identity
+    return found
+
+
+def _rule_sets(options: Mapping[str, Any]) -> tuple[RuleSet, RuleSet | None, bool]:
+    """Return what is compared, and whether the first of it is in force."""
+    against = options["against"]
+    before = _named(against) if against else rule_sets.in_force()
+    after = None
+    if options["rules"]:
+        after = rule_sets.of_file(options["rules"])
+    elif options["rule_version"] is not None:
+        after = rule_sets.of_version(options["rule_version"])
+    elif options["draft"]:
+        after = rule_sets.with_shadow_enforced(rule_sets.in_force())
+    elif against:
+        after = rule_sets.in_force()
+    return before, after, not against
+
+
+def _named(text: str) -> RuleSet:
+    return rule_sets.of_version(int(text)) if text.isdigit() else rule_sets.of_file(text)
+
+
+def _zone() -> tzinfo:
+    return timezone.get_current_timezone()
+
+
+def _memory_in_words(most: int | None) -> str:
+    per_million = BYTES_PER_COUNTER
+    if most is None:
+        text = _(
+            "Memory: %(first)d MB, and %(each)d MB for each million counters that still count at one time "
+            "(a caller has one for each limit); --memory MB sets a bound."
+        )
+        return text % {"first": BYTES_AT_FIRST // 1_000_000, "each": per_million}
+    return _("Memory: room for %s counters; beyond that the oldest are dropped.") % f"{most:,}"
+
+
+class _Progress:
+    """Shows lines, rate and time left, each second, on one line of a terminal."""
+
+    def __init__(self, files: LogFiles, stderr: Any) -> None:
+        self._files, self._stderr = files, stderr
+        self._began = monotonic()
+        self._next_at = self._began + 1
+        self._is_terminal = sys.stderr.isatty()
+        self._lines = 0
+
+    def __call__(self, lines: int) -> None:
+        now = monotonic()
+        self._lines = lines
+        if now < self._next_at:
+            return
+        self._next_at = now + (1 if self._is_terminal else 10)
+        self._write(now - self._began)
+
+    def end(self, found: Comparison) -> None:
+        """Write how fast it was."""
+        rate = self._lines / found.seconds if found.seconds else 0
+        words = {"lines": f"{self._lines:,}", "seconds": f"{found.seconds:.1f}", "rate": f"{rate:,.0f}"}
+        self._put(_("%(lines)s lines in %(seconds)s s, %(rate)s a second.") % words)
+        if self._is_terminal:
+            self._stderr.write("\n")
+
+    def _write(self, seconds: float) -> None:
+        rate = self._lines / seconds
+        words = {"lines": f"{self._lines:,}", "rate": f"{rate:,.0f}"}
+        total = self._files.total_bytes
+        share = self._files.bytes_read() / total if total else 0.0
+        if share <= 0:
+            self._put(_("%(lines)s lines, %(rate)s a second") % words)
+            return
+        words |= {"share": f"{100 * share:.0f} %", "left": f"{seconds / share - seconds:.0f}"}
+        words["bar"] = "#" * int(20 * share) + "." * (20 - int(20 * share))
+        self._put(_("[%(bar)s] %(share)s, %(lines)s lines, %(rate)s a second, %(left)s s left") % words)
+
+    def _put(self, text: str) -> None:
+        self._stderr.write(f"\r{text:<78}" if self._is_terminal else f"{text}\n")
+        self._stderr.flush()

@@ -1,0 +1,1 @@
+"""Access logs: their files, their formats, and the requests in their lines."""

@@ -1,0 +1,30 @@
+"""One request of an access log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LogLine(NamedTuple):
+    """A request as a log tells of it.
+
+    time_us: microseconds since the Unix epoch. path: as it was sent, without the query. address, user: empty = the log
+    has none. status: 0 = unknown. duration_us: microseconds until the response had ended; -1 = unknown. more: values
+    of the fields that the reader was asked for, in their order; empty = the line has none. number: of the line in its
+    file, from 1. file: number of the file, from 0.
+    """
+
+    time_us: int
+    method: str
+    path: str
+    address: str = ""
+    user: str = ""
+    status: int = 0
+    duration_us: int = -1
+    more: tuple[str, ...] = ()
+    number: int = 0
+    file: int = 0
+
+
+class WrongFormat(ValueError):
+    """A log, or the description of its format, that cannot be used; the message says what would be right."""

@@ -1,0 +1,134 @@
+"""Files of access logs, plain or compressed, and how far they are read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+from heapq import merge
+from importlib import import_module
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any, Final
+
+from .formats import LogFormat, find_format
+from .line import LogLine, WrongFormat
+
+STDIN: Final = "-"
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+#: As many lines that cannot be read are shown.
+MAX_SHOWN: Final = 10
+
+#: Lines read before anything is decided, to find out what the log holds.
+SAMPLED: Final = 5_000
+
+
+class LogFiles:
+    """The lines of some logs, the earliest first; those of one file stay in their order.
+
+    names: paths; "-" = standard input. Lines that cannot be read are counted in `unreadable`, and the first of them are
+    in `shown`. Raises WrongFormat, OSError.
+    """
+
+    def __init__(self, names: Sequence[str], format_name: str, more: Sequence[str], zone: tzinfo) -> None:
+        self.names = list(names)
+        self.read_lines = 0
+        self.unreadable = 0
+        self.shown: list[tuple[str, int, str, str]] = []
+        self._raw = [_open(name) for name in names]
+        self._sizes = [
+            0 if name == STDIN else os.fstat(raw.fileno()).st_size for name, raw in zip(names, self._raw, strict=True)
+        ]
+        self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
+        self._texts = [io.TextIOWrapper(_unpacked(raw), "utf-8", "surrogateescape") for raw in self._raw]
+        self._firsts = [_first_lines(text) for text in self._texts]
+        self.formats = [find_format(format_name, lines[-1], more, zone) for lines in self._firsts]
+
+    def __enter__(self) -> LogFiles:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for name, text in zip(self.names, self._texts, strict=True):
+            if name != STDIN:
+                text.close()
+        for name, raw in zip(self.names, self._raw, strict=True):
+            if name != STDIN:
+                raw.close()  # which a decompressing stream leaves open
+
+    @property
+    def holds(self) -> frozenset[str]:
+        """What lines of all files hold, see `LogFormat`."""
+        return frozenset.intersection(*(each.holds for each in self.formats))
+
+    def bytes_read(self) -> int:
+        """Return how many bytes of the files were read, as they are stored."""
+        return sum(
+            os.lseek(raw.fileno(), 0, os.SEEK_CUR) for raw, size in zip(self._raw, self._sizes, strict=True) if size
+        )
+
+    def __iter__(self) -> Iterator[LogLine]:
+        several = [self._lines(file) for file in range(len(self._texts))]
+        return several[0] if len(several) == 1 else merge(*several, key=itemgetter(0))
+
+    def _lines(self, file: int) -> Iterator[LogLine]:
+        parse = self.formats[file].parse
+        number = 0
+        for lines in (self._firsts[file], self._texts[file]):
+            for text in lines:
+                number += 1
+                try:
+                    yield parse(text, number, file)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    if text.strip():
+                        self._note(file, number, error, text)
+
+    def _note(self, file: int, number: int, error: Exception, text: str) -> None:
+        self.unreadable += 1
+        if len(self.shown) < MAX_SHOWN:
+            why = f"has no field {error}" if isinstance(error, KeyError) else str(error)
+            self.shown.append((self.names[file], number, why, text.rstrip("\n")[:120]))
+
+
+def _open(name: str) -> Any:
+    return sys.stdin.buffer if name == STDIN else Path(name).open("rb")
+
+
+def _unpacked(raw: Any) -> Any:
+    """Return a stream of the content of a file."""
+    magic = raw.peek(4)[:4] if hasattr(raw, "peek") else b""
+    if magic.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=raw)
+    return _zstd(raw) if magic.startswith(_ZSTD) else raw
+
+
+def _zstd(raw: IO[bytes]) -> Any:
+    """Return a stream of what zstd has compressed, by whichever library is installed."""
+    for module, opener in (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open")):
+        try:
+            return getattr(import_module(module), opener)(raw, "rb")
+        except ImportError:
+            continue
+    raise WrongFormat("This log is compressed with zstd. Install zstandard, or send it through `zstdcat LOG | … -`.")
+
+
+def _first_lines(text: Any) -> list[str]:
+    """Return the lines up to the first that is not empty."""
+    lines: list[str] = []
+    for line in text:
+        lines.append(line)
+        if line.strip():
+            return lines
+    raise WrongFormat("The log has no lines.")
+
+
+def format_names(files: LogFiles) -> str:
+    """Return the formats that were found, in words."""
+    return ", ".join(dict.fromkeys(each.name for each in files.formats))
+
+
+__all__ = ["MAX_SHOWN", "SAMPLED", "STDIN", "LogFiles", "LogFormat", "format_names"]

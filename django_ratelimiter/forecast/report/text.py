@@ -1,0 +1,185 @@
+"""The report of a replay as text, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from django.utils.translation import gettext as _
+
+from ..agreement import Agreement
+from ..comparison import Comparison
+from ..difference import ChangeRow, Difference
+
+#: So many rows of views and hours are shown; the others stand in --json and --csv.
+MAX_ROWS = 24
+
+
+def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
+    """Yield the lines of the report."""
+    difference = found.difference
+    callers = f"{difference.callers:,}" if difference.is_exact else f"{_('about')} {difference.callers:,}"
+    words = {
+        "requests": f"{found.decided:,}",
+        "callers": callers,
+        "first": _moment(found.first_us),
+        "last": _moment(found.last_us),
+    }
+    yield _("Traffic: %(requests)s requests of %(callers)s callers, %(first)s to %(last)s.") % words
+    yield from notes_of(found)
+    if check is not None:
+        yield ""
+        yield _("Self-check")
+        for sentence in check.sentences():
+            yield f"  {sentence}"
+        yield from _indented(_agreement_table(check))
+    yield ""
+    yield from _summary(found)
+    for title, rows in tables_of(difference):
+        if rows:
+            yield ""
+            yield title
+            yield from _indented(_table(title, rows, is_difference=found.after is not None))
+    if found.after is not None and difference.top:
+        yield ""
+        yield _("Callers who are newly rejected, those with most such requests first")
+        yield from _indented(_callers(difference))
+
+
+def notes_of(found: Comparison) -> list[str]:
+    """Return in words what the numbers leave out."""
+    notes = list(found.doubts)
+    if found.exempt:
+        notes.append(_("%s requests ask for paths that no rule applies to.") % f"{found.exempt:,}")
+    if found.inline:
+        notes.append(_("%s requests are for views with rates in their code, which are left out.") % f"{found.inline:,}")
+    if found.unknown_users:
+        notes.append(_("%s users of the log are not in this database; they count as anonymous.") % found.unknown_users)
+    if found.out_of_order:
+        notes.append(_("%s lines are earlier than a line before them.") % f"{found.out_of_order:,}")
+    if found.dropped:
+        text = _("%s counters were dropped for lack of memory, so the numbers of rejected requests are too low.")
+        notes.append(text % f"{found.dropped:,}")
+    return notes
+
+
+def tables_of(difference: Difference) -> list[tuple[str, Mapping[str, ChangeRow]]]:
+    """Return the tables by their titles."""
+    return [
+        (_("Rule"), difference.by_rule),
+        (_("Tier"), difference.by_tier),
+        (_("View"), difference.by_view),
+        (_("Hour (UTC)"), difference.by_hour),
+    ]
+
+
+def percent(part: float, whole: float) -> str:
+    """Return a share in percent; empty where there is no whole."""
+    if not whole:
+        return ""
+    share = 100 * part / whole
+    return "0 %" if not share else f"{share:.3g} %" if share >= 0.001 else "< 0.001 %"
+
+
+def _summary(found: Comparison) -> Iterator[str]:
+    difference, total = found.difference, found.difference.total
+    if found.after is None:
+        text = _("Rejected by these rules: %(number)s requests (%(share)s).")
+        yield text % {"number": f"{total.before:,}", "share": percent(total.before, total.requests)}
+        return
+    for text, requests, callers in (
+        (_("Newly rejected"), total.newly, difference.newly_callers),
+        (_("No longer rejected"), total.no_longer, difference.no_longer_callers),
+    ):
+        yield _("%(what)s: %(requests)s requests (%(share)s), %(callers)s callers (%(of_callers)s).") % {
+            "what": text,
+            "requests": f"{requests:,}",
+            "share": percent(requests, total.requests),
+            "callers": f"{callers:,}",
+            "of_callers": percent(callers, difference.callers),
+        }
+    yield _("The same: %(requests)s requests (%(share)s).") % {
+        "requests": f"{total.same:,}",
+        "share": percent(total.same, total.requests),
+    }
+    if total.shadow:
+        yield _("Rules in shadow would reject %s requests more, if they were enforced.") % f"{total.shadow:,}"
+
+
+def _table(title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool) -> Iterator[Sequence[str]]:
+    if is_difference:
+        yield (
+            title,
+            _("Requests"),
+            _("Newly rejected"),
+            _("Share"),
+            _("Callers"),
+            _("No longer"),
+            _("Callers"),
+            _("Same"),
+        )
+    else:
+        yield title, _("Requests"), _("Rejected"), _("Share")
+    for name, row in _busiest(rows):
+        change = row.requests
+        cells = [name or _("(none)"), f"{change.requests:,}"]
+        if is_difference:
+            cells += [f"{change.newly:,}", percent(change.newly, change.requests), f"{row.newly:,}"]
+            cells += [f"{change.no_longer:,}", f"{row.no_longer:,}", f"{change.same:,}"]
+        else:
+            cells += [f"{change.before:,}", percent(change.before, change.requests)]
+        yield cells
+    if len(rows) > MAX_ROWS:
+        yield (_("… and %d more, see --json") % (len(rows) - MAX_ROWS),)
+
+
+def _busiest(rows: Mapping[str, ChangeRow]) -> list[tuple[str, ChangeRow]]:
+    """Return the rows that change most, in their order."""
+    weights = sorted(rows.items(), key=lambda item: (-item[1].requests.newly, -item[1].requests.requests))
+    chosen = {name for name, _row in weights[:MAX_ROWS]}
+    return [(name, row) for name, row in rows.items() if name in chosen]
+
+
+def _agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
+    if check.why_not:
+        return
+    yield _("Rule"), _("Tier"), _("Recorded"), _("In the log"), _("Share"), _("Rejected then"), _("In the replay")
+    for (rule, tier), each in sorted(check.by_rule.items()):
+        yield (
+            rule,
+            tier or _("(none)"),
+            f"{each.recorded:,}",
+            f"{each.replayed:,}",
+            percent(each.replayed, each.recorded),
+            f"{each.recorded_rejected:,}",
+            f"{each.replayed_rejected:,}",
+        )
+
+
+def _callers(difference: Difference) -> Iterator[Sequence[str]]:
+    yield _("Caller"), _("Tier"), _("Newly rejected"), _("First at (UTC)"), _("By rule")
+    for each in difference.top:
+        first = _moment(each.first_us) if each.first_us is not None else ""
+        yield each.caller, each.tier or _("(none)"), f"{each.newly:,}", first, each.rule
+
+
+def _indented(rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    """Yield rows in columns, the first one to the left and numbers to the right."""
+    several = [[str(cell) for cell in row] for row in rows]
+    columns = max(map(len, several), default=0)
+    whole = [row for row in several if len(row) == columns]
+    widths = [max(len(row[column]) for row in whole) for column in range(columns)]
+    numeric = [all(row[column][:1].isdigit() or not row[column] for row in whole[1:]) for column in range(columns)]
+    for row in several:
+        if len(row) < columns:
+            yield f"  {row[0]}"
+            continue
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _moment(us: int) -> str:
+    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,57 @@
+"""The rule sets that are replayed: those in force, an earlier version, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ..engine.base import Version
+from ..rules import cache
+from ..rules.ruleset import RuleRecord, RuleSet
+from ..rules.stored import storage
+
+
+class UnknownRules(ValueError):
+    """There is no such rule set; the message says which there are."""
+
+
+def in_force() -> RuleSet:
+    """Return the rules that requests are decided by now."""
+    return cache.current_rules()
+
+
+def of_version(number: int) -> RuleSet:
+    """Return a stored version. Raises UnknownRules."""
+    found = storage.snapshots().filter(number=number).values_list("snapshot", "number", "epoch").first()
+    if found is None:
+        latest = storage.snapshots().values_list("number", flat=True).first()
+        told = _("There is no version %(number)s; the latest is %(latest)s.")
+        raise UnknownRules(told % {"number": number, "latest": latest or 0})
+    return RuleSet.from_snapshot(found[0], Version(*found[1:]))
+
+
+def with_shadow_enforced(rules: RuleSet) -> RuleSet:
+    """Return the rules as they would be if those in shadow were enforced."""
+    return changed(rules, [replace(rule, mode="enforce") if rule.mode == "shadow" else rule for rule in rules.rules])
+
+
+def changed(rules: RuleSet, records: Iterable[RuleRecord]) -> RuleSet:
+    """Return this rule set with other rules."""
+    return RuleSet(rules.version, rules.tiers.values(), records, rules.left_out, is_versioned=False)
+
+
+def of_file(path: str) -> RuleSet:
+    """Return the rules of a file. Raises UnknownRules, with every fault of the file, and OSError."""
+    try:
+        reading: Any = import_module("django_ratelimiter.rules.files.reading")
+    except ImportError:
+        raise UnknownRules(_("Rules in files cannot be read yet: %s") % path) from None
+    try:
+        found: RuleSet = reading.load(path).rule_set()
+    except ValueError as error:
+        raise UnknownRules(str(error)) from error
+    return found

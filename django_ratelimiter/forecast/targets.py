@@ -1,0 +1,95 @@
+"""What the requests of a log asked for: path and method to route, view, and the doors that they passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from django.http import HttpRequest
+from django.urls import get_script_prefix
+from django.utils import translation
+from django.utils.encoding import repercent_broken_unicode
+
+from ..conf import django_setting
+from ..explain.doors import MIDDLEWARE, scopes_of
+from ..explain.request import find_view, has_middleware, language_of
+from ..middleware import Exemption, decides_later, exemption
+from ..rules.records import Facts
+from ..rules.routes import is_translated
+
+#: So many methods and paths are remembered with what they lead to. About 1 KB each.
+MAX_TARGETS: Final = 20_000
+
+#: How a request without a view is called in reports.
+NO_VIEW: Final = "(no view)"
+
+
+class PassedDoor(NamedTuple):
+    """One question that a request puts to the limiter. before_authentication: the user is not known yet."""
+
+    scope: str
+    before_authentication: bool
+
+
+class LoggedTarget:
+    """What a method and a path lead to.
+
+    view: its name in reports. captured: the parts of the path. plans: what rule sets have for it, by their number.
+    """
+
+    __slots__ = ("captured", "doors", "exempt", "facts", "has_inline", "plans", "view")
+
+    def __init__(
+        self, facts: Facts, view: str, captured: Mapping[str, Any], exempt: Exemption, doors: tuple[PassedDoor, ...]
+    ) -> None:
+        self.facts, self.view, self.captured, self.exempt, self.doors = facts, view, captured, exempt, doors
+        self.has_inline = False
+        self.plans: list[Any] = [None, None]
+
+
+def target_finder() -> Callable[[str, str], LoggedTarget]:
+    """Return what finds the target of a method and a path as they stand in a log, and remembers MAX_TARGETS."""
+    root = get_script_prefix().rstrip("/")
+    in_middleware = has_middleware(MIDDLEWARE)
+    translated = is_translated(django_setting("ROOT_URLCONF"))
+
+    @lru_cache(maxsize=MAX_TARGETS)
+    def find(method: str, path: str) -> LoggedTarget:
+        http = _request(method, path, root)
+        if translated:
+            with translation.override(language_of(http)):  # type: ignore[arg-type]
+                return _target(http, in_middleware)
+        return _target(http, in_middleware)
+
+    return find
+
+
+def _request(method: str, path: str, root: str) -> HttpRequest:
+    if not path.startswith("/"):  # as proxies are asked: http://host/path
+        path = urlsplit(path).path if "://" in path else "/"
+    if root and path.startswith(f"{root}/"):
+        path = path[len(root) :]
+    http = HttpRequest()
+    http.method = method.upper()
+    http.path = http.path_info = repercent_broken_unicode(unquote_to_bytes(path)).decode() if "%" in path else path
+    if method == "OPTIONS":  # nearly all are preflights of browsers, and a log does not tell the others
+        http.META |= {"HTTP_ORIGIN": "null", "HTTP_ACCESS_CONTROL_REQUEST_METHOD": "GET"}
+    return http
+
+
+def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
+    find_view(http)  # type: ignore[arg-type]
+    match = http.resolver_match
+    route, name = (match.route or "", match.view_name or "") if match else ("", "")
+    facts = Facts(http.method or "", http.path_info or "/", route, name, "")
+    exempt = exemption(http)
+    view = match.func if match else None
+    later = decides_later(view)
+    doors = [PassedDoor("", later)] if in_middleware and not exempt else []
+    if match is not None:
+        doors += [PassedDoor(scope or "", False) for scope in scopes_of(view, "")]
+    target = LoggedTarget(facts, name or route or NO_VIEW, match.kwargs if match else {}, exempt, tuple(doors))
+    target.has_inline = getattr(view, "ratelimits", 0) > len(getattr(view, "ratelimit_scopes", ()))
+    return target
