@@ -34,19 +34,19 @@ class LoggedCaller:
     """A caller of some lines.
 
     name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. values: by identity; one that
-    is missing is not there. entitlements: for each rule set; the early ones are those before authentication. parts:
-    partitions that were asked for. is_new: nobody has counted this caller since it was made. early_access, access:
+    is missing is not there. entitlements: for each rule set; the early ones are those before authentication. charges:
+    what is charged, by kind of request. is_new: nobody has counted this caller since it was made. early_access, access:
     the access entry that counts for the caller before authentication, and after it; `None` = there is none.
     """
 
-    __slots__ = ("access", "early_access", "early_entitlements", "entitlements", "is_new", "name", "parts", "values")
+    __slots__ = ("access", "charges", "early_access", "early_entitlements", "entitlements", "is_new", "name", "values")
 
     def __init__(self, values: Mapping[str, str], entitlements: Sequence[Entitlement]) -> None:
         self.values, self.entitlements = values, tuple(entitlements)
         self.early_entitlements = self.entitlements
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
         self.name = f"{name}:{values[name]}" if name else "(unknown)"
-        self.parts: dict[Any, str | None] = {}
+        self.charges: dict[Any, Any] = {}
         self.is_new = True
         self.access: AccessRecord | None = None
         self.early_access: AccessRecord | None = None

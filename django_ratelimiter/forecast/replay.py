@@ -31,19 +31,28 @@ class _Kind:
     def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay) -> None:
         self.templates = RuleTemplates(rules, entitlement, max_delay)
         self.sources = [_Source(source) for source in self.templates.sources]
+        self.is_by_path = any(source.by_path for source in self.sources)
+
+    def charges(self, caller: LoggedCaller, target: LoggedTarget) -> RuleCharges:
+        """Return what a request is charged; the same object for the same caller, unless parts of the path count."""
+        found: RuleCharges | None = caller.charges.get(self)
+        if found is None:
+            found = self.templates.fill([source.partition(caller, target) for source in self.sources])
+            if not self.is_by_path:
+                caller.charges[self] = found
+        return found
 
 
 class _Source:
-    """What tells the counters of some rules apart. key: equal for equal sources."""
+    """What tells the counters of some rules apart."""
 
-    __slots__ = ("by_path", "falls_back", "key", "names")
+    __slots__ = ("by_path", "falls_back", "names")
 
     def __init__(self, source: Any) -> None:
         if isinstance(source, str):
             self.names, self.falls_back = (source,) if source else (), False
         else:
             self.names, self.falls_back = source.partition_by, source.missing_partition == "ip"
-        self.key = (*self.names, self.falls_back)
         self.by_path = any(name.startswith("path:") for name in self.names)
 
     def partition(self, caller: LoggedCaller, target: LoggedTarget) -> str | None:
@@ -51,11 +60,7 @@ class _Source:
         if self.by_path:
             captured = {f"path:{name}": str(value) for name, value in target.captured.items() if value is not None}
             return self._find({**caller.values, **captured})
-        parts = caller.parts
-        if self.key in parts:
-            return parts[self.key]
-        found = parts[self.key] = self._find(caller.values)
-        return found
+        return self._find(caller.values)
 
     def _find(self, values: Any) -> str | None:
         found = partition_of_values(values, self.names)
@@ -140,7 +145,7 @@ class Replay:
         self, rules: tuple[RuleRecord, ...], line: LogLine, target: LoggedTarget, caller: LoggedCaller
     ) -> ReplayOutcome:
         kind = self._kind(rules, caller.entitlements[self._number])
-        charges = kind.templates.fill([source.partition(caller, target) for source in kind.sources])
+        charges = kind.charges(caller, target)
         if charges is NO_CHARGES:
             self._latest = []
             return NO_RULES
@@ -202,7 +207,7 @@ class Replay:
         ]
         entitlement = (caller.early_entitlements if early else caller.entitlements)[self._number]
         kind = self._kind(self._share(due), entitlement)
-        return kind.templates.fill([source.partition(caller, target) for source in kind.sources])
+        return kind.charges(caller, target)
 
     def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: LogLine) -> None:
         """Give back what the response does not earn, and note when leases end."""

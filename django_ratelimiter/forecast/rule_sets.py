@@ -52,6 +52,6 @@ def of_file(path: str) -> RuleSet:
         raise UnknownRules(_("Rules in files cannot be read yet: %s") % path) from None
     try:
         found: RuleSet = reading.load(path).rule_set()
-    except ValueError as error:
+    except reading.WrongFile as error:
         raise UnknownRules(str(error)) from error
     return found

@@ -10,11 +10,14 @@ from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, Terms
 from ..templates import CallTemplate, CounterStates, FilledCharges
 
-#: The name that a counter is stored under, the charge, and the steps of its algorithm.
-Named = tuple[str, Charge, Steps]
+#: The name that a counter is stored under, the charge, the steps of its algorithm, and its limit's terms; `None` = they
+#: depend on the time.
+Named = tuple[str, Charge, Steps, Terms | None]
 
 #: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
+
+_new = tuple.__new__  # what a named tuple calls in the end
 
 #: Of how many templates the names are remembered.
 _MAX_TEMPLATES: Final = 10_000
@@ -32,7 +35,7 @@ class MemoryCounters:
         self._by_name: dict[str, tuple[State, int]] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters
-        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps]]] = {}
+        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps, Terms | None]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -53,13 +56,13 @@ class MemoryCounters:
         if isinstance(charges, FilledCharges):
             parts = self._names.get(charges.template) or self._prepare(charges.template)
             named = [
-                (before + partition + after, charge, steps)
-                for (before, after, charge, steps), partition in zip(parts, charges.partitions, strict=True)
+                (before + partition + after, charge, steps, terms)
+                for (before, after, charge, steps, terms), partition in zip(parts, charges.partitions, strict=True)
             ]
         else:
             for charge in charges:
                 check_units(charge)
-            named = [(_name(charge), charge, STEPS[charge.limit.algorithm]) for charge in charges]
+            named = [(_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge)) for charge in charges]
         if len(named) > 1 and len({each[0] for each in named}) != len(named):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
         return named
@@ -71,21 +74,14 @@ class MemoryCounters:
 
         spending: store what is spent. refused: the call is denied already.
         """
-        found: list[_Found] = []
-        denied = refused
-        for each in named:
-            one = self._look(each, now, spending)
-            found.append(one)
-            if not one[10] and each[1].gating:
-                denied = True
-        remaining, waits, resets, leads = [], [], [], []
-        for one in found:
-            left, wait, reset = self._settle(one, now, denied, spending)
-            remaining.append(left)
-            waits.append(wait)
-            resets.append(reset)
-            leads.append(one[8] - now)
-        return CounterStates(now, remaining, waits, resets, leads), denied
+        found, passes = self._look(named, now, spending)
+        denied = refused or not (passes or all(each[10] or not each[1].gating for each in found))
+        if spending and passes and not denied:
+            return self._spend(found, now), False
+        settled = [self._settle(each, now, denied, spending) for each in found]
+        if len(self._by_name) > self._sweep_at:
+            self._sweep(now)
+        return _states(now, settled), denied
 
     def trial(self, named: Iterable[Named], now: int) -> tuple[CounterStates, bool]:
         """Return what `decide` would, spending, and leave everything as it is."""
@@ -108,77 +104,107 @@ class MemoryCounters:
                     self._by_name[name] = state, counter[1]
             verdict.mark_refunded()
 
-    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps]]:
+    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None]]:
         for each in template.templates:
             check_units(each.charge)
         if len(self._names) >= _MAX_TEMPLATES:
             self._names.clear()
         parts = [
-            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm])
+            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge))
             for before, after, charge, _ in template.templates
         ]
         self._names[template] = parts
         return parts
 
-    def _look(self, named: Named, now: int, spending: bool) -> _Found:
-        name, charge, steps = named
-        limit = charge.limit
-        stored = self._by_name.get(name)
-        state, at = None, now
-        if stored is not None:
-            state = stored[0]
-            if state[0] > now:  # time that runs backwards stands still
-                at = state[0]
-        terms = limit.terms if limit.is_fixed else limit.terms_at(at, charge.max_delay)
-        remaining, x, y = steps.look(state, at, terms)
+    def _look(self, named: Iterable[Named], now: int, spending: bool) -> tuple[list[_Found], bool]:
+        """Return what each charge finds, and whether all of them pass and cost something."""
+        counters, found, all_pass = self._by_name, list[_Found](), True
+        for name, charge, steps, fixed in named:
+            stored = counters.get(name)
+            state, at = None, now
+            if stored is not None:
+                state = stored[0]
+                if state[0] > now:  # time that runs backwards stands still
+                    at = state[0]
+            cost = charge[2]
+            if fixed is None or charge[9]:
+                found.append(self._look_closely(name, charge, steps, state, at, spending))
+                all_pass = all_pass and found[-1][10] and cost > 0
+                continue
+            remaining, x, y = steps.look(state, at, fixed)
+            passes = cost <= remaining
+            if not passes or not cost:
+                all_pass = False
+            found.append((name, charge, steps, fixed, state, remaining, x, y, at, 0, passes))
+        return found, all_pass
+
+    def _look_closely(
+        self, name: str, charge: Charge, steps: Steps, state: State | None, at: int, spending: bool
+    ) -> _Found:
+        """Return what is found where the terms depend on the time, or units are carried."""
+        terms = charge.limit.terms_at(at, charge.max_delay)
         if charge.carried and spending:
-            x, before = steps.spend(x, charge.carried, terms), x
-            state = steps.store(x, y, at, terms, state, charge.carried, x - before)
-            remaining, x, y = steps.look(state, at, terms)
+            state = _carried(state, charge, at, steps, terms)
+        remaining, x, y = steps.look(state, at, terms)
         delay, passes = 0, charge.cost <= remaining
-        if limit.holds:
+        if charge.limit.holds:
             delay = steps.reset(x, y, at, terms, state, 0)
             passes = passes and (delay <= terms.extra or not charge.cost)
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
-    def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int]:
-        """Spend what one charge spends, and return what remains, how long to wait, and when the quota is back."""
+    def _spend(self, found: Sequence[_Found], now: int) -> CounterStates:
+        """Spend what all charges cost: each passes."""
+        counters = self._by_name
+        remaining, waits, resets, leads = [], [], [], []
+        for name, charge, steps, terms, state, left, x, y, at, delay, _ in found:
+            cost, lead = charge[2], at - now
+            spent = steps.spend(x, cost, terms)
+            reset = steps.reset(spent, y, at, terms, state, cost)
+            counters[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset
+            remaining.append(left - cost)
+            waits.append(-1 - delay if delay else 0)
+            resets.append(reset + lead if reset else 0)
+            leads.append(lead)
+        if len(counters) > self._sweep_at:
+            self._sweep(now)
+        return _new(CounterStates, (now, remaining, waits, resets, leads))
+
+    def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int, int]:
+        """Spend what one charge spends; return what remains, the wait, when the quota is back, and the clock's lead."""
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
-        cost, spent, lead = charge.cost, 0, at - now
-        spends = spending and cost > 0 and (not denied if passes else charge.count_refusals)
-        if spends:
-            cost = min(cost, EXACT)
-            x, before = steps.spend(x, cost, terms), x
-            stored = steps.store(x, y, at, terms, state, cost, x - before)
-            if passes:
-                remaining, spent = remaining - cost, cost
-            else:  # what did not fit may have pushed out what was there
-                remaining, x, y = steps.look(stored, at, terms)
-                state = stored
-        reset = steps.reset(x, y, at, terms, state, spent)
+        cost, lead = charge.cost, at - now
+        if passes and spending and cost and not denied:
+            spent = steps.spend(x, cost, terms)
+            reset = steps.reset(spent, y, at, terms, state, cost)
+            self._by_name[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset
+            return remaining - cost, -1 - delay if delay else 0, reset + lead if reset else 0, lead
+        if spending and not passes and charge.count_refusals and cost:
+            spent = steps.spend(x, min(cost, EXACT), terms)
+            state = steps.store(spent, y, at, terms, state, min(cost, EXACT), spent - x)
+            remaining, x, y = steps.look(state, at, terms)  # what did not fit may have pushed out what was there
+            is_stored = True
+        else:
+            is_stored = spending and charge.carried > 0
+        reset = steps.reset(x, y, at, terms, state, 0)
         wait = -1 - delay if delay else 0
         if not passes:
             wait = -1
             if cost <= terms.capacity:
                 wait = steps.wait(x, y, at, cost, terms, state) if cost > remaining else 0
                 wait = lead + (max(wait, reset - terms.extra) if charge.limit.holds else wait)
-        if spends:
-            self._store(name, stored, at + reset, now)
-        elif spending and charge.carried and state:
-            self._store(name, state, at + reset, now)
+        if is_stored and state:
+            self._by_name[name] = state, at + reset
         elif spending and not passes and wait != -1:
             self._extend(name, at + reset)
-        return remaining, wait, reset + lead if reset else 0
+        return remaining, wait, reset + lead if reset else 0, lead
 
-    def _store(self, name: str, state: State, expires_us: int, now: int) -> None:
-        """Store a counter; whenever their number has doubled, drop those whose full quota is back."""
-        self._by_name[name] = state, expires_us
-        if len(self._by_name) > self._sweep_at:
-            alive = {key: stored for key, stored in self._by_name.items() if stored[1] > now}
-            if self._max_counters is not None and len(alive) > self._max_counters:
-                self.dropped += len(alive) - self._max_counters
-                alive = dict(list(alive.items())[-self._max_counters :])
-            self._by_name, self._sweep_at = alive, max(1_000, 2 * len(alive))
+    def _sweep(self, now: int) -> None:
+        """Drop the counters whose full quota is back; it is done whenever their number has doubled."""
+        alive = {key: stored for key, stored in self._by_name.items() if stored[1] > now}
+        if self._max_counters is not None and len(alive) > self._max_counters:
+            self.dropped += len(alive) - self._max_counters
+            alive = dict(list(alive.items())[-self._max_counters :])
+        self._by_name, self._sweep_at = alive, max(1_000, 2 * len(alive))
 
     def _extend(self, name: str, until_us: int) -> None:
         """Spent under a higher quota, a counter would be forgotten before it passes by this one."""
@@ -189,3 +215,19 @@ class MemoryCounters:
 
 def _name(charge: Charge) -> str:
     return charge.key + charge.limit.tag
+
+
+def _fixed(charge: Charge) -> Terms | None:
+    return charge.limit.terms if charge.limit.is_fixed else None
+
+
+def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
+    """Return the state once what was admitted somewhere else is spent."""
+    _, before, y = steps.look(state, at, terms)
+    x = steps.spend(before, charge.carried, terms)
+    return steps.store(x, y, at, terms, state, charge.carried, x - before)
+
+
+def _states(now: int, settled: Sequence[tuple[int, int, int, int]]) -> CounterStates:
+    parts = zip(*settled, strict=True) if settled else ((), (), (), ())
+    return _new(CounterStates, (now, *parts))

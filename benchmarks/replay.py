@@ -1,0 +1,127 @@
+"""How fast a log is replayed, and in how much memory: `python -m benchmarks.replay [LINES [CALLERS [RULES]]]`.
+
+A log of so many lines (1,000,000) by so many callers (100,000) over a day is written in the format combined, and
+replayed in a process of its own, on one processor, by so many rules (3) that match each line: first by those rules
+alone, then beside changed ones. At least 100,000 lines a second divided by the rules of a line is the bound.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from time import perf_counter
+
+START = 1_760_000_000
+DAY = 86_400
+PATHS = [f"/plain/{number}/" for number in range(300)]
+
+
+def write(path: Path, lines: int, callers: int) -> None:
+    """Write the log: a tenth of the callers sends most requests."""
+    random = Random(1)
+    with path.open("w") as file:
+        moment = ""
+        for number in range(lines):
+            if number * DAY // lines != (number - 1) * DAY // lines or not number:
+                at = datetime.fromtimestamp(START + number * DAY // lines, UTC)
+                moment = f"{at:%d/%b/%Y:%H:%M:%S +0000}"
+            caller = number if number < callers else int(callers * random.random() ** 2)
+            address = f"10.{caller >> 16 & 255}.{caller >> 8 & 255}.{caller & 255}"
+            file.write(
+                f'{address} - - [{moment}] "GET {random.choice(PATHS)}?page=2 HTTP/1.1" 200 512 "-" "Mozilla/5.0"\n'
+            )
+
+
+def configure() -> None:
+    """Set up a project with one view, and no server."""
+    import django
+    from django.conf import settings  # noqa: TID251
+
+    settings.configure(
+        SECRET_KEY="benchmark",
+        ROOT_URLCONF="benchmarks.replay",
+        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_ratelimiter"],
+        MIDDLEWARE=["django_ratelimiter.middleware.RateLimitMiddleware"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        USE_TZ=True,
+    )
+    django.setup()
+
+
+def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
+    """Return so many rules that each line matches, as projects have them: by address, over three windows."""
+    from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
+    from django_ratelimiter.testing.builders import build_record
+
+    rates = (f"{quota}/minute", f"{20 * quota}/hour", f"{100 * quota}/day")
+    rules = [
+        build_record({"slug": f"rule{each}", "limits": [rates[each % 3]], "partition_by": ["ip"]})
+        for each in range(number)
+    ]
+    return RuleSet(NO_VERSION, (), rules)
+
+
+def measure(log: str, rules: int, both: bool) -> None:
+    """Replay, and print lines a second, rejected requests, and megabytes at the most."""
+    configure()
+    from django.core.management import call_command
+
+    from django_ratelimiter.forecast.comparison import Options, compare
+    from django_ratelimiter.forecast.logs.reading import LogFiles
+
+    call_command("migrate", verbosity=0)
+    with LogFiles([log], "auto", (), UTC) as files:
+        began = perf_counter()
+        found = compare(files, rule_set(rules, 10), rule_set(rules, 5) if both else None, Options())
+        seconds = perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    asked = rules * (2 if both else 1)
+    print(
+        f"{rules} rules{' beside others' if both else ''}: {found.decided / seconds:,.0f} lines a second, "
+        f"{asked * found.decided / seconds:,.0f} rules a second; {found.difference.total.before:,} rejected; "
+        f"{found.difference.callers:,} callers; {peak:.0f} MB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Write the log and measure in processes of their own."""
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "both")
+        return
+    lines, callers, rules = _numbers()
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        log = Path(folder) / "access.log"
+        write(log, lines, callers)
+        for which in ("one", "both"):
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.replay", "--measure", str(log), str(rules), which],
+                check=True,
+                env={**os.environ, "PYTHONHASHSEED": "0"},
+            )
+
+
+def _numbers() -> tuple[int, int, int]:
+    given = [int(text) for text in sys.argv[1:]]
+    lines, callers, rules = [*given, *(1_000_000, 100_000, 3)[len(given) :]]
+    return lines, callers, rules
+
+
+def __getattr__(name: str) -> object:
+    """Give the URL configuration of this project."""
+    if name != "urlpatterns":
+        raise AttributeError(name)
+    from django.http import HttpResponse
+    from django.urls import path
+
+    return [path("plain/<int:page>/", lambda request, page: HttpResponse(), name="plain")]
+
+
+if __name__ == "__main__":
+    main()
