@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -9,6 +12,9 @@ from django.utils.translation import gettext as _
 
 from ..forecast.console import WrongOption, add_replay, replay
 from ..forecast.logs.line import WrongFormat
+from ..forecast.report.data import csv_of, json_of
+from ..forecast.report.decisions import decision_writer
+from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
 
@@ -24,14 +30,28 @@ class ForecastCommands(BaseCommand):
 
     def replay(self) -> None:
         """Replay logs. Nothing is charged, and nothing is saved."""
-        try:
-            report = replay(self._options, self.stderr)
-        except (WrongOption, WrongFormat, UnknownRules, OSError) as error:
-            raise CommandError(str(error)) from error
-        files = report.files
+        with ExitStack() as stack:
+            try:
+                watch = self._decision_writer(stack)
+                report = replay(self._options, self.stderr, watch)
+            except (WrongOption, WrongFormat, UnknownRules, OSError) as error:
+                raise CommandError(str(error)) from error
+        found, check, files = report.found, report.check, report.files
         if files.unreadable:
             self.stderr.write(_("%s lines cannot be read:") % f"{files.unreadable:,}")
             for name, number, why, text in files.shown:
                 self.stderr.write(f"  {name}:{number}: {why}: {text}")
-        for line in lines_of(report.found, report.check):
-            self.stdout.write(line)
+        if self._options["html"]:
+            Path(self._options["html"]).write_text(html_of(found, check), "utf-8")
+        if self._options["json"]:
+            self.stdout.write(json.dumps(json_of(found, check, files), indent=2, ensure_ascii=False))
+        elif self._options["csv"]:
+            csv_of(found, self.stdout)
+        else:
+            for line in lines_of(found, check):
+                self.stdout.write(line)
+
+    def _decision_writer(self, stack: ExitStack) -> Any:
+        """Return what writes each decision to the file that was asked for, if one was."""
+        name = self._options["decisions"]
+        return decision_writer(stack.enter_context(Path(name).open("w", encoding="utf-8")).write) if name else None

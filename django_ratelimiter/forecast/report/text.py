@@ -18,32 +18,37 @@ MAX_ROWS = 24
 def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
     """Yield the lines of the report."""
     difference = found.difference
-    callers = f"{difference.callers:,}" if difference.is_exact else f"{_('about')} {difference.callers:,}"
-    words = {
-        "requests": f"{found.decided:,}",
-        "callers": callers,
-        "first": _moment(found.first_us),
-        "last": _moment(found.last_us),
-    }
-    yield _("Traffic: %(requests)s requests of %(callers)s callers, %(first)s to %(last)s.") % words
+    yield traffic_of(found)
     yield from notes_of(found)
     if check is not None:
         yield ""
         yield _("Self-check")
         for sentence in check.sentences():
             yield f"  {sentence}"
-        yield from _indented(_agreement_table(check))
+        yield from _indented(agreement_table(check))
     yield ""
-    yield from _summary(found)
+    yield from summary_of(found)
     for title, rows in tables_of(difference):
         if rows:
             yield ""
             yield title
-            yield from _indented(_table(title, rows, is_difference=found.after is not None))
+            yield from _indented(change_table(title, rows, is_difference=found.after is not None))
     if found.after is not None and difference.top:
         yield ""
         yield _("Callers who are newly rejected, those with most such requests first")
-        yield from _indented(_callers(difference))
+        yield from _indented(callers_table(difference))
+
+
+def traffic_of(found: Comparison) -> str:
+    """Return in words what was replayed."""
+    difference = found.difference
+    words = {
+        "requests": f"{found.decided:,}",
+        "callers": f"{difference.callers:,}" if difference.is_exact else f"{_('about')} {difference.callers:,}",
+        "first": _moment(found.first_us),
+        "last": _moment(found.last_us),
+    }
+    return _("Traffic: %(requests)s requests of %(callers)s callers, %(first)s to %(last)s (UTC).") % words
 
 
 def notes_of(found: Comparison) -> list[str]:
@@ -81,7 +86,8 @@ def percent(part: float, whole: float) -> str:
     return "0 %" if not share else f"{share:.3g} %" if share >= 0.001 else "< 0.001 %"
 
 
-def _summary(found: Comparison) -> Iterator[str]:
+def summary_of(found: Comparison) -> Iterator[str]:
+    """Yield what it comes to, in sentences."""
     difference, total = found.difference, found.difference.total
     if found.after is None:
         text = _("Rejected by these rules: %(number)s requests (%(share)s).")
@@ -106,7 +112,10 @@ def _summary(found: Comparison) -> Iterator[str]:
         yield _("Rules in shadow would reject %s requests more, if they were enforced.") % f"{total.shadow:,}"
 
 
-def _table(title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool) -> Iterator[Sequence[str]]:
+def change_table(
+    title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool, most: int = MAX_ROWS
+) -> Iterator[Sequence[str]]:
+    """Yield the rows of a table, its head first. most: rows; those that change most."""
     if is_difference:
         yield (
             title,
@@ -120,7 +129,7 @@ def _table(title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool) ->
         )
     else:
         yield title, _("Requests"), _("Rejected"), _("Share")
-    for name, row in _busiest(rows):
+    for name, row in _busiest(rows, most):
         change = row.requests
         cells = [name or _("(none)"), f"{change.requests:,}"]
         if is_difference:
@@ -129,18 +138,19 @@ def _table(title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool) ->
         else:
             cells += [f"{change.before:,}", percent(change.before, change.requests)]
         yield cells
-    if len(rows) > MAX_ROWS:
-        yield (_("… and %d more, see --json") % (len(rows) - MAX_ROWS),)
+    if len(rows) > most:
+        yield (_("… and %d more, see --json") % (len(rows) - most),)
 
 
-def _busiest(rows: Mapping[str, ChangeRow]) -> list[tuple[str, ChangeRow]]:
+def _busiest(rows: Mapping[str, ChangeRow], most: int) -> list[tuple[str, ChangeRow]]:
     """Return the rows that change most, in their order."""
     weights = sorted(rows.items(), key=lambda item: (-item[1].requests.newly, -item[1].requests.requests))
-    chosen = {name for name, _row in weights[:MAX_ROWS]}
+    chosen = {name for name, _row in weights[:most]}
     return [(name, row) for name, row in rows.items() if name in chosen]
 
 
-def _agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
+def agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
+    """Yield the rows of the self-check, the head first; none if nothing could be compared."""
     if check.why_not:
         return
     yield _("Rule"), _("Tier"), _("Recorded"), _("In the log"), _("Share"), _("Rejected then"), _("In the replay")
@@ -156,7 +166,8 @@ def _agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
         )
 
 
-def _callers(difference: Difference) -> Iterator[Sequence[str]]:
+def callers_table(difference: Difference) -> Iterator[Sequence[str]]:
+    """Yield the callers who are newly rejected, the head first."""
     yield _("Caller"), _("Tier"), _("Newly rejected"), _("First at (UTC)"), _("By rule")
     for each in difference.top:
         first = _moment(each.first_us) if each.first_us is not None else ""

@@ -1,0 +1,47 @@
+"""Each decision of a replay as a line of JSON, to be compared with what happened or what another tool says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...decision import Decision
+from ..logs.line import LogLine
+from ..replay import Replay
+
+
+def decision_writer(write: Callable[[str], object]) -> Callable[[LogLine, Sequence[Replay]], None]:
+    """Return what writes the decision on a line by the last of the rule sets."""
+
+    def note(line: LogLine, replays: Sequence[Replay]) -> None:
+        data = {"file": line.file, "line": line.number, "time_us": line.time_us, **_decided(replays[-1].decision())}
+        write(json.dumps(data) + "\n")
+
+    return note
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    """Return what a decision says, as response fields do, and what each limit says."""
+    binding = decision.binding if decision.access is None else None
+    return {
+        "allowed": decision.allowed,
+        "retry_after": decision.retry_after,
+        "remaining": binding.verdict.remaining if binding and binding.verdict else None,
+        "binding": binding.rule.slug if binding else None,
+        "access": decision.access.action if decision.access else None,
+        "limits": [
+            {
+                "rule": each.rule.slug,
+                "tier": each.tier.slug if each.tier else None,
+                "mode": each.mode,
+                "allowed": each.verdict.allowed,
+                "remaining": each.verdict.remaining,
+                "retry_after": each.verdict.retry_after,
+                "reset_after": each.verdict.reset_after,
+                "delay": each.verdict.delay,
+            }
+            for each in decision.results
+            if each.verdict is not None
+        ],
+    }
