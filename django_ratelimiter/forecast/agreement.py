@@ -47,10 +47,15 @@ class Agreement:
     why_not: str = ""
 
     @property
+    def recorded_rules(self) -> set[str]:
+        """The rules of which something is recorded."""
+        return {rule for (rule, _tier), each in self.by_rule.items() if each.recorded}
+
+    @property
     def total(self) -> Compared:
-        """The sum over all rules that were replayed."""
-        total = Compared()
-        for each in self.by_rule.values():
+        """The sum over all rules of which something is recorded."""
+        total, known = Compared(), self.recorded_rules
+        for each in [each for (rule, _tier), each in self.by_rule.items() if rule in known]:
             total.recorded += each.recorded
             total.recorded_rejected += each.recorded_rejected
             total.replayed += each.replayed
@@ -77,6 +82,8 @@ class Agreement:
         replayed = total.replayed_rejected / total.replayed if total.replayed else 0
         numbers = {"replayed": _percent(replayed), "recorded": _percent(total.recorded_rejected / total.recorded)}
         found.append(text % numbers)
+        if unknown := {rule for rule, _tier in self.by_rule} - self.recorded_rules:
+            found.append(_("Nothing is recorded of these rules: %s.") % ", ".join(sorted(unknown)))
         if self.versions > 1:
             text = _("The rules were changed %d times in this period, so the records are of other rules as well.")
             found.append(text % (self.versions - 1))
@@ -121,8 +128,13 @@ def _recorded(comparison: Comparison) -> tuple[list[tuple[str, str, int, int]], 
         rows = hours
         since = first - timedelta(minutes=first.minute)
         until = last - timedelta(minutes=last.minute) + timedelta(hours=1)
-    sums = rows.values_list("rule_slug", "tier_slug").annotate(
-        Sum(F("allowed") + F("denied") + F("shadow_denied")), Sum(F("denied") + F("shadow_denied"))
+    sums = (
+        rows.order_by()
+        .values_list("rule_slug", "tier_slug")
+        .annotate(
+            matched=Sum(F("allowed") + F("denied") + F("shadow_denied")),
+            rejected=Sum(F("denied") + F("shadow_denied")),
+        )
     )
     return [(rule, tier, matched or 0, rejected or 0) for rule, tier, matched, rejected in sums], since, until
 

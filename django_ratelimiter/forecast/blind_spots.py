@@ -63,8 +63,10 @@ def doubts(
 
 
 def _left_out_in_words(lacks: tuple[str, ...], rules: list[str]) -> str:
-    text = _("The log does not tell %(lacks)s, so these rules are left out: %(rules)s.")
-    return text % {"lacks": ", ".join(lacks), "rules": ", ".join(sorted(set(rules)))}
+    known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
+    text = _("The log cannot tell %(lacks)s apart, so the rules by that are left out: %(rules)s.")
+    names = ", ".join(known.get(name, name) for name in lacks)
+    return text % {"lacks": names, "rules": ", ".join(sorted(set(rules)))}
 
 
 def _by_lack(left_out: Iterable[LeftOut]) -> dict[tuple[str, ...], list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ..forecast.console import WrongOption, add_replay, replay
 from ..forecast.logs.line import WrongFormat
@@ -38,7 +38,8 @@ class ForecastCommands(BaseCommand):
                 raise CommandError(str(error)) from error
         found, check, files = report.found, report.check, report.files
         if files.unreadable:
-            self.stderr.write(_("%s lines cannot be read:") % f"{files.unreadable:,}")
+            text = ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", files.unreadable)
+            self.stderr.write(text % f"{files.unreadable:,}")
             for name, number, why, text in files.shown:
                 self.stderr.write(f"  {name}:{number}: {why}: {text}")
         if self._options["html"]:

@@ -32,10 +32,8 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 _DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000}
 
 #: Common, and combined with whatever follows: only the beginning is read.
-_COMMON: Final = re.compile(
-    r'(\S+) \S+ (.+?) \[([^\]]+)\] "([A-Za-z][A-Za-z_-]*) ([^"\\]*(?:\\.[^"\\]*)*?)(?: HTTP/[0-9.]+)?" ([0-9]{3})\b'
-)
-_REQUEST: Final = re.compile(r"([A-Za-z][A-Za-z_-]*) (.*?)(?: HTTP/[0-9.]+)?")
+_COMMON: Final = re.compile(r'(\S+) \S+ (.+?) \[([^\]]+)\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b')
+_REQUEST: Final = re.compile(r"([A-Za-z][A-Za-z_-]*) (\S+)(?: .*)?")
 
 _new = tuple.__new__  # what a named tuple calls in the end
 

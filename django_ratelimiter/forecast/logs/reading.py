@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from heapq import merge
 from importlib import import_module
+from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Final
 
-from .formats import LogFormat, find_format
+from .formats import find_format
 from .line import LogLine, WrongFormat
 
 STDIN: Final = "-"
@@ -40,25 +41,36 @@ class LogFiles:
         self.read_lines = 0
         self.unreadable = 0
         self.shown: list[tuple[str, int, str, str]] = []
-        self._raw = [_open(name) for name in names]
+        self._raw: list[Any] = []
+        self._texts: list[io.TextIOWrapper] = []
+        try:
+            self._open(format_name, more, zone)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _open(self, format_name: str, more: Sequence[str], zone: tzinfo) -> None:
+        for name in self.names:
+            self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
+            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "surrogateescape"))
         self._sizes = [
-            0 if name == STDIN else os.fstat(raw.fileno()).st_size for name, raw in zip(names, self._raw, strict=True)
+            0 if name == STDIN else os.fstat(raw.fileno()).st_size
+            for name, raw in zip(self.names, self._raw, strict=True)
         ]
         self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
-        self._texts = [io.TextIOWrapper(_unpacked(raw), "utf-8", "surrogateescape") for raw in self._raw]
         self._firsts = [_first_lines(text) for text in self._texts]
-        self.formats = [find_format(format_name, lines[-1], more, zone) for lines in self._firsts]
+        self._formats = [find_format(format_name, lines[-1], more, zone) if lines else None for lines in self._firsts]
+        self.formats = [each for each in self._formats if each is not None]
+        if not self.formats:
+            raise WrongFormat(f"There are no lines in {', '.join(self.names)}.")
 
     def __enter__(self) -> LogFiles:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for name, text in zip(self.names, self._texts, strict=True):
-            if name != STDIN:
-                text.close()
-        for name, raw in zip(self.names, self._raw, strict=True):
-            if name != STDIN:
-                raw.close()  # which a decompressing stream leaves open
+        for name, *streams in zip_longest(self.names, self._texts, self._raw):
+            for stream in filter(None, streams) if name != STDIN else ():
+                stream.close()  # a stream that decompresses leaves the file open
 
     @property
     def holds(self) -> frozenset[str]:
@@ -76,8 +88,10 @@ class LogFiles:
         return several[0] if len(several) == 1 else merge(*several, key=itemgetter(0))
 
     def _lines(self, file: int) -> Iterator[LogLine]:
-        parse = self.formats[file].parse
-        number = 0
+        found, number = self._formats[file], 0
+        if found is None:
+            return
+        parse = found.parse
         for lines in (self._firsts[file], self._texts[file]):
             for text in lines:
                 number += 1
@@ -92,10 +106,6 @@ class LogFiles:
         if len(self.shown) < MAX_SHOWN:
             why = f"has no field {error}" if isinstance(error, KeyError) else str(error)
             self.shown.append((self.names[file], number, why, text.rstrip("\n")[:120]))
-
-
-def _open(name: str) -> Any:
-    return sys.stdin.buffer if name == STDIN else Path(name).open("rb")
 
 
 def _unpacked(raw: Any) -> Any:
@@ -117,18 +127,10 @@ def _zstd(raw: IO[bytes]) -> Any:
 
 
 def _first_lines(text: Any) -> list[str]:
-    """Return the lines up to the first that is not empty."""
+    """Return the lines up to the first that is not empty; none if there is none."""
     lines: list[str] = []
     for line in text:
         lines.append(line)
         if line.strip():
             return lines
-    raise WrongFormat("The log has no lines.")
-
-
-def format_names(files: LogFiles) -> str:
-    """Return the formats that were found, in words."""
-    return ", ".join(dict.fromkeys(each.name for each in files.formats))
-
-
-__all__ = ["MAX_SHOWN", "SAMPLED", "STDIN", "LogFiles", "LogFormat", "format_names"]
+    return []

@@ -1,0 +1,172 @@
+"""`manage.py ratelimit replay`: its options, its reports and its self-check."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, UsageBucket
+from django_ratelimiter.rules import cache
+
+from . import trace
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+
+HOUR = datetime(2023, 11, 14, 22, tzinfo=UTC)
+
+Replayed = Callable[..., str]
+
+
+@pytest.fixture
+def log(tmp_path: Path, settings: Any) -> Path:
+    """Ten requests of one address within an hour, and three of another, by the format combined; and a bad line."""
+    settings.MIDDLEWARE = [trace.MIDDLEWARE]
+    lines = [
+        f"203.0.113.{1 if number < 10 else 2} - - [{HOUR + timedelta(seconds=number):%d/%b/%Y:%H:%M:%S} +0000] "
+        f'"GET /plain/ HTTP/1.1" 200 5 "-" "-"'
+        for number in range(13)
+    ]
+    path = tmp_path / "access.log"
+    path.write_text("\n".join([*lines, "\\x16\\x03"]) + "\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _rules() -> None:
+    """Today 8 an hour by address; a rule in shadow allows 2."""
+    with cache.editing():
+        for slug, mode, quota in (("pages", "enforce", 8), ("strict", "shadow", 2)):
+            rule = Rule.objects.create(slug=slug, name=slug, mode=mode, partition_by=["ip"])
+            RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=3_600, algorithm="fixed_window")
+
+
+@pytest.fixture
+def replayed(log: Path) -> Replayed:
+    def replay(*options: str, errors: io.StringIO | None = None) -> str:
+        out = io.StringIO()
+        call_command("ratelimit", "replay", str(log), *options, stdout=out, stderr=errors or io.StringIO())
+        return out.getvalue()
+
+    return replay
+
+
+def record(allowed: int, denied: int, granularity: str = "hour") -> None:
+    UsageBucket.objects.create(rule_slug="pages", granularity=granularity, start=HOUR, allowed=allowed, denied=denied)
+
+
+def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) -> None:
+    errors = io.StringIO()
+    text = replayed(errors=errors)
+    assert "Traffic: 13 requests of 2 callers, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC)." in text
+    assert "Rejected by these rules: 2 requests (15.4 %)." in text
+    assert "No usage is recorded for the time of this log" in text
+    assert "access.log:14: is not in the format common or combined" in errors.getvalue()
+    assert "13 lines in" in errors.getvalue()
+    assert "Memory:" in errors.getvalue()
+
+
+def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
+    text = replayed("--draft", "--no-progress")
+    assert "Newly rejected: 7 requests (53.8 %), 2 callers (100 %)." in text
+    assert re.search(r"strict +13 +9 +69.2 % +2 +0 +0 +4", text)
+    assert re.search(r"ip:203.0.113.1 +\(none\) +6 +2023-11-14 22:00:02 +strict", text)
+
+
+def test_an_earlier_version_is_compared_with_the_one_in_force(replayed: Replayed) -> None:
+    number = RuleSetState.objects.get().number
+    with cache.editing():
+        Rule.objects.filter(slug="pages").update(mode="off")
+        cache.invalidate()
+    assert "No longer rejected: 2 requests" in replayed("--against", str(number))
+    assert "Newly rejected: 2 requests" in replayed("--version", str(number))
+    with pytest.raises(CommandError, match="There is no version 99999"):
+        replayed("--version", "99999")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        ((8 + 3, 2), "This log holds the traffic that the rules matched (100 %)."),
+        ((18, 3), "This log holds 62 % of the traffic that the rules matched."),
+        ((5, 1), "This log holds 217 % of the traffic that was recorded"),
+    ],
+)
+def test_it_says_how_much_of_the_recorded_traffic_the_log_holds(
+    replayed: Replayed, recorded: tuple[int, int], said: str
+) -> None:
+    record(*recorded)
+    text = replayed()
+    assert said in text
+    assert re.search(rf"pages +\(none\) +{sum(recorded)} +13 +\S+ % +{recorded[1]} +2", text)
+
+
+def test_minutes_are_compared_where_they_are_kept(replayed: Replayed) -> None:
+    record(11, 2)
+    record(24, 2, "minute")
+    assert "This log holds 50 % of the traffic" in replayed()
+
+
+def test_reports_for_programs_and_as_a_page(replayed: Replayed, tmp_path: Path) -> None:
+    record(11, 2)
+    page, decisions = tmp_path / "page.html", tmp_path / "decisions"
+    data = json.loads(replayed("--draft", "--json", "--html", str(page), "--decisions", str(decisions)))
+    assert (data["traffic"]["requests"], data["traffic"]["unreadable"]) == (13, 1)
+    assert data["total"]["newly"] == 7
+    assert (data["share_of_callers"], data["check"]["share_of_traffic"]) == (1.0, 1.0)
+    assert [row["name"] for row in data["by_rule"]] == ["pages", "strict"]
+    assert data["top_callers"][0] == {
+        "caller": "ip:203.0.113.1",
+        "newly": 6,
+        "no_longer": 0,
+        "rule": "strict",
+        "tier": "",
+        "first": "2023-11-14T22:00:02.000+00:00",
+    }
+    text = page.read_text()
+    assert "<svg" in text
+    assert "203.0.113.1" in text
+    assert not re.search(r"(src|href)=|<script|url\(|@import", text)  # it loads nothing
+    told = [json.loads(line) for line in decisions.read_text().splitlines()]
+    assert [each["allowed"] for each in told] == [True] * 2 + [False] * 8 + [True] * 2 + [False]
+    assert told[2] | {"limits": []} == {
+        "file": 0,
+        "line": 3,
+        "time_us": int(HOUR.timestamp() + 2) * 1_000_000,
+        "allowed": False,
+        "retry_after": 3_598.0,
+        "remaining": 0,
+        "binding": "strict",
+        "access": None,
+        "limits": [],
+    }
+
+
+def test_tables_as_csv(replayed: Replayed) -> None:
+    rows = list(csv.DictReader(io.StringIO(replayed("--draft", "--csv"))))
+    assert [(row["by"], row["name"]) for row in rows[:3]] == [("all", ""), ("rule", "pages"), ("rule", "strict")]
+    assert rows[0]["newly"] == "7"
+    assert (rows[-1]["by"], rows[-1]["name"], rows[-1]["newly"]) == ("caller", "ip:203.0.113.2", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--identity", "user"], "write FIELD=IDENTITY"),
+        (["--identity", "x=no such"], "write FIELD=IDENTITY"),
+        (["--identity", "x=user"], "has no field 'x'"),
+        (["--format", "("], "no expression"),
+        (["no-such.log"], "no-such.log"),
+    ],
+)
+def test_wrong_options_are_named(replayed: Replayed, options: list[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        replayed(*options)

@@ -1,0 +1,133 @@
+"""What two rule sets do differently, in requests and in callers, and what a log cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_ratelimiter.forecast.comparison import Comparison, Options, compare
+from django_ratelimiter.forecast.difference import CallerChange, RequestChange
+from django_ratelimiter.forecast.distinct import MAX_EXACT, Distinct
+from django_ratelimiter.forecast.logs.reading import LogFiles
+from django_ratelimiter.rules.records import TierRecord
+from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
+from django_ratelimiter.testing.builders import build_record
+
+from . import trace
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+
+START = trace.START_US // 1_000_000 // 3_600 * 3_600
+
+Compare = Callable[..., Comparison]
+
+
+@pytest.fixture(autouse=True)
+def _middleware(settings: Any) -> None:
+    settings.MIDDLEWARE = [trace.MIDDLEWARE]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Compare:
+    """Replay requests, each a second, an address and a path, by two rule sets written briefly."""
+
+    def go(requests: Sequence[tuple[Any, ...]], *rule_sets: Sequence[dict[str, Any]], **options: Any) -> Comparison:
+        asked = [
+            trace.Asked((START + at) * 1_000_000, "GET", path, address, user, "", "", 200, 0)
+            for at, address, path, user in (each if len(each) == 4 else (*each, "") for each in requests)
+        ]
+        tiers = [TierRecord("free", "Free", 1, "anonymous"), TierRecord("member", "Member", 2, "authenticated")]
+        before, after = [RuleSet(NO_VERSION, tiers, map(build_record, rules)) for rules in (*rule_sets, ())[:2]]
+        with LogFiles([str(trace.write_log(asked, tmp_path / "log"))], "auto", (), UTC) as files:
+            return compare(files, before, after if len(rule_sets) == 2 else None, Options(**options))
+
+    return go
+
+
+def by_ip(limit: str, **fields: Any) -> dict[str, Any]:
+    return {"slug": "ip", "limits": [{"rate": limit, "algorithm": "fixed_window"}], "partition_by": ["ip"], **fields}
+
+
+def test_the_difference_is_told_by_rule_tier_view_hour_and_caller(compared: Compare) -> None:
+    User.objects.create(username="ann")
+    requests = [(second, "203.0.113.1", "/plain/") for second in range(5)]
+    requests += [(3_600 + second, "203.0.113.2", "/items/1/") for second in range(3)]
+    requests += [(7_200, "203.0.113.3", "/plain/", "ann"), (7_201, "203.0.113.4", "/static/file")]  # type: ignore[list-item]
+    found = compared(requests, [by_ip("4/hour")], [by_ip("2/hour")])
+    difference = found.difference
+    assert difference.total == RequestChange(9, before=1, after=4, newly=3, no_longer=0)
+    assert (found.exempt, difference.callers, difference.newly_callers, difference.no_longer_callers) == (1, 3, 2, 0)
+    assert (difference.share_of_requests, difference.share_of_callers) == (3 / 9, 2 / 3)
+    assert {name: (row.requests.newly, row.newly) for name, row in difference.by_view.items()} == {
+        "plain": (2, 1),
+        "item": (1, 1),
+    }
+    assert {name: (row.requests.requests, row.requests.newly) for name, row in difference.by_tier.items()} == {
+        "free": (8, 3),
+        "member": (1, 0),
+    }
+    assert [(name[-5:], row.requests.newly, row.newly) for name, row in difference.by_hour.items()] == [
+        ("22:00", 2, 1),
+        ("23:00", 1, 1),
+        ("00:00", 0, 0),
+    ]
+    assert difference.by_rule["ip"].requests.same == 6
+    assert difference.top == [
+        CallerChange("ip:203.0.113.1", 2, 0, (START + 2) * 1_000_000, "ip", "free"),
+        CallerChange("ip:203.0.113.2", 1, 0, (START + 3_602) * 1_000_000, "ip", "free"),
+    ]
+
+
+def test_what_is_no_longer_rejected_and_what_shadow_would_reject(compared: Compare) -> None:
+    requests = [(second, "203.0.113.1", "/plain/") for second in range(5)]
+    found = compared(requests, [by_ip("2/hour")], [by_ip("2/hour", mode="shadow")])
+    assert found.difference.total == RequestChange(5, before=3, after=0, newly=0, no_longer=3, shadow=3)
+    assert found.difference.by_rule["ip"].no_longer == 1
+    assert found.difference.top == []
+
+
+def test_one_rule_set_alone_is_told_as_it_is(compared: Compare) -> None:
+    found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], [by_ip("2/hour")])
+    assert found.after is None
+    assert found.difference.total == RequestChange(5, before=3, after=3)
+
+
+def test_what_the_log_cannot_tell_is_said_and_left_out(compared: Compare) -> None:
+    rules = [
+        by_ip("2/hour"),
+        {"slug": "user", "limits": ["1/hour"], "partition_by": ["user"], "missing_partition": "deny"},
+        {"slug": "org", "limits": ["1/hour"], "partition_by": ["header:X-Org"]},
+    ]
+    found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], rules)
+    assert {each.rule: each.lacks for each in found.left_out} == {"user": ("user",), "org": ("header:X-Org",)}
+    assert found.difference.total.before == 3
+    assert "users" in found.doubts[0] or "users" in found.doubts[1]
+    assert found.unknown_users == 0
+
+
+def test_users_that_the_database_does_not_have_are_counted(compared: Compare) -> None:
+    User.objects.create(username="ann")
+    requests = [(0, "203.0.113.1", "/plain/", name) for name in ("ann", "zoe", "zoe", "kim")]
+    assert compared(requests, [by_ip("9/hour")]).unknown_users == 2
+
+
+def test_memory_is_bounded_and_what_is_dropped_is_told(compared: Compare) -> None:
+    requests = [(second, f"203.0.{second >> 8}.{second & 255}", "/plain/") for second in range(4_000)]
+    found = compared(requests, [by_ip("2/day")], max_counters=500)
+    assert found.dropped >= 1_500
+    assert compared(requests, [by_ip("2/minute")], max_counters=500).dropped == 0  # old ones say nothing any more
+
+
+@pytest.mark.parametrize("number", [0, 10, MAX_EXACT, MAX_EXACT + 1, 2 * MAX_EXACT])
+def test_callers_are_counted_exactly_and_many_of_them_closely(number: int) -> None:
+    distinct = Distinct()
+    for each in range(number):
+        for _ in range(2):
+            distinct.add(f"ip:{each}")
+    assert distinct.is_exact == (number <= MAX_EXACT)
+    assert abs(len(distinct) - number) <= (0 if distinct.is_exact else number / 500)

@@ -1,0 +1,148 @@
+"""Lines of access logs, in all formats, and the files that they come from."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from django_ratelimiter.forecast.logs.formats import find_format
+from django_ratelimiter.forecast.logs.line import LogLine, WrongFormat
+from django_ratelimiter.forecast.logs.reading import LogFiles
+from django_ratelimiter.forecast.logs.times import time_reader
+
+AT = 1_792_951_200_000_000 + 5_000_000  # 2026-10-25 18:00:05 UTC
+COMMON = '203.0.113.9 - ann [25/Oct/2026:20:00:05 +0200] "GET /items/1/?page=2 HTTP/1.1" 200 512'
+NGINX = (
+    '{"time_local": "25/Oct/2026:18:00:05 +0000", "remote_addr": "203.0.113.9", "remote_user": "ann",'
+    ' "request": "GET /items/1/?page=2 HTTP/1.1", "status": "200", "request_time": "0.250",'
+    ' "http_x_org": "acme", "http_user_agent": "a \\"quoted\\" agent"}'
+)
+GUNICORN = (
+    '{"h": "203.0.113.9", "u": "ann", "t": "[25/Oct/2026:18:00:05 +0000]", "m": "GET", "U": "/items/1/",'
+    ' "q": "page=2", "s": 200, "D": 250000, "http_x_org": "acme"}'
+)
+OWN = (
+    r"(?P<time>\S+) (?P<address>\S+) (?P<user>\S+) (?P<method>[A-Z]+) (?P<path>\S+) (?P<status>\d+) "
+    r"(?P<duration_ms>\S+) (?P<http_x_org>\S*)"
+)
+OWN_LINE = "2026-10-25T18:00:05Z 203.0.113.9 ann GET /items/1/?page=2 200 250 acme"
+
+
+def lines(files: LogFiles) -> list[LogLine]:
+    with files:
+        return list(files)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "holds_more"),
+    [
+        ("auto", COMMON, False),
+        ("combined", COMMON + ' "-" "Mozilla/5.0 (X11)" "198.51.100.1"', False),
+        ("auto", NGINX, True),
+        ("json", GUNICORN, True),
+        (OWN, OWN_LINE, True),
+    ],
+)
+def test_every_format_says_the_same(name: str, text: str, holds_more: bool) -> None:
+    found = find_format(name, text, ("http_x_org",) if holds_more else (), UTC)
+    duration, more = (250_000, ("acme",)) if holds_more else (-1, ())
+    line = LogLine(AT, "GET", "/items/1/", "203.0.113.9", "ann", 200, duration, more, 7, 0)
+    assert found.parse(text + "\n", 7, 0) == line
+    assert found.holds == {"address", "user", "status"} | ({"duration"} if holds_more else set())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["GET /x HTTP/1.1", "GET /x", "GET /x HTTP/2.0", "GET /x?a=b&c=d HTTP/1.1", 'GET /x?q=\\"tea\\" HTTP/1.1'],
+)
+def test_the_path_is_what_stands_before_protocol_and_query(text: str) -> None:
+    line = f'203.0.113.9 - - [25/Oct/2026:18:00:05 +0000] "{text}" 200 512 "-" "-"'
+    assert find_format("auto", line, (), UTC).parse(line, 1, 0).path == "/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "at_us"),
+    [
+        ("25/Oct/2026:18:00:05 +0000", AT),
+        ("[25/Oct/2026:12:30:05 -0530]", AT),
+        ("25/Oct/2026:19:00:05", AT),
+        ("2026-10-25T18:00:05+00:00", AT),
+        ("2026-10-25 19:00:05,250", AT + 250_000),
+        (f"{AT // 1_000_000}", AT),
+        (f"{AT // 1_000_000}.000007", AT + 7),
+        (f"{AT // 1_000_000}.5", AT + 500_000),
+        (f"{AT // 1_000}", AT),
+        (f"{AT}", AT),
+        (f"{AT}999", AT),
+    ],
+)
+def test_times_are_exact(text: str, at_us: int) -> None:
+    read = time_reader(timezone(timedelta(hours=1)))
+    assert read(text) == read(text) == at_us
+    assert datetime.fromtimestamp(AT / 1_000_000, UTC) == datetime(2026, 10, 25, 18, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "25/Foo/2026:18:00:05 +0000", "31/Feb/2026:18:00:05 +0000"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    read = time_reader(UTC)
+    with pytest.raises(ValueError, match=r"isoformat|month|day"):
+        read(text)
+
+
+def test_lines_that_cannot_be_read_are_counted_and_the_first_ten_shown(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("\n".join([COMMON, *["\\x16\\x03\\x01"] * 12, "", COMMON]) + "\n")
+    files = LogFiles([str(log)], "auto", (), UTC)
+    assert [line.number for line in lines(files)] == [1, 15]
+    assert files.unreadable == 12
+    assert [number for _, number, _, _ in files.shown] == list(range(2, 12))
+
+
+def test_a_field_that_a_line_lacks_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(NGINX + "\n" + '{"status": 200}\n[1]\n')
+    files = LogFiles([str(log)], "auto", (), UTC)
+    assert len(lines(files)) == 1
+    assert [why for _, _, why, _ in files.shown] == ["has no field 'request'", "is no JSON object"]
+
+
+def test_several_files_are_read_by_time_and_compressed_ones_too(tmp_path: Path) -> None:
+    for name, seconds in (("a", (5, 9)), ("b.gz", (7, 8)), ("c", (1, 2))):
+        text = "".join(COMMON.replace(":05 ", f":{second:02} ") + "\n" for second in seconds).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    (tmp_path / "empty").write_text("")
+    names = [str(tmp_path / name) for name in ("a", "b.gz", "c", "empty")]
+    found = lines(LogFiles(names, "auto", (), UTC))
+    assert [(line.time_us - AT) // 1_000_000 + 5 for line in found] == [1, 2, 5, 7, 8, 9]
+    assert [line.file for line in found] == [2, 2, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_standard_input_is_read(pack: type[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(pack(COMMON.encode()))))  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "stdin", stream)
+    files = LogFiles(["-"], "auto", (), UTC)
+    assert files.total_bytes == files.bytes_read() == 0
+    assert len(lines(files)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "more", "said"),
+    [
+        ("(", COMMON, (), "no expression"),
+        (r"(?P<method>\S+) (?P<path>\S+)", COMMON, (), "time"),
+        (r"(?P<time>\S+) (?P<method>\S+)", COMMON, (), "request"),
+        (OWN, OWN_LINE, ("http_x_key",), "http_x_key"),
+        ("combined", COMMON, ("http_x_key",), "--format"),
+        ("json", COMMON, (), "no JSON"),
+    ],
+)
+def test_a_wrong_format_is_named(name: str, text: str, more: tuple[str, ...], said: str) -> None:
+    with pytest.raises(WrongFormat, match=said):
+        find_format(name, text, more, UTC)
