@@ -44,7 +44,7 @@ def traffic_of(found: Comparison) -> str:
     difference = found.difference
     words = {
         "requests": f"{found.decided:,}",
-        "callers": f"{difference.callers:,}" if difference.is_exact else f"{_('about')} {difference.callers:,}",
+        "callers": f"{difference.callers:,}" if difference.is_exact else _("about %s") % f"{difference.callers:,}",
         "first": _moment(found.first_us),
         "last": _moment(found.last_us),
     }
