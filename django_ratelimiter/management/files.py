@@ -14,17 +14,19 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..forecast.logs.line import WrongFormat
 from ..rules import cache
 from ..rules.files.access import access_rows
 from ..rules.files.adopt.text import adopt, text_of
 from ..rules.files.applying import NotApplied, apply_file
 from ..rules.files.faults import WrongFile
-from ..rules.files.planning import plan_file
+from ..rules.files.planning import FilePlan, plan_file
 from ..rules.files.reading import RulesFile, load
 from ..rules.files.schema import schema
 from ..rules.files.words import data_of, lines_of
 from ..rules.files.writing import text_of_database, updated_file
 from ..rules.files.yaml import YamlMissing
+from .traffic import add_traffic, forecast
 
 #: The exit code of `plan` if something would change.
 CHANGES: Final = 2
@@ -36,6 +38,7 @@ def add_file_commands(commands: Any) -> None:
     plan = commands.add_parser("plan", help="Say what a rules file would change. Exit code 0: nothing, 2: something.")
     plan.add_argument("--out", metavar="PLAN", help="Keep the plan in this file, for `apply --plan`.")
     plan.add_argument("--json", action="store_true", help="Write JSON.")
+    add_traffic(plan)
     apply = commands.add_parser("apply", help="Make the database what a rules file says.")
     apply.add_argument("--plan", metavar="PLAN", help="Do nothing unless this plan of `plan --out` still holds.")
     apply.add_argument("--author", metavar="USERNAME", help="Who stands in the history.")
@@ -141,9 +144,27 @@ class FileCommands(BaseCommand):
         if options["out"]:
             Path(options["out"]).write_text(f"{text}\n", "utf-8")
         self.stdout.write(text if options["json"] else "\n".join(lines_of(plan)))
+        self._forecast(plan)
         self._has_changes = not plan.is_empty
         if self._has_changes:
             sys.exit(CHANGES)
+
+    def _forecast(self, plan: FilePlan) -> None:
+        """Say what the plan would do to the traffic of a log, and fail if that is too much."""
+        options = self._options
+        most = options["max_newly_refused"], options["max_newly_refused_requests"]
+        if not options["traffic"]:
+            if most != (None, None):
+                raise CommandError(_("--max-newly-refused needs --traffic."))
+            return
+        try:
+            found = forecast(plan, options["traffic"], options["traffic_format"])
+        except (WrongFormat, OSError) as error:
+            raise CommandError(str(error)) from error
+        out = self.stderr if options["json"] else self.stdout
+        out.write("\n".join(found.in_lines()))
+        if excess := found.excess(*most):
+            raise CommandError("\n".join([_("This would newly reject too many:"), *excess]))
 
     def run_apply(self) -> None:
         """Make the database what a file says."""

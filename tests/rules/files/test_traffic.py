@@ -1,0 +1,77 @@
+"""`plan --traffic`: the effect of a plan on the requests of a log, which can stop it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_ratelimiter.models import Rule, RuleLimit
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2023, 11, 14, 22, tzinfo=UTC)
+FILE = """\
+rules:
+  pages:
+    mode: enforce
+    partition_by: [ip]
+    limits:
+      - {algorithm: fixed_window, quota: 2, window_seconds: 3600}
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """The arguments of a plan: today 8 an hour; one of two callers sends three, the other ten."""
+    rule = Rule.objects.create(slug="pages", name="pages", mode="enforce", partition_by=["ip"], owner="file")
+    RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600, algorithm="fixed_window")
+    lines = [
+        f"203.0.113.{1 if number < 10 else 2} - - [{START + timedelta(seconds=number):%d/%b/%Y:%H:%M:%S} +0000] "
+        f'"GET /hello/ HTTP/1.1" 200 5 "-" "-"\n'
+        for number in range(13)
+    ]
+    (tmp_path / "access.log").write_text("".join(lines))
+    (tmp_path / "limits.yaml").write_text(FILE)
+    return [str(tmp_path / "limits.yaml"), "--traffic", str(tmp_path / "access.log")]
+
+
+def plan(*words: Any) -> tuple[int, str]:
+    out = StringIO()
+    try:
+        call_command("ratelimit", "plan", *words, stdout=out, stderr=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, f"{out.getvalue()}\n{error}"
+    return 0, out.getvalue()
+
+
+def test_it_says_what_the_change_would_have_done(words: list[str]) -> None:
+    code, text = plan(*words)
+    assert code == 2
+    assert "Newly rejected: 7 requests (53.8 %), 2 callers (100 %)." in text
+
+
+@pytest.mark.parametrize(
+    ("option", "share", "code"),
+    [
+        ("--max-newly-refused", "99%", 1),
+        ("--max-newly-refused", "100%", 2),
+        ("--max-newly-refused-requests", "53%", 1),
+        ("--max-newly-refused-requests", "54", 2),
+    ],
+)
+def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code: int) -> None:
+    found, text = plan(*words, option, share)
+    assert found == code
+    assert ("This would newly reject too many:" in text) is (code == 1)
+
+
+def test_a_share_needs_traffic(words: list[str]) -> None:
+    code, text = plan(words[0], "--max-newly-refused", "1%")
+    assert (code, text.splitlines()[-1]) == (1, "--max-newly-refused needs --traffic.")
