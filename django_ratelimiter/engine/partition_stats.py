@@ -15,7 +15,7 @@ MINUTE_US: Final = 60_000_000
 MAX_RANKED: Final = 400
 RANKED_AFTER_TRIM: Final = 200
 
-#: Partitions sampled in one minute, of all rules.
+#: Labels and partitions sampled in one minute, of all rules.
 MAX_SAMPLED: Final = 1_000
 
 #: What MemoryEngine counts of different partitions for each label and hour; beyond that it stands still.
@@ -81,7 +81,7 @@ class MemoryPartitions:
             for light in sorted(weights, key=lambda each: (weights[each], each))[:-RANKED_AFTER_TRIM]:
                 del weights[light]
         if is_sampled(partition):
-            samples, whom = self._samples.setdefault(minute, {}), (rule_of(label), partition)
+            samples, whom = self._samples.setdefault(minute, {}), (label, partition)
             if whom in samples or len(samples) < MAX_SAMPLED:
                 samples[whom] = samples.get(whom, 0) + 1
 
@@ -126,7 +126,7 @@ class MemoryPartitions:
             self._unique.pop(each, None)
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by rule and partition, for each minute before this one; for so many minutes at most, the oldest."""
+        """Requests by label and partition, for each minute before this one; for so many minutes at most, the oldest."""
         minutes = sorted(minute for minute in self._samples if minute < before)[:most]
         return {minute: dict(self._samples[minute]) for minute in minutes}
 

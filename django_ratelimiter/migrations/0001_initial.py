@@ -38,7 +38,7 @@ def create_state(apps: Any, schema_editor: Any) -> None:
     )
 
 
-def compare_bytes(apps: Any, schema_editor: Any) -> None:
+def compare_bytes(apps: Any, schema_editor: Any, columns: Any = EXACT_COLUMNS) -> None:
     """On MySQL and MariaDB, give each of these columns the collation of its character set that compares bytes.
 
     Their default collations take "Api" for "api", and often "é" for "e": two digests would be one caller, and two rules
@@ -47,7 +47,7 @@ def compare_bytes(apps: Any, schema_editor: Any) -> None:
     connection = schema_editor.connection
     if connection.vendor != "mysql":
         return
-    for name, column in EXACT_COLUMNS:
+    for name, column in columns:
         model = apps.get_model("django_ratelimiter", name)
         old = model._meta.get_field(column)
         new = old.clone()

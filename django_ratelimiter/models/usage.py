@@ -109,10 +109,11 @@ class TopPartition(models.Model):
 class UsageSample(models.Model):
     """Requests of one partition in one minute, for the partitions that a hash has picked: always the same ones.
 
-    partition_hash: its digest, as in the names of keys. At most 100 for each rule and minute.
+    tier_slug: "" = no tier. partition_hash: its digest, as in the names of keys. At most 100 for each rule and minute.
     """
 
     rule_slug = models.CharField(_("rule"), max_length=50)
+    tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="", db_default="")
     minute = models.DateTimeField(_("minute"))
     partition_hash = models.CharField(_("hash of the partition"), max_length=200)
     count = models.PositiveBigIntegerField(_("requests"))
@@ -124,9 +125,15 @@ class UsageSample(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["minute"], name="ratelimiter_sample_minute"),
             models.Index(fields=["partition_hash", "minute"], name="ratelimiter_sample_hash"),
+            # All that a forecast reads of a rule, caller by caller: a million rows without a look at the table.
+            models.Index(
+                fields=["rule_slug", "partition_hash", "tier_slug", "minute", "count"], name="ratelimiter_sample_rule"
+            ),
         ]
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["rule_slug", "minute", "partition_hash"], name="ratelimiter_usage_sample"),
+            models.UniqueConstraint(
+                fields=["rule_slug", "minute", "partition_hash", "tier_slug"], name="ratelimiter_usage_sample"
+            ),
         ]
 
     def __str__(self) -> str:

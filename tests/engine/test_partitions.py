@@ -101,8 +101,8 @@ def test_samples_are_of_the_same_partitions_always(engine: Any) -> None:
     meet(engine, callers, at=NOW_US + 60_000_000)
     found = engine.partitions.samples(MINUTE + 2)
     assert found == {
-        MINUTE: dict.fromkeys((("rule", caller) for caller in sampled), 2),
-        MINUTE + 1: dict.fromkeys((("rule", caller) for caller in sampled), 1),
+        MINUTE: dict.fromkeys((("rule|free", caller) for caller in sampled), 2),
+        MINUTE + 1: dict.fromkeys((("rule|free", caller) for caller in sampled), 1),
     }
     assert list(engine.partitions.samples(MINUTE + 1)) == [MINUTE]
     engine.partitions.drop_samples([MINUTE])
@@ -156,7 +156,7 @@ def test_a_busy_process_misses_nobody(engine: RedisEngine) -> None:
     meet(engine, [*numbered(300), *["a"] * 40])
     assert abs(unique(engine) - 301) <= 6
     assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == {
-        ("rule", caller) for caller in [*numbered(300), "a"] if is_sampled(caller)
+        ("rule|free", caller) for caller in [*numbered(300), "a"] if is_sampled(caller)
     }
 
 
@@ -200,7 +200,7 @@ def test_shards_add_up(running_cluster: Cluster) -> None:
     meet(engine, callers * 2)
     assert unique(engine) == 40
     assert top_partitions(engine) == dict.fromkeys(callers, (2, 0))
-    sampled = {("rule", caller) for caller in callers if is_sampled(caller)}
+    sampled = {("rule|free", caller) for caller in callers if is_sampled(caller)}
     assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == sampled != set()
     engine.partitions.drop_top([(HOUR, "rule")])
     engine.partitions.drop_hours([(HOUR, "rule|free")])

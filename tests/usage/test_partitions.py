@@ -146,10 +146,20 @@ def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) > 2
     meet(engine, names * 2, DAY)
     collect()
-    rows = UsageSample.objects.order_by("partition_hash").values_list("rule_slug", "minute", "partition_hash", "count")
-    assert list(rows) == [("rule", DAY, name, 2) for name in sorted(names)[:2]]
+    fields = ("rule_slug", "tier_slug", "minute", "partition_hash", "count")
+    rows = UsageSample.objects.order_by("partition_hash").values_list(*fields)
+    assert list(rows) == [("rule", "free", DAY, name, 2) for name in sorted(names)[:2]]
     assert collect() == Collected()
     assert UsageSample.objects.count() == 2
+
+
+def test_a_caller_of_two_tiers_is_sampled_in_both(engine: Engine) -> None:
+    [sampled, *_] = [name for name in map(str, range(100)) if is_sampled(name)]
+    meet(engine, [sampled] * 3, DAY)
+    meet(engine, [sampled], DAY, "rule|pro")
+    meet(engine, [sampled], DAY, "rule|")
+    collect()
+    assert dict(UsageSample.objects.values_list("tier_slug", "count")) == {"free": 3, "pro": 1, "": 1}
 
 
 @pytest.mark.parametrize("hours", [-5, 5])

@@ -242,7 +242,7 @@ if notes > 0 then
       end
     end
     if flags >= 2 then
-      local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], rule .. '\n' .. partition
+      local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], label .. '\n' .. partition
       key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then
         local partitions = call('HLEN', samples)

@@ -89,7 +89,7 @@ class RedisPartitions:
             self._all(shard, [*gone, *(("SREM", f"{prefix}hours", name) for name in names)])
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by rule and partition, for each minute before this one; for so many minutes at most, the oldest.
+        """Requests by label and partition, for each minute before this one; for so many minutes at most, the oldest.
 
         A minute whose samples have expired has none.
         """
@@ -101,8 +101,8 @@ class RedisPartitions:
             commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in here]
             for minute, found in zip(here, self._all(shard, commands), strict=True):
                 for field, count in found.items():
-                    rule, _, partition = text_of(field).partition("\n")
-                    samples[minute][rule, partition] = int(count)
+                    label, _, partition = text_of(field).partition("\n")
+                    samples[minute][label, partition] = int(count)
         return samples
 
     def drop_samples(self, minutes: Iterable[int]) -> None:

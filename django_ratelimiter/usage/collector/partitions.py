@@ -166,14 +166,17 @@ _WEIGHTS: Final = ("partition", "allowed", "denied")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Store the partitions of each rule that come first by name, which are the same from minute to minute."""
+    """Store the partitions of each rule that come first by name, which are the same from minute to minute.
+
+    counts: by label and partition.
+    """
     rows: list[UsageSample] = []
     left: defaultdict[str, int] = defaultdict(lambda: MAX_PARTITIONS)
-    for (rule, partition), count in sorted(counts.items()):
+    start = stored(start_of(minute))
+    for (label, partition), count in sorted(counts.items(), key=lambda each: (each[0][1], each[0][0])):
+        rule, _, tier = label.partition("|")
         left[rule] -= 1
         if left[rule] >= 0:
-            start = stored(start_of(minute))
-            rows.append(
-                UsageSample(rule_slug=slug(rule), minute=start, partition_hash=slug(partition, 200), count=count)
-            )
-    upsert(database, rows, ("rule_slug", "minute", "partition_hash"), ("count",))
+            names = {"rule_slug": slug(rule), "tier_slug": slug(tier), "partition_hash": slug(partition, 200)}
+            rows.append(UsageSample(**names, minute=start, count=count))
+    upsert(database, rows, ("rule_slug", "minute", "partition_hash", "tier_slug"), ("count",))
