@@ -8,13 +8,37 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
 from django.db import connections, router, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Func, IntegerField, Model, QuerySet
 
 #: Seconds that one waits for another's lock.
 LOCK_SECONDS: Final = 20
 
 Row = TypeVar("Row", bound=Model)
 T = TypeVar("T")
+
+
+class FlooredSeconds(Func):
+    """A moment in seconds since the Unix epoch, rounded down to a multiple of `seconds`.
+
+    Computed by the database itself: what Django offers calls back into Python on SQLite, for every row.
+    """
+
+    output_field = IntegerField()
+
+    def __init__(self, moment: str, seconds: int) -> None:
+        super().__init__(moment, seconds=seconds)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(CAST(strftime('%%%%s', %(expressions)s) AS INTEGER) / %(seconds)d * %(seconds)d)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(CAST(EXTRACT(EPOCH FROM %(expressions)s) AS bigint) / %(seconds)d * %(seconds)d)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s) DIV %(seconds)d * %(seconds)d)"
+        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from django_ratelimiter.models import (
     TopPartition,
     UsageBatch,
     UsageBucket,
+    UsageSample,
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
@@ -89,6 +90,7 @@ PAGES: Final = [
     Page("enforcement", "django_ratelimiter_enforcement", viewer=403),
     Page("rules", "django_ratelimiter_rule_changelist"),
     Page("rule", "django_ratelimiter_rule_change", args=first(Rule)),
+    Page("rule-forecast", "django_ratelimiter_rule_change", {"_forecast": "1"}, args=first(Rule)),
     Page("rule-add", "django_ratelimiter_rule_add", viewer=403),
     Page("rule-log", "django_ratelimiter_rule_history", args=first(Rule)),
     Page("rule-delete", "django_ratelimiter_rule_delete", args=first(Rule), viewer=403),
@@ -205,6 +207,29 @@ def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> Non
     _usage()
 
 
+def _samples() -> None:
+    """Two days of the sampled callers of a rule: most of them calm, and some of them not."""
+    midnight = floor(now(), Granularity.DAY, now().tzinfo)
+    samples, hours = [], []
+    for day in (1, 3):
+        for hour in range(24):
+            start = stored(midnight - timedelta(hours=24 * day - hour))
+            met = 0
+            for place in range(90):
+                rate = 220 // (place + 1) + (900 if day == 3 and place < 4 and 8 <= hour < 12 else 2)
+                count = rate * (4 + (hour * 7 + place) % 9) // 12
+                tier = "pro" if place % 5 == 4 else "free"
+                names = {"rule_slug": "search", "tier_slug": tier, "partition_hash": digest(f"user:{place + 100}")}
+                if count:
+                    samples.append(UsageSample(minute=start + timedelta(minutes=place % 60), count=count, **names))
+                met += 16 * count
+            hours.append(
+                UsageBucket(rule_slug="search", tier_slug="free", granularity="hour", start=start, allowed=met)
+            )
+    UsageSample.objects.bulk_create(samples, batch_size=1_000)
+    UsageBucket.objects.bulk_create(hours)
+
+
 def _usage() -> None:
     minute, clients = floor(now(), Granularity.MINUTE, now().tzinfo), [digest(f"user:{n}") for n in range(1, 9)]
     UsageBatch.objects.create(batch_id="1:demo")
@@ -227,6 +252,7 @@ def _usage() -> None:
             if midnight + ago * HOUR < now() - HOUR
         ]
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
+    _samples()
     hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
     TopPartition.objects.bulk_create(
         TopPartition(

@@ -1,1 +1,1 @@
-"""What a change of the rules would do, before it is saved: replay of access logs by the algorithms themselves."""
+"""What a change of the rules would do, before it is saved: by replay of access logs, and from recorded usage."""

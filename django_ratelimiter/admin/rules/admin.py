@@ -23,6 +23,7 @@ from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
 from ..files.ownership import OwnedRules, owner_note
 from ..files.pages import RulesFilePage
+from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import HistoryPages
 from ..overview.views import OverviewSearch
@@ -76,6 +77,7 @@ class RuleAdmin(
     EnforcementSwitch,
     ExplainPage,
     OverviewSearch,
+    ForecastPanel,
     VersionedAdmin,
 ):
     """Rules."""
@@ -90,8 +92,8 @@ class RuleAdmin(
     fieldsets = FIELDSETS
 
     class Media:
-        css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
-        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_views", "rule_list"))
+        css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
+        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_views", "rule_list", "forecast"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList

@@ -17,6 +17,7 @@ from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
+from ..forecast.panel import UnsavedForm
 from ..identities import IdentitiesField
 from .confirmation import ConfirmationForm, PublishingForm
 from .targets import path_suggestions
@@ -61,7 +62,7 @@ class KeepStoredChoicesForm(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(ConfirmationForm, PublishingForm, KeepStoredChoicesForm):
+class RuleForm(UnsavedForm, ConfirmationForm, PublishingForm, KeepStoredChoicesForm):
     """A rule, whose lists are ticked and not written, and whose names of views are completed."""
 
     methods = ChoiceListField(

@@ -1,0 +1,1 @@
+"""“What would this do?”: the forecast below the form of a rule."""

@@ -1,0 +1,107 @@
+"""What the operator chooses for a forecast: the periods, the limit whose quota is the line, and a share of callers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from django import forms
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...usage.reports import totals
+from ...usage.reports.coverage import DAY, Period
+from ...usage.times import Granularity, buckets, now
+
+#: What the names of the fields begin with, for they stand in the form of the rule.
+PREFIX: Final = "forecast"
+
+YESTERDAY, WEEK, ONE_DAY = "yesterday", "7d", "day"
+
+#: The share of callers that a proposal of the advisor may reject, in percent.
+DEFAULT_SHARE: Final = Decimal("0.1")
+
+
+class Chosen(NamedTuple):
+    """A period, and its name."""
+
+    name: str
+    period: Period
+
+
+class ChoicesForm(forms.Form):
+    """The choices. Once valid, `periods` has one or two of them."""
+
+    use_required_attribute = False
+
+    period = forms.ChoiceField(
+        label=gettext_lazy("Traffic of"),
+        choices=[
+            (YESTERDAY, gettext_lazy("yesterday")),
+            (WEEK, gettext_lazy("the last 7 days")),
+            (ONE_DAY, gettext_lazy("one day:")),
+        ],
+        required=False,
+    )
+    day = forms.DateField(
+        label=gettext_lazy("Day"), required=False, widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d")
+    )
+    beside = forms.DateField(
+        label=gettext_lazy("Beside it, such as a day of an attack"),
+        required=False,
+        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
+    )
+    share = forms.DecimalField(
+        label=gettext_lazy("A proposal may reject, in percent of callers"),
+        required=False,
+        min_value=Decimal("0.001"),
+        max_value=50,
+        max_digits=6,
+        decimal_places=3,
+        initial=DEFAULT_SHARE,
+        widget=forms.NumberInput({"step": "any"}),
+    )
+    limit = forms.ChoiceField(label=gettext_lazy("Limit"), required=False)
+    quota = forms.IntegerField(required=False, min_value=1, max_value=2**48 - 1)
+
+    def __init__(self, data: Any = None, *, limits: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(data, prefix=PREFIX, label_suffix="")
+        limit: Any = self.fields["limit"]
+        limit.choices = limits
+
+    def clean_day(self) -> date | None:
+        """The day, if it is the one that is asked for."""
+        day: date | None = self.cleaned_data["day"]
+        if self.cleaned_data.get("period") == ONE_DAY and day is None:
+            raise forms.ValidationError(_("Choose the day."))
+        return day
+
+    @property
+    def share_of_callers(self) -> float:
+        """Return the share that a proposal may reject, from 0 to 1."""
+        return float((self.cleaned_data.get("share") if self.is_bound else None) or DEFAULT_SHARE) / 100
+
+    @property
+    def periods(self) -> list[Chosen]:
+        """Return the periods that are chosen, the one beside last."""
+        data = self.cleaned_data if self.is_bound else {}
+        chosen = data.get("period") or YESTERDAY
+        if chosen == WEEK:
+            first = Chosen(_("the last 7 days"), totals.last(7 * DAY))
+        elif chosen == ONE_DAY:
+            first = _day(data["day"])
+        else:
+            today = now().astimezone(timezone.get_current_timezone()).date()
+            first = Chosen(_("yesterday"), _day(today - timedelta(days=1)).period)
+        return [first, _day(data["beside"])] if data.get("beside") else [first]
+
+
+def _day(day: date) -> Chosen:
+    zone = timezone.get_current_timezone()
+    noon = datetime.combine(day, time(12), zone)
+    starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))
+    return Chosen(date_format(day, "SHORT_DATE_FORMAT"), Period(starts[0], starts[1]))

@@ -1,0 +1,169 @@
+"""A forecast as the panel shows it: in words, with names for slugs and digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+
+from ...engine.limits import Limit
+from ...forecast.samples.doubts import doubts
+from ...forecast.samples.estimates import Range
+from ...forecast.samples.forecast import Forecast
+from ...forecast.samples.results import TierForecast
+from ...models import Tier
+from ...rules.formatting import limits_in_words, units
+from ...rules.records import RuleRecord
+from ...usage import names as caller_names
+from ...usage.reports import chart
+from ...usage.reports.coverage import Period, read_coverage
+from ..refusals import name_in_words
+from . import hours as hours_chart
+from . import line
+from .choices import ChoicesForm
+from .line import LimitRow
+
+
+def panel_context(
+    request: HttpRequest, before: RuleRecord | None, after: RuleRecord, choices: ChoicesForm, rows: Sequence[LimitRow]
+) -> dict[str, Any]:
+    """Return the context of the panel. before: the saved rule, `None` = it is not in force; after: the form's."""
+    coverage, tiers = read_coverage(), dict(Tier.objects.values_list("slug", "name"))
+    forecasts = [(each.name, Forecast(before, after, each.period, coverage=coverage)) for each in choices.periods]
+    row, limit = _chosen(choices, rows)
+    return {
+        "before_in_words": limits_in_words(before) if before else "",
+        "after_in_words": limits_in_words(after),
+        "is_off": after.is_off,
+        "periods": [_period(request, name, forecast, tiers) for name, forecast in forecasts],
+        "line": None if row is None or limit is None else _line(forecasts, row, limit, choices),
+    }
+
+
+def _chosen(choices: ChoicesForm, rows: Sequence[LimitRow]) -> tuple[LimitRow | None, Limit | None]:
+    """Return the limit that the line is for: the one that was chosen, else the first that can have a line."""
+    wanted = choices.cleaned_data.get("limit") if choices.is_bound else ""
+    found = [(row, limit) for row in rows if (limit := line.engine_limit(row)) is not None]
+    return next((pair for pair in found if pair[0].name == wanted), found[0] if found else (None, None))
+
+
+def _line(
+    forecasts: Sequence[tuple[str, Forecast]], row: LimitRow, limit: Limit, choices: ChoicesForm
+) -> dict[str, Any]:
+    typed = choices.cleaned_data.get("quota") if choices.is_bound else None
+    quota = typed or limit.quota
+    lines = [(name, line.draw(line.rates(forecast, row, limit), quota)) for name, forecast in forecasts]
+    return {
+        "name": row.name,
+        "unit": line.label_of(limit),
+        "quota": quota,
+        "above_text": _above_text(),
+        "top": max((each.top for _name, each in lines), default=1),
+        "periods": [(name, each, _above(each)) for name, each in lines],
+    }
+
+
+def _above_text() -> str:
+    return _("%(count)s of %(all)s sampled callers (%(percent)s %%)")
+
+
+def _above(drawn: line.Line) -> str:
+    share = 100 * drawn.above / drawn.sampled if drawn.sampled else 0
+    return _above_text() % {"count": units(drawn.above), "all": units(drawn.sampled), "percent": _decimal(share)}
+
+
+def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
+    if not forecast.sampled:
+        return {"name": name, "span": forecast.period, "is_empty": True, "requests": units(forecast.requests)}
+    hours = [(_span(each), units(each.requests), _range(each.before), _range(each.after)) for each in forecast.by_hour]
+    words = [
+        _("%(time)s: now %(before)s, then %(after)s") % {"time": each[0], "before": each[2], "after": each[3]}
+        for each in hours
+    ]
+    return {
+        "name": name,
+        "span": forecast.period,
+        "requests": units(forecast.requests),
+        "sampled": units(forecast.sampled),
+        "callers": units(forecast.callers),
+        "is_shared": forecast.is_shared,
+        "newly": _percent(forecast.share_of_callers),
+        "newly_requests": _percent(forecast.share_of_requests),
+        "tiers": [_tier(each, tiers) for each in forecast.by_tier],
+        "recorded": _recorded(forecast),
+        "hours": hours,
+        "chart": hours_chart.draw(forecast.by_hour, words),
+        "doubts": doubts(forecast),
+        "top": _top(request, forecast, tiers),
+    }
+
+
+def _recorded(forecast: Forecast) -> dict[str, str]:
+    """Return what today's rule has rejected by this forecast, and what was counted."""
+    sums = [sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3)]
+    counted = sum(figures.denied + figures.shadow_denied for figures in forecast.recorded.values())
+    return {"counted": units(counted), "forecast": _range(Range(*sums))}
+
+
+def _tier(each: TierForecast, tiers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "name": tiers.get(each.tier, each.tier) or _("no tier"),
+        "requests": units(each.requests),
+        "before_callers": _range(each.before.callers),
+        "before_requests": _range(each.before.requests),
+        "after_callers": _range(each.after.callers),
+        "after_requests": _range(each.after.requests),
+        "newly": _range(each.newly),
+        "no_longer": _range(each.no_longer),
+    }
+
+
+def _top(request: HttpRequest, forecast: Forecast, tiers: Mapping[str, str]) -> list[dict[str, str]]:
+    top = forecast.top
+    sees_names = request.user.has_perm(caller_names.PERMISSION)
+    known = caller_names.revealed(each.who for each in top) if sees_names and top else {}
+    return [
+        {
+            "who": each.who,
+            "name": name_in_words(known[each.who]) if each.who in known else "",
+            "tier": tiers.get(each.tier, each.tier) or _("no tier"),
+            "peak": units(each.peak),
+            "requests": units(each.requests),
+            "before": units(each.before),
+            "after": units(each.after),
+            "first_at": date_format(timezone.localtime(each.first_at), "SHORT_DATETIME_FORMAT")
+            if each.first_at
+            else "",
+        }
+        for each in top
+    ]
+
+
+def _span(hour: Any) -> str:
+    return chart.span(Period(hour.start, hour.end))
+
+
+def _range(found: Range) -> str:
+    """Return a range of counts: "3", or "about 120 (30 to 400)"."""
+    low, about, high = (round(each) for each in found)
+    if low == about == high:
+        return units(about)
+    text = _("about %(about)s (%(low)s to %(high)s)")
+    return text % {"about": units(about), "low": units(low), "high": units(high)}
+
+
+def _percent(found: Range) -> str:
+    """Return a range of shares in per cent."""
+    low, about, high = (_decimal(100 * each) for each in found)
+    if low == about == high:
+        return _("%s %%") % about
+    return _("about %(about)s %% (%(low)s to %(high)s %%)") % {"about": about, "low": low, "high": high}
+
+
+def _decimal(value: float) -> str:
+    places = 0 if value == round(value) else 3 if value < 0.1 else 2 if value < 1 else 1
+    return number_format(round(value, places), decimal_pos=places)

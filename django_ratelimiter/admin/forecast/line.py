@@ -1,0 +1,158 @@
+"""The callers of a limit, sorted by their rate, and the line that is its quota."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from math import log1p
+from typing import Any, Final, NamedTuple
+
+from ...engine.limits import Limit
+from ...forecast.samples.cells import MICROSECONDS, Width, cells_of
+from ...forecast.samples.forecast import Forecast
+from ...models import RuleLimit
+from ...rules.formatting import limit_in_short
+
+#: Bars of the picture, and steps that the script knows of the callers' rates.
+MAX_BARS: Final = 48
+MAX_STEPS: Final = 500
+
+
+class LimitRow(NamedTuple):
+    """A limit of the form. name: what the names of its fields begin with, without the hyphen."""
+
+    name: str
+    limit: RuleLimit
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """Return its name and what it is called."""
+        return self.name, self.limit.in_short
+
+
+class CallerBar(NamedTuple):
+    """A caller: the one of this rank among the sampled ones, the busiest first. Places in per cent."""
+
+    x: str
+    width: str
+    y: str
+    height: str
+    rank: int
+    rate: int
+
+
+class Line(NamedTuple):
+    """The picture of one period. steps: pairs of a rate and how many sampled callers reach it, the highest rate first.
+
+    top: the rate at the upper end. y: where the quota is. above: sampled callers above it, of `sampled`.
+    """
+
+    bars: list[CallerBar]
+    marks: list[tuple[str, int]]
+    steps: list[tuple[int, int]]
+    top: int
+    y: str
+    above: int
+    sampled: int
+
+
+def limit_rows(formsets: Iterable[Any]) -> list[LimitRow]:
+    """Return the limits of the form as they are typed, without those that are to be deleted."""
+    rows = []
+    for formset in (each.formset for each in formsets if issubclass(each.formset.model, RuleLimit)):
+        forms = [*formset.initial_forms, *(each for each in formset.extra_forms if each.has_changed())]
+        rows += [
+            LimitRow(form.prefix, form.instance)
+            for form in forms
+            if not getattr(form, "cleaned_data", {}).get("DELETE")
+        ]
+    return rows
+
+
+def engine_limit(row: LimitRow) -> Limit | None:
+    """Return the limit of a row; `None` = it is unlimited, cannot be enforced, or samples say nothing of it."""
+    try:
+        limit = row.limit.to_limit()
+    except (ValueError, TypeError):
+        return None
+    return limit if limit is not None and cells_of(limit) is not None else None
+
+
+def rates(forecast: Forecast, row: LimitRow, limit: Limit) -> list[int]:
+    """Return the rates of the sampled callers of this limit, the lowest first: the quota that each would have needed.
+
+    In units per window, at an even pace. What a bucket holds is taken off first.
+    """
+    found = cells_of(limit, 1)
+    assert found is not None
+    width, cost = found[0], forecast.after.cost
+    own = {tier for tier in forecast.after.limits if tier is not None}
+    tier = row.limit.tier.slug if row.limit.tier else None
+    peaks = forecast.peaks.get(width, {})
+    return sorted(
+        _needed(peak * cost, limit, width)
+        for (of, _who), peak in peaks.items()
+        if (of == tier if tier is not None else of not in own)
+    )
+
+
+def _needed(units: int, limit: Limit, width: Width) -> int:
+    if limit.burst is not None and units <= limit.burst:
+        return 0
+    if width.calendar:
+        return units
+    return -(-units * limit.window_us // (width.seconds * MICROSECONDS))
+
+
+def draw(ordered: Sequence[int], quota: int) -> Line:
+    """Place the callers of these rates, the lowest first, and the line. Heights grow with the logarithm."""
+    busiest = list(reversed(ordered))
+    top = max(busiest[0] if busiest else 1, quota, 1) * 5 // 4 + 1
+    ranks = _ranks(len(busiest))
+    slot = 100 / max(len(ranks), 1)
+    bars = []
+    for place, rank in enumerate(ranks):
+        height = _height(busiest[rank - 1], top)
+        bars.append(
+            CallerBar(
+                _percent((place + 0.1) * slot),
+                _percent(0.8 * slot),
+                _percent(100 - height),
+                _percent(height),
+                rank,
+                busiest[rank - 1],
+            )
+        )
+    marks = [(_percent(100 - _height(rate, top)), rate) for rate in (10**power for power in range(13)) if rate <= top]
+    above = len(ordered) - bisect_right(ordered, quota)
+    return Line(bars, marks, _steps(busiest), top, _percent(100 - _height(quota, top)), above, len(ordered))
+
+
+def _ranks(count: int) -> list[int]:
+    """Return ranks from 1 to the count: each of the first ones, and ever fewer of the others."""
+    if count <= MAX_BARS:
+        return list(range(1, count + 1))
+    return sorted({round(count ** (place / (2 * MAX_BARS))) for place in range(2 * MAX_BARS + 1)})
+
+
+def _steps(busiest: Sequence[int]) -> list[tuple[int, int]]:
+    steps: dict[int, int] = {}
+    for place, rate in enumerate(busiest, 1):
+        steps[rate] = place
+    found = list(steps.items())
+    if len(found) > MAX_STEPS:  # the lowest rates are the closest to each other
+        found = found[: MAX_STEPS // 2] + found[MAX_STEPS // 2 :: len(found) // (MAX_STEPS // 2)]
+    return found
+
+
+def _height(rate: int, top: int) -> float:
+    return 100 * log1p(rate) / log1p(top)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.3f}%"
+
+
+def label_of(limit: Limit) -> str:
+    """Return what a rate is counted by: "/min"."""
+    return limit_in_short(limit).partition("/")[2]

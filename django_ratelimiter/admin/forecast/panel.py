@@ -1,0 +1,117 @@
+"""The forecast below the form of a rule: the form's unsaved values, on recorded traffic. Nothing is saved.
+
+The button posts the form as it is. It comes back as it was sent, as after an error, with the forecast below it. So
+whoever takes a number from the forecast takes it into the form that is saved next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from ...models import Rule, RuleLimit
+from ...rules.records import RuleRecord
+from ...rules.ruleset import rule_from
+from ...rules.stored.compiler import rule_data
+from ..versioned import VersionedAdmin
+from .choices import ChoicesForm
+from .figures import panel_context
+from .line import limit_rows
+
+#: What staff need to see a forecast, which tells of callers.
+PERMISSION: Final = "django_ratelimiter.view_usage_report"
+
+#: The names of the two buttons; the first one, in a URL, shows the forecast of the rule as it is saved.
+ASK: Final = "_forecast"
+TAKE: Final = "_forecast_take"
+
+
+class UnsavedForm(forms.ModelForm):
+    """A form that can be sent to be looked at. is_only_read: it is never valid then, though it has no errors."""
+
+    is_only_read = False
+
+    def is_valid(self) -> bool:
+        return super().is_valid() and not self.is_only_read
+
+
+class ForecastPanel(VersionedAdmin):
+    """An admin of rules whose form has the button. Its form must be an UnsavedForm."""
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.is_only_read = _is_asked(request)
+        return form
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show the form once more if a forecast is asked for, without the lock and the version of a save."""
+        if not _is_asked(request):
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        if object_id is None or not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
+        if TAKE in request.POST:
+            request.POST = _with_number(request.POST)
+        return super(VersionedAdmin, self).changeform_view(request, object_id, form_url, extra_context)
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        rule = kwargs.get("obj")
+        if rule is not None and request.user.has_perm(PERMISSION):
+            context["forecast_button"] = ASK
+            if _is_asked(request) or ASK in request.GET:
+                context["forecast"] = self._panel(request, context, unquote(str(rule.pk)))
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _panel(self, request: HttpRequest, context: dict[str, Any], pk: str) -> dict[str, Any]:
+        form = context["adminform"].form
+        rows = limit_rows(context["inline_admin_formsets"])
+        choices = ChoicesForm(request.POST if _is_asked(request) else None, limits=[row.choice for row in rows])
+        own: dict[str, Any] = {"choices": choices, "ask": ASK, "take": TAKE if request.method == "POST" else ""}
+        if context["errors"]:
+            return own | {"problem": _("Correct the errors above: a forecast needs values that could be saved.")}
+        if choices.is_bound and not choices.is_valid():
+            return own
+        saved = Rule.objects.get(pk=pk)
+        limits = [row.limit for row in rows] if rows else list(_limits_of(saved))
+        before, _reason = _record(saved, list(_limits_of(saved)))
+        after, reason = _record(form.instance, limits, slug=saved.slug)
+        if after is None:
+            return own | {"problem": reason}
+        return own | panel_context(request, before, after, choices, rows)
+
+
+def _is_asked(request: HttpRequest) -> bool:
+    return request.method == "POST" and (ASK in request.POST or TAKE in request.POST)
+
+
+def _with_number(typed: Any) -> Any:
+    """Return the form with the line's number as the quota of its limit."""
+    number, limit = typed.get("forecast-quota", ""), typed.get("forecast-limit", "")
+    name = f"{limit}-quota"
+    if not number.isdecimal() or name not in typed:
+        return typed
+    changed = typed.copy()
+    changed[name] = number
+    return changed
+
+
+def _limits_of(rule: Rule) -> Any:
+    return RuleLimit.objects.filter(rule=rule).select_related("tier", "rule")
+
+
+def _record(rule: Rule, limits: list[RuleLimit], slug: str = "") -> tuple[RuleRecord | None, str]:
+    """Return a rule as it would be enforced, or `None` and why it cannot be. slug: what it is counted under."""
+    try:
+        return rule_from(rule_data(rule, limits) | ({"slug": slug} if slug else {})), ""
+    except (ValueError, TypeError, KeyError) as error:
+        return None, str(error)

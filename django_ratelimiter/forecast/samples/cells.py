@@ -1,0 +1,97 @@
+"""What limits would have rejected of a caller's requests, as far as counts per minute can tell. Pure computing.
+
+Requests are known by the minute. So a caller's time is cut into cells: the limit's windows, but a minute at least. How
+the requests of a cell lie within it is not known. So each limit has three thresholds of requests in a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ...engine.calendars import window_at
+from ...engine.limits import Limit
+from ...engine.registry import ANCHORS, SIMPLEST
+from ...rules.records import RuleRecord
+
+MINUTE_SECONDS: Final = 60
+MICROSECONDS: Final = 1_000_000
+
+
+class Width(NamedTuple):
+    """The length of cells: so many seconds, or the windows of a calendar.
+
+    seconds: of a calendar, those of its longest window. anchor_day: on which its months begin.
+    """
+
+    seconds: int
+    calendar: str = ""
+    timezone: str | None = None
+    anchor_day: int | None = None
+
+    def starts(self, start: int, end: int) -> list[int]:
+        """Return where the windows of the calendar begin that [start, end) touches, in seconds since the Unix epoch."""
+        at, found = start, list[int]()
+        while at < end:
+            window = window_at(at * MICROSECONDS, self.calendar, self.timezone, self.anchor_day)
+            found.append(window.start // MICROSECONDS)
+            at = window.end // MICROSECONDS
+        return found
+
+
+class CellThresholds(NamedTuple):
+    """Requests of one caller in one cell.
+
+    most: no more than these are allowed, however they come. even: so many are allowed if they come evenly. safe: so
+    many in every cell are all allowed, however they come; `safe` <= `even` <= `most`.
+    """
+
+    most: int
+    even: int
+    safe: int
+
+
+def cells_of(limit: Limit, cost: int = 1) -> tuple[Width, CellThresholds] | None:
+    """Return the cells of a limit whose requests cost so many units.
+
+    `None` = samples say nothing of it, for it limits requests in progress at once.
+    """
+    if limit.holds_leases:
+        return None
+    quota = limit.quota // cost
+    if limit.calendar is not None:
+        width = Width(limit.window_us // MICROSECONDS, limit.calendar, limit.timezone, limit.anchor_day)
+        return width, CellThresholds(quota, quota, quota)
+    seconds = max(1, round(limit.window_us / MICROSECONDS / MINUTE_SECONDS)) * MINUTE_SECONDS
+    if limit.is_bucket:
+        back, burst = limit.quota * seconds * MICROSECONDS // limit.window_us, limit.capacity
+        thresholds = CellThresholds((burst + back) // cost, max(burst, back) // cost, min(burst, back) // cost // 2)
+        return Width(seconds), thresholds
+    windows, rest = divmod(seconds * MICROSECONDS, limit.window_us)
+    is_fixed = limit.algorithm == SIMPLEST
+    if is_fixed and limit.anchor == ANCHORS[0] and not rest:
+        return Width(seconds), CellThresholds(quota * windows, quota * windows, quota)
+    # Windows that begin at any moment reach over the ends of cells: a window's requests may lie in two of them.
+    even = max(quota, quota * seconds * MICROSECONDS // limit.window_us)
+    return Width(seconds), CellThresholds(quota * (windows + (is_fixed or bool(rest))), even, quota // 2)
+
+
+def thresholds_of(limits: Iterable[Limit], cost: int = 1) -> dict[Width, CellThresholds]:
+    """Return the thresholds of limits that all apply, by the width of their cells: the lowest of each width."""
+    lowest: dict[Width, CellThresholds] = {}
+    for found in (cells_of(limit, cost) for limit in limits):
+        if found is not None:
+            width, thresholds = found
+            other = lowest.get(width, thresholds)
+            lowest[width] = CellThresholds(*map(min, thresholds, other))
+    return lowest
+
+
+def thresholds_by_tier(rule: RuleRecord | None, tiers: Iterable[str]) -> dict[str, dict[Width, CellThresholds]]:
+    """Return the thresholds of each of these tiers; of none where the tier is not limited. `None` = no rule."""
+    if rule is None or rule.is_off:
+        return {tier: {} for tier in tiers}
+    return {
+        tier: thresholds_of((record.limit for record in rule.limits.get(tier, rule.limits.get(None, ()))), rule.cost)
+        for tier in tiers
+    }

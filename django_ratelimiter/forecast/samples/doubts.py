@@ -1,0 +1,93 @@
+"""What a forecast from samples cannot know, in words, and how it compares with what was counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...conf import settings
+from ...engine.limits import Limit
+from ...models import TierAssignment
+from ...rules.formatting import units
+from ...rules.records import RuleRecord
+from ...usage.times import Granularity, now
+from .cells import MICROSECONDS, MINUTE_SECONDS, cells_of
+from .forecast import Forecast
+
+#: A sample that stands for less than this share of the recorded requests is called incomplete.
+COMPLETE_ENOUGH: Final = 0.8
+
+#: Fewer sampled callers than these are called few.
+FEW: Final = 300
+
+#: The fields that decide which requests a rule was met by, and what told callers apart.
+_RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "partition_by", "missing_partition")
+
+
+def doubts(forecast: Forecast) -> list[str]:
+    """Return what the reader has to know of this forecast, in sentences. One query."""
+    return [*_of_rules(forecast.before, forecast.after), *_of_data(forecast)]
+
+
+def _of_rules(before: RuleRecord | None, after: RuleRecord) -> Iterator[str]:
+    if before and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY):
+        yield _(
+            "You have changed what the rule applies to, or what it is counted by. The samples were taken by the saved "
+            "rule: this forecast is of its requests and callers."
+        )
+    limits = [record.limit for records in after.limits.values() for record in records]
+    if any(limit.holds_leases for limit in limits):
+        yield _("Requests in progress at once are not recorded: limits of concurrency are left out.")
+    if any(not limit.holds_leases and limit.window_us < MINUTE_SECONDS * MICROSECONDS for limit in limits):
+        yield _(
+            "Requests are recorded by the minute. What a window below a minute rejects depends on how they come within "
+            "it: the guess is for an even pace, and the range reaches to all of them at once."
+        )
+    elif any(not limit.holds_leases and not _is_by_the_clock(limit) for limit in limits):
+        yield _(
+            "Requests are recorded by the minute, and this window or bucket follows each of them. The guess is for an "
+            "even pace, and the range reaches to bursts over the ends of windows."
+        )
+    if after.charge_when != "any":
+        yield _("The outcome of requests is not recorded: every request is taken as charged, so less is rejected.")
+    if after.count_refusals:
+        yield _("Rejected requests count as well: who keeps trying is rejected more often than this forecast says.")
+
+
+def _is_by_the_clock(limit: Limit) -> bool:
+    """Return whether its windows are the cells themselves, so that nothing is in doubt."""
+    found = cells_of(limit)
+    return found is not None and found[1].safe == found[1].most
+
+
+def _of_data(forecast: Forecast) -> Iterator[str]:
+    if forecast.is_shared:
+        yield _("All callers share one counter: the requests of each minute are known exactly, the callers are not.")
+    elif 0 < forecast.sampled < FEW:
+        text = ngettext(
+            "The sample holds %(count)s caller only: the ranges are wide.",
+            "The sample holds %(count)s callers only: the ranges are wide.",
+            forecast.sampled,
+        )
+        yield text % {"count": units(forecast.sampled)}
+    complete = forecast.completeness
+    if forecast.sampled and complete is not None and complete < COMPLETE_ENOUGH:
+        text = _(
+            "The sample stands for %(percent)s %% of the requests that were counted: at most 100 callers are kept of "
+            "each minute. Requests are scaled up to what was counted; the numbers of callers are too low."
+        )
+        yield text % {"percent": round(100 * complete)}
+    kept = settings.RETENTION[Granularity.MINUTE]
+    if kept is not None and forecast.period.start < now() - timedelta(days=kept):
+        yield _("Samples are kept for %(days)s days: the period begins before.") % {"days": kept}
+    if forecast.unrecorded:
+        text = _("Tiers that are not limited now are not counted, so nothing is known of them: %(tiers)s.")
+        yield text % {"tiers": ", ".join(forecast.unrecorded)}
+    if TierAssignment.objects.exclude(multiplier=1).exists():
+        yield _(
+            "Some callers have a multiplier. It is not recorded: they are taken for ordinary callers of their tier."
+        )

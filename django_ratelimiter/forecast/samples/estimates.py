@@ -1,0 +1,70 @@
+"""From a sample to all callers: estimates with the range in which the truth lies. Pure computing."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Final, NamedTuple
+
+#: One partition in so many is sampled.
+SAMPLED_ONE_IN: Final = 16
+
+#: Standard errors that a range reaches to either side: nineteen of twenty ranges hold the truth.
+_ERRORS: Final = 1.96
+
+
+class Range(NamedTuple):
+    """A figure that is not below `low` nor above `high`, as far as is known; `about` is the best guess."""
+
+    low: float
+    about: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        """Return each of the three times this."""
+        return Range(self.low * factor, self.about * factor, self.high * factor)
+
+    def plus(self, other: Range) -> Range:
+        """Return the range of the sum."""
+        return Range(self.low + other.low, self.about + other.about, self.high + other.high)
+
+
+NOTHING: Final = Range(0.0, 0.0, 0.0)
+
+
+def exact(counts: tuple[int, int, int]) -> Range:
+    """Return the range of counts at the three thresholds of a cell, of callers who are all known."""
+    return Range(float(min(counts)), float(counts[1]), float(max(counts)))
+
+
+def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
+    """Return the share of all callers, from 0 to 1, of which so many were found among the sampled ones.
+
+    counts: how many at each of the three thresholds of a cell. The ends are those of Wilson's interval.
+    """
+    if not sampled:
+        return NOTHING
+    return Range(_wilson(min(counts), sampled)[0], counts[1] / sampled, _wilson(max(counts), sampled)[1])
+
+
+def requests(sums: tuple[int, int, int], callers: tuple[int, int, int], scale: float, total: float) -> Range:
+    """Return the requests of all callers, of which the sampled ones made so many at each of the three thresholds.
+
+    callers: who made them. scale: requests of all for each request of the sampled. total: of all, refused or not. A sum
+    that few callers make is known to about its root: with four of them, to its double.
+    """
+    low_error, high_error = (_ERRORS / sqrt(count) if count else 1.0 for count in (min(callers), max(callers)))
+    low, high = min(sums) * scale * max(0.0, 1 - low_error), max(sums) * scale * (1 + high_error)
+    return Range(low, min(sums[1] * scale, total), min(high, total))
+
+
+def _wilson(found: int, sampled: int) -> tuple[float, float]:
+    share, square = found / sampled, _ERRORS**2
+    middle = share + square / (2 * sampled)
+    spread = _ERRORS * sqrt(share * (1 - share) / sampled + square / (4 * sampled**2))
+    low, high = ((middle + side * spread) / (1 + square / sampled) for side in (-1, 1))
+    return max(low, 0.0) if found else 0.0, min(high, 1.0)
+
+
+def quantile(ordered: list[int], share: float) -> int:
+    """Return the value that this share of the ordered values does not exceed; 0 without any."""
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))] if ordered else 0

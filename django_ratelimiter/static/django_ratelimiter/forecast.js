@@ -1,0 +1,95 @@
+"use strict";
+
+/* The forecast of a rule: moves the line that is the quota, counts the callers above it, and puts the number into the
+   form. Every word and every number comes from the server. Without this script, buttons do the same. */
+
+document.addEventListener("DOMContentLoaded", () => {
+    const panel = document.querySelector(".ratelimiter-quota-line");
+    const number = document.getElementById("id_forecast-quota");
+    const range = document.getElementById("ratelimiter-line-range");
+    if (!panel || !number || !range) {
+        return;
+    }
+    const STEPS = 1000;
+    const top = Number(range.dataset.top);
+    const shown = new Intl.NumberFormat(document.documentElement.lang || undefined, { maximumFractionDigits: 2 });
+    const figures = [...panel.querySelectorAll(".ratelimiter-rates")].map((figure) => ({
+        figure,
+        top: Number(figure.dataset.top),
+        sampled: Number(figure.dataset.sampled),
+        steps: JSON.parse(figure.dataset.steps),
+        bars: [...figure.querySelectorAll("[data-rate]")],
+        line: figure.querySelector(".ratelimiter-quota"),
+        output: figure.querySelector("output"),
+        picture: figure.querySelector("svg"),
+    }));
+
+    /* Rates lie far apart, so the line moves by their logarithm. */
+    const place = (quota, end) => Math.log1p(quota) / Math.log1p(end);
+    const quotaAt = (share, end) => Math.max(1, Math.round(Math.expm1(share * Math.log1p(end))));
+
+    function above(steps, quota) {
+        const beyond = steps.filter(([rate]) => rate > quota);
+        return beyond.length ? beyond[beyond.length - 1][1] : 0;
+    }
+
+    function text(count, all) {
+        const values = { count: shown.format(count), all: shown.format(all), percent: shown.format(all ? (100 * count) / all : 0) };
+        return panel.dataset.all.replace(/%\((\w+)\)s/g, (_, name) => values[name]).replace("%%", "%");
+    }
+
+    function draw() {
+        const quota = Number(number.value);
+        if (!(quota >= 1)) {
+            return;
+        }
+        range.value = Math.round(STEPS * place(quota, top));
+        range.setAttribute("aria-valuetext", `${shown.format(quota)}/${range.dataset.unit}`);
+        for (const each of figures) {
+            const y = `${Math.max(0, 100 - 100 * place(quota, each.top))}%`;
+            each.line.setAttribute("y1", y);
+            each.line.setAttribute("y2", y);
+            each.bars.forEach((bar) => bar.classList.toggle("ratelimiter-above", Number(bar.dataset.rate) > quota));
+            each.output.textContent = text(above(each.steps, quota), each.sampled);
+        }
+    }
+
+    function set(quota) {
+        number.value = quota;
+        draw();
+    }
+
+    for (const { picture, top: end } of figures) {
+        const follow = (event) => {
+            const { bottom, height } = picture.getBoundingClientRect();
+            set(quotaAt(Math.min(1, Math.max(0, (bottom - event.clientY) / height)), end));
+        };
+        picture.addEventListener("pointerdown", (event) => {
+            picture.setPointerCapture(event.pointerId);
+            follow(event);
+        });
+        picture.addEventListener("pointermove", (event) => {
+            if (event.buttons) {
+                follow(event);
+            }
+        });
+    }
+
+    panel.querySelector(".ratelimiter-take")?.addEventListener("click", (event) => {
+        const input = document.getElementById(`id_${panel.dataset.input}`);
+        if (!input) {
+            return;
+        }
+        event.preventDefault();
+        input.value = number.value;
+        input.dispatchEvent(new Event("input", { bubbles: true }));
+        input.dispatchEvent(new Event("change", { bubbles: true }));
+        panel.querySelector(".ratelimiter-taken").textContent = panel.querySelector(".ratelimiter-taken").dataset.text;
+    });
+
+    number.addEventListener("input", draw);
+    range.addEventListener("input", () => set(quotaAt(range.value / STEPS, top)));
+    range.closest("[hidden]")?.removeAttribute("hidden");
+    panel.querySelector(".ratelimiter-count")?.setAttribute("hidden", "");
+    draw();
+});

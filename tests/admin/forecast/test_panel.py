@@ -1,0 +1,138 @@
+"""“What would this do?” below the form of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
+from django_ratelimiter.usage import names
+from django_ratelimiter.usage.times import Granularity, floor, now
+from tests.forecast.traffic import record
+
+from ..pages import page_of, rule_form, shown, stored
+
+pytestmark = pytest.mark.django_db
+
+TYPED = {"slug": "export", "name": "Typed and not saved", "_forecast": "1"}
+MAY = ("view_rule", "change_rule", "view_rulelimit", "change_rulelimit", "view_usage_report")
+
+
+def yesterday(hour: int = 10) -> datetime:
+    midnight = floor(now(), Granularity.DAY, timezone.get_current_timezone())
+    return midnight - timedelta(hours=24 - hour)
+
+
+@pytest.fixture
+def traffic(rule: Rule) -> None:
+    """A calm day: one of three free callers beyond 30 a minute."""
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
+    record(yesterday(), {"aaa": [40], "bbb": [12], "ccc": [3]}, rule="export", tier="free")
+
+
+def ask(client: Client, rule: Rule, quota: int = 30, **fields: Any) -> Any:
+    """Press the button with this quota for free callers."""
+    limits = stored(*rule.limits.all())
+    limits[0] |= {"quota": quota, "algorithm": "fixed_window"}
+    return client.post(page_of(rule), rule_form(*limits, stored=len(limits), **(TYPED | fields)))
+
+
+def tiers_of(response: Any, place: int = 0) -> dict[str, dict[str, str]]:
+    return {each["name"]: each for each in response.context["forecast"]["periods"][place]["tiers"]}
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_unsaved_values_are_looked_at_and_not_saved(admin_client: Client, rule: Rule) -> None:
+    versions = RuleSetVersion.objects.count()
+    response = ask(admin_client, rule)
+    assert tiers_of(response)["Free"]["after_callers"].startswith("about 16 ")
+    assert tiers_of(response)["Free"]["before_callers"].startswith("about 0 ")
+    page = shown(response)
+    assert 'value="Typed and not saved"' in page
+    assert 'value="30"' in page
+    assert "errornote" not in page
+    rule.refresh_from_db()
+    assert (rule.name, rule.limits.get(tier__slug="free").quota) == ("Export", 100)
+    assert RuleSetVersion.objects.count() == versions
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_number_of_the_line_goes_into_the_form(admin_client: Client, rule: Rule) -> None:
+    line = {"forecast-limit": "limits-0", "forecast-quota": "11"}
+    response = ask(admin_client, rule, **line)
+    assert response.context["forecast"]["line"]["quota"] == 11
+    assert "2 of 3 sampled callers (66.7 %)" in shown(response)
+    response = ask(admin_client, rule, **line, _forecast_take="1")
+    assert response.context["inline_admin_formsets"][0].formset.forms[0]["quota"].value() == "11"
+    assert tiers_of(response)["Free"]["after_callers"].startswith("about 32 ")
+    assert rule.limits.get(tier__slug="free").quota == 100
+
+
+@pytest.mark.usefixtures("traffic")
+def test_a_calm_day_and_a_day_of_an_attack(admin_client: Client, rule: Rule) -> None:
+    attack = yesterday() - timedelta(days=2)
+    record(attack, {f"bot-{number}": [500] for number in range(5)}, rule="export", tier="free")
+    response = ask(admin_client, rule, **{"forecast-beside": timezone.localtime(attack).date().isoformat()})
+    assert [len(each["tiers"]) for each in response.context["forecast"]["periods"]] == [1, 1]
+    assert tiers_of(response)["Free"]["newly"].startswith("about 16 ")
+    assert tiers_of(response, 1)["Free"]["newly"] == "about 0 (0 to 35)"
+    response = ask(admin_client, rule, **{"forecast-period": "day"})
+    assert "Choose the day." in shown(response)
+
+
+@pytest.mark.parametrize("missing", ["view_usage_report", "change_rule"])
+@pytest.mark.usefixtures("traffic")
+def test_permissions(operator: Callable[..., Client], rule: Rule, missing: str) -> None:
+    client = operator(*(each for each in MAY if each != missing))
+    assert ask(client, rule).status_code == 403
+    page = shown(client.get(page_of(rule), {"_forecast": "1"}))
+    assert ("aaa" in page) == ("What does this do?" in page) == (missing == "change_rule")
+    assert "What would this do?" not in page or missing == "change_rule"
+
+
+@pytest.mark.usefixtures("traffic")
+def test_callers_are_named_to_those_alone_who_may_know(
+    operator: Callable[..., Client], rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "revealed", lambda digests: {each: names.Name("user", "lovelace") for each in digests})
+    client = operator(*MAY)
+    assert "lovelace" not in shown(ask(client, rule))
+    user = User.objects.get(username="operator")
+    user.user_permissions.add(Permission.objects.get(codename="reveal_caller"))
+    assert "lovelace" in shown(ask(client, rule))
+
+
+def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
+    page = shown(ask(admin_client, rule, quota=0))
+    assert "Correct the errors above" in page
+    assert "errornote" in page
+
+
+def test_without_samples(admin_client: Client, rule: Rule) -> None:
+    assert "No caller was sampled" in shown(ask(admin_client, rule))
+
+
+def test_a_new_rule_has_no_button(admin_client: Client) -> None:
+    page = shown(admin_client.get("/admin/django_ratelimiter/rule/add/"))
+    assert "What would this do?" not in page
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_number_of_queries_is_fixed(
+    admin_client: Client, rule: Rule, django_assert_max_num_queries: Any, django_assert_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(55) as few:
+        ask(admin_client, rule)
+    for number in range(12):
+        Tier.objects.create(slug=f"t{number}", name=f"T{number}")
+        record(yesterday(number), {f"who-{each}": [9] for each in range(9)}, rule="export", tier=f"t{number}")
+    assert UsageSample.objects.count() == 111
+    with django_assert_num_queries(len(few)):
+        response = ask(admin_client, rule)
+    assert len(response.context["forecast"]["periods"][0]["tiers"]) == 13

@@ -1,0 +1,157 @@
+"""Forecasts from recorded samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_ratelimiter.engine import Limit
+from django_ratelimiter.forecast.samples import estimates
+from django_ratelimiter.forecast.samples.doubts import doubts
+from django_ratelimiter.forecast.samples.forecast import Forecast, forecast
+from django_ratelimiter.rules.records import LimitRecord, RuleRecord
+from django_ratelimiter.rules.ruleset import rule_from
+from django_ratelimiter.usage.reports.coverage import Period
+from django_ratelimiter.usage.times import now
+
+from .traffic import record
+
+pytestmark = pytest.mark.django_db
+
+START = now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=30)
+PERIOD = Period(START - timedelta(hours=2), START + timedelta(hours=6))
+FIXED = "fixed_window"
+
+
+def rule(**limits: Limit | list[Limit]) -> RuleRecord:
+    """A rule; `others` = every other tier."""
+    data = {"slug": "search", "name": "", "mode": "enforce", "methods": [], "path": "", "path_kind": "any"}
+    data |= {"view_name": "", "scope": "", "partition_by": ["user"], "missing_partition": "skip", "cost": 1}
+    data |= {"failure_policy": "local", "priority": 100, "message": "", "limits": []}
+    several = {tier: each if isinstance(each, list) else [each] for tier, each in limits.items()}
+    records = {
+        None if tier == "others" else tier: tuple(LimitRecord(limit) for limit in each)
+        for tier, each in several.items()
+    }
+    return replace(rule_from(data), limits=records)
+
+
+def counted(found: Forecast) -> dict[str, tuple[int, int, int, int]]:
+    """By tier: the sampled callers that both rules reject, in sixteenths of the guess, and the requests."""
+    return {
+        each.tier: (
+            round(each.before.callers.about / 16),
+            round(each.after.callers.about / 16),
+            round(each.before.requests.about),
+            round(each.after.requests.about),
+        )
+        for each in found.by_tier
+    }
+
+
+def test_callers_and_requests_by_tier() -> None:
+    record(START, {"a": [9, 2], "b": [4], "c": [1]})
+    record(START + timedelta(hours=1), {"a": [20], "d": [3]}, tier="pro")
+    before = rule(free=Limit(10, 60, FIXED), pro=Limit(30, 60, FIXED))
+    found = forecast(before, rule(free=Limit(3, 60, FIXED), others=Limit(10, 60, FIXED)), PERIOD)
+    assert counted(found) == {"free": (0, 2, 0, 16 * 7), "pro": (0, 1, 0, 16 * 10)}
+    assert (found.sampled, found.callers, found.requests) == (5, 80, 16 * (16 + 23))
+    assert found.share_of_callers.about == 3 / 5
+    assert found.share_of_callers.low < 3 / 5 < found.share_of_callers.high
+    assert found.share_of_requests.about == pytest.approx(17 / 39)
+
+
+def test_who_is_freed_and_who_is_new() -> None:
+    record(START, {"a": [9], "b": [0, 5, 5, 5]})
+    [tier] = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(10, 3_600, FIXED)), PERIOD).by_tier
+    assert (tier.newly.about, tier.no_longer.about) == (16, 16)
+
+
+def test_hours() -> None:
+    record(START, {"a": [9]}, shares=20)
+    record(START + timedelta(hours=3), {"a": [6]}, shares=20)
+    found = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD)
+    hours = {
+        each.start: (each.before.about, each.after.about, each.requests) for each in found.by_hour if each.requests
+    }
+    assert hours == {START: (20, 80, 180), START + timedelta(hours=3): (0, 20, 120)}
+    assert len(found.by_hour) == 8
+
+
+def test_the_first_callers_and_when_they_would_have_met_it() -> None:
+    record(START, {"a": [1, 9], "b": [2], "c": [7]})
+    found = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD).top
+    rows = [(each.who, each.peak, each.before, each.after, each.first_at) for each in found]
+    minute = timedelta(minutes=1)
+    assert rows == [("a", 9, 1, 4, START + minute), ("c", 7, 0, 2, START), ("b", 2, 0, 0, None)]
+
+
+def test_several_limits_of_a_tier() -> None:
+    record(START, {"a": [6, 6, 6], "b": [9], "c": [5]})
+    both = rule(others=[Limit(8, 60, FIXED), Limit(15, 3_600, FIXED)])
+    [tier] = forecast(None, both, PERIOD).by_tier
+    assert (tier.after.callers.about, tier.after.requests.low >= 0) == (32, True)
+    assert tier.after.requests.about == 16 * 3  # the limit that rejects more of them
+
+
+def test_a_burst_within_a_minute_is_a_range() -> None:
+    record(START, {"a": [30], "b": [3]})
+    [tier] = forecast(None, rule(others=Limit(10, 10, FIXED)), PERIOD).by_tier
+    assert tier.after.callers.about == 0
+    assert tier.after.callers.high > 16
+    assert tier.after.requests.low == tier.after.requests.about == 0
+    assert tier.after.requests.high >= 16 * 20
+
+
+def test_a_rule_that_is_shared_is_counted_and_not_sampled() -> None:
+    record(START, {"a": [9]}, shares=3)
+    shared = replace(rule(others=Limit(20, 60, FIXED)), partition_by=())
+    found = forecast(None, shared, PERIOD)
+    [tier] = found.by_tier
+    assert (tier.after.requests, tier.after.callers) == (estimates.exact((7, 7, 7)), estimates.exact((1, 1, 1)))
+    assert found.share_of_callers.about == 1
+    assert "share one counter" in " ".join(doubts(found))
+
+
+def test_nothing_recorded() -> None:
+    found = forecast(None, rule(others=Limit(1, 60)), PERIOD)
+    assert (found.sampled, found.by_tier, found.top) == (0, [], [])
+    assert found.share_of_callers == found.share_of_requests == estimates.NOTHING
+
+
+def test_what_samples_cannot_know() -> None:
+    record(START, {"a": [9]}, shares=40)
+    before = rule(free=Limit(5, 60, FIXED))
+    after = replace(rule(free=Limit(5, 1, FIXED), pro=Limit(5, 60, "concurrency"), gold=Limit(9, 60)), path="/x/")
+    text = " ".join(doubts(forecast(before, replace(after, charge_when="failure", count_refusals=True), PERIOD)))
+    for words in ("what the rule applies to", "at once are not recorded", "below a minute", "outcome", "keeps trying"):
+        assert words in text
+    for words in ("1 caller only", "40 % of the requests", "nothing is known of them: gold"):
+        assert words in text
+    assert doubts(forecast(before, before, PERIOD))[0].startswith("The sample holds 1 caller")
+
+
+def test_days_of_a_time_zone() -> None:
+    """Midnight in Berlin is an hour or two before midnight in UTC."""
+    midnight = datetime(2026, 6, 10, 22, tzinfo=UTC)
+    record(midnight - timedelta(minutes=1), {"a": [4, 4]})
+    berlin = Limit(5, None, FIXED, calendar="day", timezone="Europe/Berlin")
+    period = Period(midnight - timedelta(days=2), midnight + timedelta(days=2))
+    for limit, callers in ((berlin, 0), (Limit(5, None, FIXED, calendar="day"), 16)):
+        [tier] = forecast(None, rule(others=limit), period).by_tier
+        assert tier.after.callers.about == callers
+
+
+def test_the_range_of_a_share() -> None:
+    """Of no caller in a thousand: 3.8 in a thousand at most, by Wilson."""
+    low, about, high = estimates.share_of_callers((0, 0, 0), 1_000)
+    assert (low, about, round(high, 4)) == (0, 0, 0.0038)
+    low, about, high = estimates.share_of_callers((8, 10, 14), 1_000)
+    assert about == 0.01
+    assert round(low, 4) == 0.0041
+    assert round(high, 4) == 0.0234
+    assert estimates.share_of_callers((0, 0, 0), 0) == estimates.NOTHING
+    assert [estimates.quantile([1, 2, 3, 4], share) for share in (0.25, 0.5, 0.9, 1)] == [1, 2, 4, 4]
+    assert estimates.quantile([], 0.5) == 0
