@@ -208,25 +208,27 @@ def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> Non
 
 
 def _samples() -> None:
-    """Two days of the sampled callers of a rule: most of them calm, and some of them not."""
+    """A calm day, and one of an attack, of the sampled callers of a rule."""
     midnight = floor(now(), Granularity.DAY, now().tzinfo)
     samples, hours = [], []
-    for day in (1, 3):
+    for day, is_attacked in ((1, False), (3, True)):
         for hour in range(24):
-            start = stored(midnight - timedelta(hours=24 * day - hour))
-            met = 0
+            start = midnight - timedelta(hours=24 * day - hour)
+            met = {"free": [0, 0], "pro": [0, 0]}
             for place in range(90):
-                rate = 220 // (place + 1) + (900 if day == 3 and place < 4 and 8 <= hour < 12 else 2)
-                count = rate * (4 + (hour * 7 + place) % 9) // 12
-                tier = "pro" if place % 5 == 4 else "free"
+                tier, quota = ("pro", 600) if place % 5 == 4 else ("free", 60)
+                count = (2 + 150 // (place + 1)) * (4 + (hour * 7 + place) % 9) // 12
+                count += 900 if is_attacked and place < 4 and 8 <= hour < 12 else 0
                 names = {"rule_slug": "search", "tier_slug": tier, "partition_hash": digest(f"user:{place + 100}")}
-                if count:
-                    samples.append(UsageSample(minute=start + timedelta(minutes=place % 60), count=count, **names))
-                met += 16 * count
-            hours.append(
-                UsageBucket(rule_slug="search", tier_slug="free", granularity="hour", start=start, allowed=met)
-            )
-    UsageSample.objects.bulk_create(samples, batch_size=1_000)
+                samples.append(UsageSample(minute=stored(start + timedelta(minutes=place % 60)), count=count, **names))
+                for side, requests in enumerate((min(count, quota), max(count - quota, 0))):
+                    met[tier][side] += 16 * requests
+            hours += [
+                UsageBucket(rule_slug="search", tier_slug=tier, granularity="hour", start=stored(start), **figures)
+                for tier, sums in met.items()
+                for figures in [dict(zip(("allowed", "denied"), sums, strict=True))]
+            ]
+    UsageSample.objects.bulk_create([sample for sample in samples if sample.count], batch_size=1_000)
     UsageBucket.objects.bulk_create(hours)
 
 

@@ -1,4 +1,4 @@
-"""`manage.py ratelimit replay`."""
+"""`manage.py ratelimit replay` and `advise`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..forecast.report.decisions import decision_writer
 from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
+from ..forecast.samples import console as advice
 
 
 class ForecastCommands(BaseCommand):
@@ -27,6 +28,11 @@ class ForecastCommands(BaseCommand):
     def add_forecast_commands(self, commands: Any) -> None:
         """Add the subcommands."""
         add_replay(commands.add_parser("replay", help="Say what rules would do with the requests of an access log."))
+        advice.add_arguments(commands.add_parser("advise", help="Propose limits for a rule, from recorded usage."))
+
+    def advise(self) -> None:
+        """Propose limits for a rule. Nothing changes."""
+        advice.run(self, self._options)
 
     def replay(self) -> None:
         """Replay logs. Nothing is charged, and nothing is saved."""

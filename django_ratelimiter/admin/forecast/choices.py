@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django import forms
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...usage.reports import totals
-from ...usage.reports.coverage import DAY, Period
-from ...usage.times import Granularity, buckets, now
+from ...forecast.samples.periods import ONE_DAY, WEEK, YESTERDAY, NamedPeriod, last_week, one_day, yesterday
 
 #: What the names of the fields begin with, for they stand in the form of the rule.
 PREFIX: Final = "forecast"
 
-YESTERDAY, WEEK, ONE_DAY = "yesterday", "7d", "day"
-
 #: The share of callers that a proposal of the advisor may reject, in percent.
 DEFAULT_SHARE: Final = Decimal("0.1")
-
-
-class Chosen(NamedTuple):
-    """A period, and its name."""
-
-    name: str
-    period: Period
 
 
 class ChoicesForm(forms.Form):
@@ -86,22 +73,9 @@ class ChoicesForm(forms.Form):
         return float((self.cleaned_data.get("share") if self.is_bound else None) or DEFAULT_SHARE) / 100
 
     @property
-    def periods(self) -> list[Chosen]:
+    def periods(self) -> list[NamedPeriod]:
         """Return the periods that are chosen, the one beside last."""
         data = self.cleaned_data if self.is_bound else {}
         chosen = data.get("period") or YESTERDAY
-        if chosen == WEEK:
-            first = Chosen(_("the last 7 days"), totals.last(7 * DAY))
-        elif chosen == ONE_DAY:
-            first = _day(data["day"])
-        else:
-            today = now().astimezone(timezone.get_current_timezone()).date()
-            first = Chosen(_("yesterday"), _day(today - timedelta(days=1)).period)
-        return [first, _day(data["beside"])] if data.get("beside") else [first]
-
-
-def _day(day: date) -> Chosen:
-    zone = timezone.get_current_timezone()
-    noon = datetime.combine(day, time(12), zone)
-    starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))
-    return Chosen(date_format(day, "SHORT_DATE_FORMAT"), Period(starts[0], starts[1]))
+        first = one_day(data["day"]) if chosen == ONE_DAY else last_week() if chosen == WEEK else yesterday()
+        return [first, one_day(data["beside"])] if data.get("beside") else [first]

@@ -11,6 +11,8 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
+from ...forecast.samples.advice import advise
+from ...forecast.samples.console import attack_in_words, proposal_in_words
 from ...forecast.samples.doubts import doubts
 from ...forecast.samples.estimates import Range
 from ...forecast.samples.forecast import Forecast
@@ -20,7 +22,7 @@ from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
 from ...usage import names as caller_names
 from ...usage.reports import chart
-from ...usage.reports.coverage import Period, read_coverage
+from ...usage.reports.coverage import Coverage, Period, read_coverage
 from ..refusals import name_in_words
 from . import hours as hours_chart
 from . import line
@@ -40,7 +42,37 @@ def panel_context(
         "after_in_words": limits_in_words(after),
         "is_off": after.is_off,
         "periods": [_period(request, name, forecast, tiers) for name, forecast in forecasts],
+        "advice": _advice(after, choices, coverage, tiers),
         "line": None if row is None or limit is None else _line(forecasts, row, limit, choices),
+    }
+
+
+def _advice(
+    after: RuleRecord, choices: ChoicesForm, coverage: Coverage, tiers: Mapping[str, str]
+) -> dict[str, Any] | None:
+    first, *others = choices.periods
+    attack = others[0] if others else None
+    found = advise(after, first.period, choices.share_of_callers, attack and attack.period, coverage)
+    if not found.proposals:
+        return None
+    return {
+        "percent": number_format(100 * choices.share_of_callers),
+        "attack": attack.name if attack and any(each.attack_share for each in found.proposals) else "",
+        "is_certain": all(each.is_certain for each in found.proposals),
+        "days": number_format(round(found.days, 1)),
+        "sampled": units(found.sampled),
+        "largest": None if found.largest is None else units(found.largest),
+        "rows": [
+            {
+                "tier": tiers.get(each.tier, each.tier) or _("no tier"),
+                "limit": proposal_in_words(each),
+                "busiest": [units(value) for value in each.busiest],
+                "callers": units(each.callers),
+                "share": _percent(each.share),
+                "attack": "" if each.attack_share is None else attack_in_words(each),
+            }
+            for each in found.proposals
+        ],
     }
 
 

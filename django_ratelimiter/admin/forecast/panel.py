@@ -76,7 +76,11 @@ class ForecastPanel(VersionedAdmin):
         form = context["adminform"].form
         rows = limit_rows(context["inline_admin_formsets"])
         choices = ChoicesForm(request.POST if _is_asked(request) else None, limits=[row.choice for row in rows])
-        own: dict[str, Any] = {"choices": choices, "ask": ASK, "take": TAKE if request.method == "POST" else ""}
+        own: dict[str, Any] = {
+            "choices": choices,
+            "ask": ASK,
+            "take": TAKE if self.has_change_permission(request, context["original"]) else "",
+        }
         if context["errors"]:
             return own | {"problem": _("Correct the errors above: a forecast needs values that could be saved.")}
         if choices.is_bound and not choices.is_valid():

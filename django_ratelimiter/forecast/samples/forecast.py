@@ -140,6 +140,8 @@ class Forecast:
     @property
     def share_of_callers(self) -> Range:
         """Return the callers whom only the rule as it would be rejects, as a share of all, from 0 to 1."""
+        if self.limits[0] == self.limits[1]:
+            return NOTHING
         return self._share(self._newly(0, 1), self.sampled)
 
     @property
@@ -217,6 +219,8 @@ class Forecast:
     def _tier(self, tier: str, sampled: int) -> TierForecast:
         figures = self.recorded.get(tier, Figures())
         newly, no_longer = (self._share(self._newly(*sides, tier), sampled) for sides in ((0, 1), (1, 0)))
+        if self.limits[0][tier] == self.limits[1][tier]:
+            newly = no_longer = NOTHING
         callers = sampled if self.is_shared else sampled * SAMPLED_ONE_IN
         before, after = (self._effect(tier, side, sampled, figures.requests) for side in (0, 1))
         return TierForecast(

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, router
-from django.db.models import Case, F, IntegerField, QuerySet, Sum, Value, When
+from django.db.models import Case, F, IntegerField, Max, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ...databases import FlooredSeconds
-from ...models import UsageBucket, UsageSample
+from ...models import TopPartition, UsageBucket, UsageSample
 from ...usage.reports.coverage import DAY, Period
 from ...usage.times import Granularity, aware, stored
 from .cells import MINUTE_SECONDS, Width
@@ -103,6 +103,16 @@ def callers_beyond(
         CallerBeyond(tier, of, tuple(map(int, requests)), None if first is None else int(first))
         for tier, of, *requests, first in found
     ]
+
+
+def largest(source: Source) -> int | None:
+    """Return the most requests of any caller in one hour, sampled or not; `None` = not known. One query."""
+    rows = TopPartition.objects.filter(
+        rule_slug=source.rule, granularity=Granularity.HOUR,
+        start__gte=stored(source.period.start), start__lt=stored(source.period.end),
+    )  # fmt: skip
+    found: int | None = rows.aggregate(most=Max(F("allowed") + F("denied")))["most"]
+    return found
 
 
 def moment_of(seconds: int) -> datetime:

@@ -1,0 +1,148 @@
+"""Proposes limits that would have rejected no more than a chosen share of callers, from the recorded samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from ...engine.limits import SECONDS
+from ...rules.records import RuleRecord
+from ...usage.reports.coverage import Coverage, Period
+from . import estimates, reading
+from .cells import Width
+from .estimates import SAMPLED_ONE_IN, Range
+from .forecast import Forecast
+
+#: The windows that are proposed.
+MINUTE, HOUR, DAY = (Width(SECONDS[unit]) for unit in ("minute", "hour", "day"))
+WIDTHS: Final = (MINUTE, HOUR, DAY)
+
+
+class Quantiles(NamedTuple):
+    """What half of the callers did not exceed, nine in ten, 99 in a hundred, and all."""
+
+    p50: int
+    p90: int
+    p99: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A limit for one tier, "" = no tier. window: seconds. quota, burst: units; a burst of `None` = no bucket.
+
+    busiest: units that sampled callers spent in their busiest window. callers: how many of them there are. above: how
+    many of them it rejects; share: the same of all callers, from 0 to 1. is_certain: whether there are enough callers
+    to tell so small a share. attack_share, attack_requests: what it rejects of the callers and of the requests of the
+    other period; `None` = there is none, or nothing is recorded there.
+    """
+
+    tier: str
+    window: int
+    quota: int
+    burst: int | None
+    busiest: Quantiles
+    callers: int
+    above: int
+    share: Range
+    is_certain: bool
+    attack_share: Range | None = None
+    attack_requests: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The proposals, and what they rest on.
+
+    days: length of the period. largest: the most requests of any caller in an hour, sampled or not; `None` = not known.
+    """
+
+    proposals: list[Proposal]
+    sampled: int
+    callers: int
+    days: float
+    largest: int | None
+
+
+def advise(
+    rule: RuleRecord, period: Period, share: float, attack: Period | None = None, coverage: Coverage | None = None
+) -> Advice:
+    """Return proposals for each tier that was met. share: of callers that may be rejected, from 0 to 1.
+
+    A fixed number of queries: one for each window and period, and one more for the requests of the attack.
+    """
+    calm = Forecast(None, rule, period, widths=WIDTHS, coverage=coverage)
+    other = None if attack is None else Forecast(None, rule, attack, widths=WIDTHS, coverage=calm.coverage)
+    found = [each for tier in calm.tiers for each in _of_tier(calm, tier, rule.cost, share)]
+    if other is not None and other.sampled:
+        found = _against(other, found, rule.cost)
+    days = (period.end - period.start).total_seconds() / SECONDS["day"]
+    return Advice(found, calm.sampled, calm.callers, days, reading.largest(calm.source))
+
+
+def _of_tier(calm: Forecast, tier: str, cost: int, share: float) -> Iterable[Proposal]:
+    units = {width: _units(calm, tier, width, cost) for width in WIDTHS}
+    callers = len(units[MINUTE])
+    if not callers:
+        return
+    limits: list[tuple[Width, int, int | None]] = [(width, _quota(units[width], share), None) for width in WIDTHS]
+    quota, burst = limits[1][1], limits[0][1]
+    if burst < quota:
+        limits.append((HOUR, quota, burst))
+    for width, quota, burst_or_none in limits:
+        parts = Quantiles(*(estimates.quantile(units[width], part) for part in (0.5, 0.9, 0.99, 1)))
+        above = len(_above(calm, tier, _allowed(width, quota, burst_or_none), cost))
+        of_all = estimates.share_of_callers((above, above, above), callers)
+        yield Proposal(
+            tier, width.seconds, quota, burst_or_none, parts, callers, above, of_all, callers * share >= 1
+        )  # fmt: skip
+
+
+def _against(attack: Forecast, proposals: list[Proposal], cost: int) -> list[Proposal]:
+    """Return the proposals with what they would have rejected in this period."""
+    found = []
+    beyond: dict[tuple[str, int, int | None], int] = {}
+    for width in WIDTHS:
+        of_width = [each for each in proposals if each.window == width.seconds]
+        thresholds = [{each.tier: (each.quota + (each.burst or 0)) // cost} for each in of_width]
+        for row in reading.beyond(attack.source, width, thresholds):
+            for each, requests in zip(of_width, row.requests, strict=True):
+                key = each.tier, each.window, each.burst
+                beyond[key] = beyond.get(key, 0) + requests
+    for each in proposals:
+        width = Width(each.window)
+        callers = len(_units(attack, each.tier, width, cost))
+        above = len(_above(attack, each.tier, _allowed(width, each.quota, each.burst), cost))
+        requests = beyond.get((each.tier, each.window, each.burst), 0) * (1 if attack.is_shared else SAMPLED_ONE_IN)
+        share = estimates.share_of_callers((above, above, above), callers)
+        found.append(replace(each, attack_share=share, attack_requests=float(requests)))
+    return found
+
+
+def _allowed(width: Width, quota: int, burst: int | None) -> dict[Width, int]:
+    """Return the units that are allowed in cells, by their width."""
+    if burst is None:
+        return {width: quota}
+    return {MINUTE: burst + quota // 60, HOUR: quota + burst}
+
+
+def _above(found: Forecast, tier: str, most: Mapping[Width, int], cost: int) -> set[str]:
+    return {
+        who
+        for width, threshold in most.items()
+        for (of, who), peak in found.peaks[width].items()
+        if of == tier and peak * cost > threshold
+    }
+
+
+def _units(found: Forecast, tier: str, width: Width, cost: int) -> list[int]:
+    """Return what each sampled caller spent in its busiest cell, the least first."""
+    return sorted(peak * cost for (of, _who), peak in found.peaks[width].items() if of == tier)
+
+
+def _quota(units: list[int], share: float) -> int:
+    """Return the lowest quota that no more than this share of the callers exceeds, rounded up to two digits."""
+    needed: int = max(1, units[len(units) - 1 - int(share * len(units))])
+    step = 10 ** max(0, len(str(needed)) - 2)
+    return int(-(-needed // step) * step)

@@ -1,0 +1,158 @@
+"""`manage.py ratelimit advise`: limits for a rule, from the usage that was recorded."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Rule, RuleLimit
+from ...rules.formatting import duration, units
+from ...rules.records import RuleRecord
+from ...rules.routes import views
+from ...rules.ruleset import rule_from
+from ...rules.stored.compiler import rule_data
+from .advice import Advice, Proposal, advise
+from .cells import MICROSECONDS
+from .periods import WEEK, read_period
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("rule", nargs="?", help="Slug of the rule.")
+    what.add_argument("--view", help="Name of a view: tells which rules have recorded its requests.")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="Callers that may be rejected, in percent: %(default)s."
+    )
+    parser.add_argument("--period", default=WEEK, help="yesterday, 7d, or a day such as 2026-11-22: %(default)s.")
+    parser.add_argument("--attack", help="A day on which there was an attack, to see what each proposal would reject.")
+    parser.add_argument("--json", action="store_true", help="Write JSON.")
+
+
+def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
+    """Write the proposals. Raises CommandError."""
+    if options["view"]:
+        for line in _of_view(options["view"]):
+            command.stdout.write(line)
+        return
+    if not 0 < options["share"] <= 50:
+        raise CommandError(_("--share: must be above 0 and at most 50 percent."))
+    try:
+        period = read_period(options["period"])
+        attack = read_period(options["attack"]) if options["attack"] else None
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    rule = _rule(options["rule"])
+    advice = advise(rule, period.period, options["share"] / 100, attack and attack.period)
+    if options["json"]:
+        command.stdout.write(json.dumps(json_of(advice), indent=2))
+        return
+    for line in lines_of(rule, advice, period.name, options["share"]):
+        command.stdout.write(line)
+
+
+def _rule(slug: str) -> RuleRecord:
+    row = Rule.objects.filter(slug=slug).first()
+    if row is None:
+        raise CommandError(_("There is no rule %(slug)r.") % {"slug": slug})
+    try:
+        return rule_from(rule_data(row, RuleLimit.objects.filter(rule=row).select_related("tier")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise CommandError(f"{slug}: {error}") from error
+
+
+def _of_view(name: str) -> Iterator[str]:
+    """Yield which rules have recorded requests of a view: samples are taken by rules, and by nothing else."""
+    found = [view for view in views() if view.name == name]
+    if not found:
+        raise CommandError(_("There is no view %(name)r.") % {"name": name})
+    rules = [rule for rule in Rule.objects.exclude(mode=Rule.Mode.OFF) if any(view.may_match(rule) for view in found)]
+    if not rules:
+        yield _(
+            "Nothing is recorded of this view: requests are recorded by the rules that match them, and no rule does. "
+            "Save a rule for it in shadow with a high quota, which rejects nothing, and ask again in some days. "
+            "Or replay an access log: manage.py ratelimit replay."
+        )
+        return
+    yield _("The requests of this view are recorded by these rules, perhaps with those of other views:")
+    for rule in rules:
+        yield f"  manage.py ratelimit advise {rule.slug}"
+
+
+def json_of(advice: Advice) -> dict[str, Any]:
+    """Return the advice as JSON can hold it."""
+    return {
+        **asdict(advice),
+        "proposals": [
+            asdict(each)
+            | {
+                "busiest": each.busiest._asdict(),
+                "share": each.share._asdict(),
+                "attack_share": each.attack_share and each.attack_share._asdict(),
+            }
+            for each in advice.proposals
+        ],
+    }
+
+
+def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Iterator[str]:
+    """Yield the advice in words."""
+    if not advice.sampled:
+        yield _("No caller of %(rule)s was sampled (%(period)s).") % {"rule": rule.slug, "period": name}
+        return
+    callers = ngettext("%(count)s sampled caller", "%(count)s sampled callers", advice.sampled)
+    yield f"{rule.slug}, {name}: {callers % {'count': units(advice.sampled)}}"
+    for each in advice.proposals:
+        yield f"  {each.tier or _('no tier')}: {proposal_in_words(each)}"
+        busiest = {key: units(value) for key, value in each.busiest._asdict().items()}
+        yield (
+            "    "
+            + _("busiest window of a caller: p50 %(p50)s, p90 %(p90)s, p99 %(p99)s, largest %(largest)s") % busiest
+        )
+        yield f"    {share_in_words(each)}"
+        if each.attack_share is not None:
+            yield f"    {attack_in_words(each)}"
+    if not all(each.is_certain for each in advice.proposals):
+        yield _("Too few callers to tell %(percent)s %%: these quotas are those of the largest one.") % {
+            "percent": percent
+        }
+    if advice.largest is not None:
+        yield _("The largest caller that is known made %(count)s requests in an hour.") % {
+            "count": units(advice.largest)
+        }
+    yield _(
+        "Samples know requests by the minute: they say nothing of limits under a minute, of bursts within one, or of "
+        "requests in progress at once."
+    )
+
+
+def proposal_in_words(proposal: Proposal) -> str:
+    """Return the limit: "60 per a minute", or with a burst."""
+    words = {"quota": units(proposal.quota), "window": duration(proposal.window * MICROSECONDS)}
+    if proposal.burst is None:
+        return _("%(quota)s in %(window)s") % words
+    return _("token bucket: %(quota)s in %(window)s, burst %(burst)s") % {**words, "burst": units(proposal.burst)}
+
+
+def share_in_words(proposal: Proposal) -> str:
+    """Return which callers it would have rejected."""
+    low, about, high = (f"{100 * each:.3g}" for each in proposal.share)
+    words = {"above": units(proposal.above), "about": about, "low": low, "high": high}
+    return _("would have rejected %(above)s of the sampled callers: %(about)s %% (%(low)s to %(high)s %%)") % words
+
+
+def attack_in_words(proposal: Proposal) -> str:
+    """Return what it would have rejected of the attack."""
+    assert proposal.attack_share is not None
+    words = {
+        "share": f"{100 * proposal.attack_share.about:.3g}",
+        "requests": units(round(proposal.attack_requests or 0)),
+    }
+    return _("in the attack: %(share)s %% of the callers, about %(requests)s requests") % words

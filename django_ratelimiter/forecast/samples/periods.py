@@ -1,0 +1,57 @@
+"""The periods that a forecast can be asked for."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from typing import Final, NamedTuple
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from ...usage.reports import totals
+from ...usage.reports.coverage import DAY, Period
+from ...usage.times import Granularity, buckets, now
+
+YESTERDAY: Final = "yesterday"
+WEEK: Final = "7d"
+ONE_DAY: Final = "day"
+
+
+class NamedPeriod(NamedTuple):
+    """A period, and what it is called."""
+
+    name: str
+    period: Period
+
+
+def yesterday() -> NamedPeriod:
+    """Return the last whole day by the clock of the current time zone."""
+    today = now().astimezone(timezone.get_current_timezone()).date()
+    return NamedPeriod(_("yesterday"), one_day(today - timedelta(days=1)).period)
+
+
+def last_week() -> NamedPeriod:
+    """Return the last seven days up to now."""
+    return NamedPeriod(_("the last 7 days"), totals.last(7 * DAY))
+
+
+def one_day(day: date) -> NamedPeriod:
+    """Return a day by the clock of the current time zone."""
+    zone = timezone.get_current_timezone()
+    noon = datetime.combine(day, time(12), zone)
+    starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))
+    return NamedPeriod(date_format(day, "SHORT_DATE_FORMAT"), Period(starts[0], starts[1]))
+
+
+def read_period(text: str) -> NamedPeriod:
+    """Return the period that is written as "yesterday", "7d" or "2026-11-22". Raises ValueError for others."""
+    if text == YESTERDAY:
+        return yesterday()
+    if text == WEEK:
+        return last_week()
+    try:
+        return one_day(date.fromisoformat(text))
+    except ValueError:
+        error = _("%(text)r is no period. Write yesterday, 7d, or a day such as 2026-11-22.") % {"text": text}
+        raise ValueError(error) from None
