@@ -22,7 +22,7 @@ from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
 from ...usage import names as caller_names
 from ...usage.reports import chart
-from ...usage.reports.coverage import Coverage, Period, read_coverage
+from ...usage.reports.coverage import Period, read_coverage
 from ..refusals import name_in_words
 from . import hours as hours_chart
 from . import line
@@ -42,21 +42,18 @@ def panel_context(
         "after_in_words": limits_in_words(after),
         "is_off": after.is_off,
         "periods": [_period(request, name, forecast, tiers) for name, forecast in forecasts],
-        "advice": _advice(after, choices, coverage, tiers),
         "line": None if row is None or limit is None else _line(forecasts, row, limit, choices),
     }
 
 
-def _advice(
-    after: RuleRecord, choices: ChoicesForm, coverage: Coverage, tiers: Mapping[str, str]
-) -> dict[str, Any] | None:
+def advice_context(after: RuleRecord, choices: ChoicesForm) -> dict[str, Any]:
+    """Return the proposals of the advisor for the periods that are chosen."""
+    tiers = dict(Tier.objects.values_list("slug", "name"))
     first, *others = choices.periods
     attack = others[0] if others else None
-    found = advise(after, first.period, choices.share_of_callers, attack and attack.period, coverage)
-    if not found.proposals:
-        return None
+    found = advise(after, first.period, choices.share_of_callers, attack and attack.period)
     return {
-        "percent": number_format(100 * choices.share_of_callers),
+        "percent": _decimal(100 * choices.share_of_callers),
         "attack": attack.name if attack and any(each.attack_share for each in found.proposals) else "",
         "is_certain": all(each.is_certain for each in found.proposals),
         "days": number_format(round(found.days, 1)),

@@ -20,7 +20,7 @@ from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
 from ..versioned import VersionedAdmin
 from .choices import ChoicesForm
-from .figures import panel_context
+from .figures import advice_context, panel_context
 from .line import limit_rows
 
 #: What staff need to see a forecast, which tells of callers.
@@ -29,6 +29,9 @@ PERMISSION: Final = "django_ratelimiter.view_usage_report"
 #: The names of the two buttons; the first one, in a URL, shows the forecast of the rule as it is saved.
 ASK: Final = "_forecast"
 TAKE: Final = "_forecast_take"
+
+#: The value of the first one that asks for proposals, too.
+ADVISE: Final = "advise"
 
 
 class UnsavedForm(forms.ModelForm):
@@ -91,6 +94,8 @@ class ForecastPanel(VersionedAdmin):
         after, reason = _record(form.instance, limits, slug=saved.slug)
         if after is None:
             return own | {"problem": reason}
+        if ADVISE in (request.POST.get(ASK), request.GET.get(ASK)):
+            own["advice"] = advice_context(after, choices)
         return own | panel_context(request, before, after, choices, rows)
 
 

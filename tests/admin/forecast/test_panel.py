@@ -108,6 +108,18 @@ def test_callers_are_named_to_those_alone_who_may_know(
     assert "lovelace" in shown(ask(client, rule))
 
 
+@pytest.mark.usefixtures("traffic")
+def test_the_advisor(admin_client: Client, rule: Rule) -> None:
+    record(yesterday() - timedelta(days=2), {"bot": [500]}, rule="export", tier="free")
+    beside = {"forecast-beside": timezone.localtime(yesterday() - timedelta(days=2)).date().isoformat()}
+    assert "Advisor" not in shown(ask(admin_client, rule))
+    response = ask(admin_client, rule, _forecast="advise", **beside, **{"forecast-share": "40"})
+    row = response.context["forecast"]["advice"]["rows"][0]
+    assert (row["limit"], row["busiest"], row["tier"]) == ("12 in a minute", ["12", "40", "40", "40"], "Free")
+    assert row["attack"] == "in the attack: 100 % of the callers, about 7,808 requests"
+    assert "at most 40 % of callers" in shown(response)
+
+
 def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
     page = shown(ask(admin_client, rule, quota=0))
     assert "Correct the errors above" in page
