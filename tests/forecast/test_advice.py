@@ -55,6 +55,16 @@ def test_what_each_would_have_rejected_of_an_attack() -> None:
     assert (hour.quota, hour.attack_requests) == (20, 16 * 180)
 
 
+def test_an_attack_within_the_period_raises_no_proposal() -> None:
+    record(START, {"a": [9], "b": [20]})
+    record(START + timedelta(hours=2), {"bot": [100]})
+    attack = Period(START + timedelta(hours=2), START + timedelta(hours=3))
+    assert advise(rule(), PERIOD, 0.01).proposals[0].quota == 100
+    found = advise(rule(), PERIOD, 0.01, attack)
+    assert (found.proposals[0].quota, round(24 * found.days)) == (20, 7)
+    assert found.proposals[0].attack_requests == 16 * 80
+
+
 def test_the_largest_of_all_is_known_where_it_was_no_sample() -> None:
     record(START, {"a": [9]})
     TopPartition.objects.create(

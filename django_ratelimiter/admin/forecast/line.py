@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import log1p
 from typing import Any, Final, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from ...engine.limits import Limit
 from ...forecast.samples.cells import MICROSECONDS, Width, cells_of
 from ...forecast.samples.forecast import Forecast
@@ -27,7 +29,9 @@ class LimitRow(NamedTuple):
     @property
     def choice(self) -> tuple[str, str]:
         """Return its name and what it is called."""
-        return self.name, self.limit.in_short
+        limit = engine_limit(self)
+        tier = self.limit.tier.name if self.limit.tier else _("every other tier")
+        return self.name, f"{tier}: {limit_in_short(limit)}" if limit else self.limit.in_short
 
 
 class CallerBar(NamedTuple):

@@ -70,15 +70,18 @@ def advise(
 ) -> Advice:
     """Return proposals for each tier that was met. share: of callers that may be rejected, from 0 to 1.
 
+    attack: is left out of the period, where it is a part of it: its callers must not raise the proposals.
     A fixed number of queries: one for each window and period, and one more for the requests of the attack.
     """
-    calm = Forecast(None, rule, period, widths=WIDTHS, coverage=coverage)
+    calm = Forecast(None, rule, period, widths=WIDTHS, without=attack, coverage=coverage)
     other = None if attack is None else Forecast(None, rule, attack, widths=WIDTHS, coverage=calm.coverage)
     found = [each for tier in calm.tiers for each in _of_tier(calm, tier, rule.cost, share)]
     if other is not None and other.sampled:
         found = _against(other, found, rule.cost)
-    days = (period.end - period.start).total_seconds() / SECONDS["day"]
-    return Advice(found, calm.sampled, calm.callers, days, reading.largest(calm.source))
+    seconds = (period.end - period.start).total_seconds()
+    if attack is not None:
+        seconds -= max(0.0, (min(attack.end, period.end) - max(attack.start, period.start)).total_seconds())
+    return Advice(found, calm.sampled, calm.callers, seconds / SECONDS["day"], reading.largest(calm.source))
 
 
 def _of_tier(calm: Forecast, tier: str, cost: int, share: float) -> Iterable[Proposal]:

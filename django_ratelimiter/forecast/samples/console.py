@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -108,7 +109,11 @@ def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Ite
         yield _("No caller of %(rule)s was sampled (%(period)s).") % {"rule": rule.slug, "period": name}
         return
     callers = ngettext("%(count)s sampled caller", "%(count)s sampled callers", advice.sampled)
-    yield f"{rule.slug}, {name}: {callers % {'count': units(advice.sampled)}}"
+    days = number_format(round(advice.days, 1))
+    yield _("%(rule)s, %(period)s: %(callers)s, %(days)s days, at most %(percent)s %% of callers rejected") % {
+        "rule": rule.slug, "period": name, "callers": callers % {"count": units(advice.sampled)},
+        "days": days, "percent": number_format(percent),
+    }  # fmt: skip
     for each in advice.proposals:
         yield f"  {each.tier or _('no tier')}: {proposal_in_words(each)}"
         busiest = {key: units(value) for key, value in each.busiest._asdict().items()}
@@ -120,9 +125,8 @@ def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Ite
         if each.attack_share is not None:
             yield f"    {attack_in_words(each)}"
     if not all(each.is_certain for each in advice.proposals):
-        yield _("Too few callers to tell %(percent)s %%: these quotas are those of the largest one.") % {
-            "percent": percent
-        }
+        text = _("Too few callers to tell %(percent)s %%: some of these quotas are what the largest one needs.")
+        yield text % {"percent": percent}
     if advice.largest is not None:
         yield _("The largest caller that is known made %(count)s requests in an hour.") % {
             "count": units(advice.largest)

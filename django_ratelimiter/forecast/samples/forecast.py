@@ -42,7 +42,7 @@ class Forecast:
     """The forecast of one rule and period. What it reads, it reads when it is first asked for.
 
     before: the rule as it is; `None` = there is none. after: as it would be. widths: further widths of cells to know
-    the callers' peaks in.
+    the callers' peaks in. without: a part of the period whose samples are not to be read.
     """
 
     def __init__(
@@ -52,13 +52,14 @@ class Forecast:
         period: Period,
         *,
         widths: Iterable[Width] = (),
+        without: Period | None = None,
         coverage: Coverage | None = None,
     ) -> None:
         self.before, self.after, self.period = before, after, period
         self.coverage = coverage or read_coverage()
         counted_as = before or after
         self.is_shared = not counted_as.partition_by
-        self.source = Source(counted_as.slug, period, self.is_shared)
+        self.source = Source(counted_as.slug, period, self.is_shared, without)
         self._further = tuple(widths)
 
     @cached_property

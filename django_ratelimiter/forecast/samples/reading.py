@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, router
-from django.db.models import Case, F, IntegerField, Max, QuerySet, Sum, Value, When
+from django.db.models import Case, F, IntegerField, Max, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -27,11 +27,15 @@ MAX_NAMED: Final = 500
 
 
 class Source(NamedTuple):
-    """Which requests are read: those of one rule in a period. is_shared: all callers share one counter."""
+    """Which requests are read: those of one rule in a period, without those of another.
+
+    is_shared: all callers share one counter.
+    """
 
     rule: str
     period: Period
     is_shared: bool = False
+    without: Period | None = None
 
 
 class CallerCells(NamedTuple):
@@ -107,10 +111,7 @@ def callers_beyond(
 
 def largest(source: Source) -> int | None:
     """Return the most requests of any caller in one hour, sampled or not; `None` = not known. One query."""
-    rows = TopPartition.objects.filter(
-        rule_slug=source.rule, granularity=Granularity.HOUR,
-        start__gte=stored(source.period.start), start__lt=stored(source.period.end),
-    )  # fmt: skip
+    rows = TopPartition.objects.filter(_within(source, "start"), rule_slug=source.rule, granularity=Granularity.HOUR)
     found: int | None = rows.aggregate(most=Max(F("allowed") + F("denied")))["most"]
     return found
 
@@ -147,7 +148,7 @@ def _sampled_minutes(source: Source) -> QuerySet[Any, Any]:
     # An expression instead of the column keeps databases from the index of minutes, by which they would have to sort.
     by_caller = source.period.end - source.period.start >= LONG
     rows = rows.annotate(taken=Coalesce("minute", "minute") if by_caller else F("minute"))
-    rows = rows.filter(taken__gte=stored(source.period.start), taken__lt=stored(source.period.end))
+    rows = rows.filter(_within(source, "taken"))
     named: QuerySet[Any, Any] = rows.values(
         tier=F("tier_slug"), who=F("partition_hash"), requests=F("count"), moment=F("minute")
     )
@@ -157,12 +158,21 @@ def _sampled_minutes(source: Source) -> QuerySet[Any, Any]:
 def _shared_minutes(source: Source) -> QuerySet[Any, Any]:
     """Return the minutes of a rule whose callers share one counter: they are counted, not sampled."""
     rows: QuerySet[Any, Any] = UsageBucket.objects.filter(
-        rule_slug=source.rule, granularity=Granularity.MINUTE,
-        start__gte=stored(source.period.start), start__lt=stored(source.period.end),
-    ).order_by()  # fmt: skip
+        _within(source, "start"), rule_slug=source.rule, granularity=Granularity.MINUTE
+    ).order_by()
     by_minute: QuerySet[Any, Any] = rows.values(tier=Value(""), who=Value(""), moment=F("start"))
     summed: QuerySet[Any, Any] = by_minute.annotate(requests=Sum(F("allowed") + F("denied") + F("shadow_denied")))
     return summed
+
+
+def _within(source: Source, column: str) -> Q:
+    """Return the condition that a moment lies in the period of the source."""
+    start, end = map(stored, source.period)
+    found = Q(**{f"{column}__gte": start, f"{column}__lt": end})
+    if source.without is not None:
+        start, end = map(stored, source.without)
+        found &= Q(**{f"{column}__lt": start}) | Q(**{f"{column}__gte": end})
+    return found
 
 
 def _start_of_cell(period: Period, width: Width) -> Any:
