@@ -89,7 +89,7 @@ def test_the_command(ratelimit: Callable[..., str]) -> None:
     assert ratelimit("search") == "No caller of search was sampled (the last 7 days).\n"
     record(START, {"a": [9], "b": [20]})
     text = ratelimit("search", "--period", START.date().isoformat())
-    for words in ("2 sampled callers", "free: 20 in a minute", "p50 9, p90 20", "Too few callers", "under a minute"):
+    for words in ("2 sampled callers", "free: 20 per minute", "p50 9, p90 20", "Too few callers", "under a minute"):
         assert words in text
     found = json.loads(ratelimit("search", "--json"))
     assert (found["sampled"], found["proposals"][0]["busiest"]["largest"]) == (2, 20)

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Rule, RuleLimit
-from ...rules.formatting import duration, units
+from ...rules.formatting import per, units
 from ...rules.records import RuleRecord
 from ...rules.routes import views
 from ...rules.ruleset import rule_from
@@ -138,11 +138,11 @@ def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Ite
 
 
 def proposal_in_words(proposal: Proposal) -> str:
-    """Return the limit: "60 per a minute", or with a burst."""
-    words = {"quota": units(proposal.quota), "window": duration(proposal.window * MICROSECONDS)}
+    """Return the limit: "60 per minute", or that of a bucket with its burst."""
+    rate = per(units(proposal.quota), proposal.window * MICROSECONDS)
     if proposal.burst is None:
-        return _("%(quota)s in %(window)s") % words
-    return _("token bucket: %(quota)s in %(window)s, burst %(burst)s") % {**words, "burst": units(proposal.burst)}
+        return rate
+    return _("token bucket: %(rate)s, burst %(burst)s") % {"rate": rate, "burst": units(proposal.burst)}
 
 
 def share_in_words(proposal: Proposal) -> str:

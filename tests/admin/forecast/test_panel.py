@@ -115,7 +115,7 @@ def test_the_advisor(admin_client: Client, rule: Rule) -> None:
     assert "Advisor" not in shown(ask(admin_client, rule))
     response = ask(admin_client, rule, _forecast="advise", **beside, **{"forecast-share": "40"})
     row = response.context["forecast"]["advice"]["rows"][0]
-    assert (row["limit"], row["busiest"], row["tier"]) == ("12 in a minute", ["12", "40", "40", "40"], "Free")
+    assert (row["limit"], row["busiest"], row["tier"]) == ("12 per minute", ["12", "40", "40", "40"], "Free")
     assert row["attack"] == "in the attack: 100 % of the callers, about 7,808 requests"
     assert "at most 40 % of callers" in shown(response)
 
