@@ -147,7 +147,7 @@ def proposal_in_words(proposal: Proposal) -> str:
 
 def share_in_words(proposal: Proposal) -> str:
     """Return which callers it would have rejected."""
-    low, about, high = (f"{100 * each:.3g}" for each in proposal.share)
+    low, about, high = (number_format(f"{100 * each:.3g}") for each in proposal.share)
     words = {"above": units(proposal.above), "about": about, "low": low, "high": high}
     return _("would have rejected %(above)s of the sampled callers: %(about)s %% (%(low)s to %(high)s %%)") % words
 
@@ -156,7 +156,7 @@ def attack_in_words(proposal: Proposal) -> str:
     """Return what it would have rejected of the attack."""
     assert proposal.attack_share is not None
     words = {
-        "share": f"{100 * proposal.attack_share.about:.3g}",
+        "share": number_format(f"{100 * proposal.attack_share.about:.3g}"),
         "requests": units(round(proposal.attack_requests or 0)),
     }
     return _("in the attack: %(share)s %% of the callers, about %(requests)s requests") % words
