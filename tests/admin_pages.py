@@ -79,6 +79,7 @@ def blocked() -> User:
 #: An address that has logged in too often.
 ADDRESS: Final = "192.0.2.7"
 
+
 def of_a_file() -> list[object]:
     return [Rule.objects.get(slug="invoices").pk]
 
@@ -176,7 +177,7 @@ def _rules(author: User) -> None:
                 RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
         search = Rule.objects.get(slug="search")
         RuleLimit.objects.create(rule=search, quota=20, window_seconds=Decimal(60))
-        Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce")
+        Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce", owner="file")
     with cache.editing(author, "rule login saved", "Somebody tries passwords"):
         RuleLimit.objects.filter(rule__slug="login").update(quota=10)
     with cache.editing(author, "rule export saved", "The old limits were too tight"):
@@ -197,14 +198,6 @@ def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> Non
         request = RequestFactory().get(path, REMOTE_ADDR=address)
         request.user = user
         limiter.check(request)
-        Rule.objects.create(slug="invoices", name="Invoices", view_name="invoice", mode="enforce", owner="file")
-    TierAssignment.objects.create(tier=pro, user=author, ends_at=stored(now() + 5 * DAY))
-    AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
-    get_engine().publish(storage.committed_version())
-    RuleSetVersion.objects.filter(number=storage.committed_version().number).update(
-        reason="The old limits were too tight"
-    )
-    _usage()
 
 
 def _samples() -> None:

@@ -32,8 +32,7 @@ from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
 from .views import Step, ViewCode, code_of
 
-#: The dotted path of the middleware.
-MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
+_MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
 
 @dataclass(slots=True)
@@ -164,7 +163,7 @@ def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
 
 def has_limiter() -> bool:
     """Return whether the project has our middleware."""
-    return has_middleware(MIDDLEWARE)
+    return has_middleware(_MIDDLEWARE)
 
 
 def _rules_in_force() -> tuple[RuleSet, str]:

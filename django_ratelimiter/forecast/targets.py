@@ -13,8 +13,8 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ..conf import django_setting
-from ..explain.doors import MIDDLEWARE, scopes_of
-from ..explain.request import find_view, has_middleware, language_of
+from ..explain.doors import has_limiter
+from ..explain.request import find_view, language_of
 from ..middleware import Exemption, decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated
@@ -52,7 +52,7 @@ class LoggedTarget:
 def target_finder() -> Callable[[str, str], LoggedTarget]:
     """Return what finds the target of a method and a path as they stand in a log, and remembers MAX_TARGETS."""
     root = get_script_prefix().rstrip("/")
-    in_middleware = has_middleware(MIDDLEWARE)
+    in_middleware = has_limiter()
     translated = is_translated(django_setting("ROOT_URLCONF"))
 
     @lru_cache(maxsize=MAX_TARGETS)
@@ -89,7 +89,16 @@ def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
     later = decides_later(view)
     doors = [PassedDoor("", later)] if in_middleware and not exempt else []
     if match is not None:
-        doors += [PassedDoor(scope or "", False) for scope in scopes_of(view, "")]
+        doors += [PassedDoor(scope or "", False) for scope in scopes_of(view)]
     target = LoggedTarget(facts, name or route or NO_VIEW, match.kwargs if match else {}, exempt, tuple(doors))
     target.has_inline = getattr(view, "ratelimits", 0) > len(getattr(view, "ratelimit_scopes", ()))
     return target
+
+
+def scopes_of(view: Any) -> list[str | None]:
+    """Return the scopes that the view asks for, each once; `None` = a throttle that names none."""
+    found: list[str | None] = list(getattr(view, "ratelimit_scopes", ()))
+    if decides_later(view):
+        scope = getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(view.cls, "throttle_scope", None)
+        found.append(scope or (None if not found else found[0]))
+    return list(dict.fromkeys(found))
