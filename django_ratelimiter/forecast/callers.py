@@ -18,7 +18,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, is_known_api_key, resolve_api_key
 from ..values.access import NOBODY, AccessRecord
 from ..values.partitions import encode_partition
-from .logs.line import LogLine
+from .logs.line import AccessLogLine
 
 #: So many callers are remembered with what is known of them. About 1 KB each.
 MAX_CALLERS: Final = 20_000
@@ -67,7 +67,7 @@ class LoggedCallers:
         self._entries = access_list()
         self.unknown_users = 0
 
-    def read_users(self, lines: Iterable[LogLine]) -> None:
+    def read_users(self, lines: Iterable[AccessLogLine]) -> None:
         """Read the users of these lines, in one query for those that are not known yet."""
         place = self._identities.index("user") if "user" in self._identities else -1
         names = {line.user if place < 0 else line.more[place] for line in lines}
@@ -81,7 +81,7 @@ class LoggedCallers:
         for name in names:
             self._users[name] = found.get(name)
 
-    def find(self, line: LogLine) -> LoggedCaller:
+    def find(self, line: AccessLogLine) -> LoggedCaller:
         """Return the caller of a line."""
         key = line.address, line.user, line.more
         caller = self._callers.get(key)

@@ -14,7 +14,7 @@ from ..rules.ruleset import RuleSet
 from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
 from .callers import LoggedCallers
 from .difference import Difference, Tally
-from .logs.line import LogLine
+from .logs.line import AccessLogLine
 from .logs.reading import SAMPLED, LogFiles
 from .outcomes import ReplayOutcome
 from .replay import Replay
@@ -27,7 +27,7 @@ CHUNK: Final = 2_000
 Progress = Callable[[int], None]
 
 #: Called for each decided request: the line, and both rule sets with their counters.
-Watch = Callable[[LogLine, Sequence[Replay]], None]
+Watch = Callable[[AccessLogLine, Sequence[Replay]], None]
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _Run:
         self.lines = self.exempt = self.inline = self.out_of_order = 0
         self.first_us, self.last_us = 2**62, 0
 
-    def decide(self, lines: Sequence[LogLine]) -> None:
+    def decide(self, lines: Sequence[AccessLogLine]) -> None:
         """Decide the requests of these lines."""
         self.callers.read_users(lines)
         find_target, find_caller, add = self.find_target, self.callers.find, self.tally.add
@@ -167,7 +167,7 @@ class _Run:
         found.dropped = sum(replay.engine.dropped_counters for replay in self.replays)
 
 
-def _chunks(lines: Iterable[LogLine]) -> Iterator[list[LogLine]]:
+def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:
     several = iter(lines)
     while chunk := list(islice(several, CHUNK)):
         yield chunk

@@ -17,7 +17,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.access import AccessRecord
 from .callers import LoggedCaller, partition_of_values
-from .logs.line import LogLine
+from .logs.line import AccessLogLine
 from .outcomes import DENIED, NO_RULES, ReplayOutcome, outcome_of
 from .targets import LoggedTarget, PassedDoor
 
@@ -87,7 +87,7 @@ class Replay:
         self._denied: AccessRecord | None = None
         self._decision: Decision | None = None
 
-    def decide(self, line: LogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
+    def decide(self, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
         """Decide a request, and charge it; then give back what its response, as the log has it, gives back."""
         if self._in_flight:
             self._release(line.time_us)
@@ -142,7 +142,7 @@ class Replay:
         return kind
 
     def _decide_at_once(
-        self, rules: tuple[RuleRecord, ...], line: LogLine, target: LoggedTarget, caller: LoggedCaller
+        self, rules: tuple[RuleRecord, ...], line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller
     ) -> ReplayOutcome:
         kind = self._kind(rules, caller.entitlements[self._number])
         charges = kind.charges(caller, target)
@@ -165,7 +165,7 @@ class Replay:
         self._outcomes[(template, *fails) if any(waits) else template] = outcome
         return outcome
 
-    def _decide_in_turn(self, line: LogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
+    def _decide_in_turn(self, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
         """Decide at each door, as long as none rejects the request."""
         decided: list[tuple[RuleCharges, Sequence[Verdict]]] = []
         asked: list[tuple[tuple[RuleRecord, TierRecord | None], bool]] = []
@@ -209,7 +209,7 @@ class Replay:
         kind = self._kind(self._share(due), entitlement)
         return kind.charges(caller, target)
 
-    def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: LogLine) -> None:
+    def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: AccessLogLine) -> None:
         """Give back what the response does not earn, and note when leases end."""
         unearned = "success" if line.status >= 400 and line.status != 429 else "failure"
         verdicts = [verdict for _, several in decided for verdict in several]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from django_ratelimiter.forecast.logs.formats import find_format
-from django_ratelimiter.forecast.logs.line import LogLine, WrongFormat
+from django_ratelimiter.forecast.logs.line import AccessLogLine, WrongFormat
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.times import time_reader
 
@@ -34,7 +34,7 @@ OWN = (
 OWN_LINE = "2026-10-25T18:00:05Z 203.0.113.9 ann GET /items/1/?page=2 200 250 acme"
 
 
-def lines(files: LogFiles) -> list[LogLine]:
+def lines(files: LogFiles) -> list[AccessLogLine]:
     with files:
         return list(files)
 
@@ -52,7 +52,7 @@ def lines(files: LogFiles) -> list[LogLine]:
 def test_every_format_says_the_same(name: str, text: str, holds_more: bool) -> None:
     found = find_format(name, text, ("http_x_org",) if holds_more else (), UTC)
     duration, more = (250_000, ("acme",)) if holds_more else (-1, ())
-    line = LogLine(AT, "GET", "/items/1/", "203.0.113.9", "ann", 200, duration, more, 7, 0)
+    line = AccessLogLine(AT, "GET", "/items/1/", "203.0.113.9", "ann", 200, duration, more, 7, 0)
     assert found.parse(text + "\n", 7, 0) == line
     assert found.holds == {"address", "user", "status"} | ({"duration"} if holds_more else set())
 

@@ -13,7 +13,7 @@ import pytest
 from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.forecast.comparison import Options, compare
-from django_ratelimiter.forecast.logs.line import LogLine
+from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.replay import Replay
 from django_ratelimiter.forecast.rule_sets import in_force
@@ -48,7 +48,7 @@ def test_every_decision_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sent = trace.send(asked, clock)
     replayed: dict[int, list[Any]] = {}
 
-    def note(line: LogLine, replays: Sequence[Replay]) -> None:
+    def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         replayed[line.number] = trace.told(replays[0].decision())
 
     with LogFiles([str(trace.write_log(asked, tmp_path / "log"))], "auto", tuple(IDENTITIES), UTC) as files:

@@ -108,7 +108,7 @@ def test_what_templates_give_is_what_would_be_made_anew() -> None:
             for headers in ({}, {"X-A": "1"}, {"X-A": "2"}):
                 request = RequestFactory().get("/", REMOTE_ADDR=address, headers=headers)
                 asked = limit_request(request)
-                asked.is_usual = usual
+                asked = asked._replace(is_usual=usual)
                 made.append(found(asked))
     first, again, anew = made[:9], made[9:18], made[18:]
     assert first == again == anew

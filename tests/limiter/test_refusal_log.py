@@ -102,9 +102,12 @@ def test_in_a_child_process(logger: logging.Logger, kept: Kept) -> None:
 
 def test_levels_may_be_renamed_later(logger: logging.Logger, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     log = RefusalLog(logger)
-    monkeypatch.setitem(logging._levelToName, logging.WARNING, "warn")
     monkeypatch.setattr("django_ratelimiter.limiter.refusal_log.KEPT_SECONDS", 0.0)
-    log.write("login", EXTRA)
+    logging.addLevelName(logging.WARNING, "warn")
+    try:
+        log.write("login", EXTRA)
+    finally:
+        logging.addLevelName(logging.WARNING, "WARNING")
     assert kept.records[0].levelname == "warn"
 
 

@@ -19,7 +19,7 @@ from ..usage import COUNTER, SHADOW, UsageBuffer
 from .counter import LocalCounter, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
 from .filled import SyncCharges, admit_filled, synced_charges, synced_template
-from .first_calls import FirstCall, FirstCalls, LocalCountersByName
+from .first_calls import FirstCall, FirstCalls, LocalCounterPool
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
 from .usage import LocalUsage
@@ -60,7 +60,7 @@ class LocalCounters:
         """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
         self.lock = Lock()
         self.memory = self.memory.fresh_copy()
-        self.by_name = LocalCountersByName()
+        self.by_name = LocalCounterPool()
         self.first_calls = FirstCalls(self.by_name, self.max_counters)
         self.denials = DenialCache(self._denial_memory, self.max_counters)
         self.usage = LocalUsage(self._usage_buffer, self._clock)
@@ -143,17 +143,12 @@ class LocalCounters:
         began: float,
         added: int,
     ) -> None:
-        """Note the engine's reply to charges of which too little was known here when the call began.
-
-        added: how often a counter had been added by then.
-        """
+        """Note the engine's reply to charges that were not known when a call began. added: `by_name.added` then."""
         with self.lock:
             self.first_calls.note(charges, verdicts, began, self._clock())
             self.version_state.confirm(version, began)
             if added != self.by_name.added:  # perhaps one of these, by another thread
-                synced = synced_charges(charges)
-                assert synced is not None
-                FirstCall(charges, synced, {}, began).finish(verdicts, self.by_name)
+                self.first_calls.tell_counters(charges, verdicts, began)
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
@@ -260,10 +255,10 @@ class LocalCounters:
                 else:
                     others.append(verdict)
                     name = verdict.charge.key + verdict.charge.limit.tag
-                    if name not in self.by_name and (synced := synced_charges([verdict.charge])):
+                    if synced := synced_charges([verdict.charge]):
                         self.first_calls.count([verdict.charge], synced, now)
-                    if (counter := self.by_name.get(name)) is not None:
-                        counter.engine_refunded()
+                    if name in self.by_name:
+                        self.by_name[name].engine_refunded()
         return others
 
     def forget(self, charges: Iterable[Charge]) -> None:

@@ -27,7 +27,7 @@ MAX_TEMPLATES: Final = 1_000
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
-class LocalCountersByName(dict[str, LocalCounter]):
+class LocalCounterPool(dict[str, LocalCounter]):
     """What is counted here. partitions: of these counters, each with their number. added: how often one was added."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class FirstCall:
         for place, counter in self.reserved.items():
             counter.resolve_reservation(self.synced.terms[place][1], 0, 0)
 
-    def finish(self, verdicts: Sequence[Verdict], counters: LocalCountersByName) -> None:
+    def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
         """Note the reply. counters: those that are counted here by now."""
         remaining: dict[int, int] = {}
         for place, (name, (quota, cost, _)) in enumerate(zip(*self.synced, strict=True)):
@@ -158,7 +158,7 @@ class FirstCalls:
     most: partitions to keep, and counters.
     """
 
-    def __init__(self, counters: LocalCountersByName, most: int) -> None:
+    def __init__(self, counters: LocalCounterPool, most: int) -> None:
         self._counters, self._most = counters, most
         self._replies: dict[str, FirstReply] = {}
         self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
@@ -221,6 +221,12 @@ class FirstCalls:
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_SECONDS
             self._counters.forget_idle(now)
+
+    def tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
+        """Tell what is counted here by now what a call has spent that began without it."""
+        synced = synced_charges(charges)
+        assert synced is not None
+        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters)
 
     def count(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> bool:
         """Begin to count charges here, if replies have said enough of all that is not counted here; whether it is."""

@@ -32,8 +32,8 @@ class LocalUsage:
         return bool(self._counts or self._buffer)
 
     def is_due(self) -> bool:
-        """Return whether there are counts that have waited for long enough."""
-        return (bool(self._counts) or not self._buffer.is_empty) and self._clock() >= self._due_at
+        """Return whether there are counts that have waited for long enough; those of others wait no longer."""
+        return not self._buffer.is_empty or (bool(self._counts) and self._clock() >= self._due_at)
 
     def add(self, at_us: int, field: str) -> None:
         """Count a call under a field, which may be a named one, see `usage`."""

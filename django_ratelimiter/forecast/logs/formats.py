@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
-from .line import LogLine, WrongFormat
+from .line import AccessLogLine, WrongFormat
 from .times import time_reader
 
 #: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it holds no request.
-Parse = Callable[[str, int, int], LogLine]
+Parse = Callable[[str, int, int], AccessLogLine]
 
 #: Fields that logs have under several names: nginx's variables, gunicorn's atoms, and names that people give them.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -70,14 +70,14 @@ def find_format(name: str, first: str, more: Sequence[str], zone: tzinfo) -> Log
 def _common_parser(zone: tzinfo) -> Parse:
     match, time_of = _COMMON.match, time_reader(zone)
 
-    def parse(text: str, number: int, file: int) -> LogLine:
+    def parse(text: str, number: int, file: int) -> AccessLogLine:
         found = match(text)
         if found is None:
             raise ValueError("is not in the format common or combined")
         address, user, time, method, target, status = found.groups()
         path = target.partition("?")[0]
         user = "" if user == "-" else user
-        return _new(LogLine, (time_of(time), method, path, address, user, int(status), -1, (), number, file))
+        return _new(AccessLogLine, (time_of(time), method, path, address, user, int(status), -1, (), number, file))
 
     return parse
 
@@ -93,7 +93,7 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     build = _builder(roles, more, zone)
     loads = json.loads
 
-    def parse(text: str, number: int, file: int) -> LogLine:
+    def parse(text: str, number: int, file: int) -> AccessLogLine:
         data = loads(text)
         if type(data) is not dict:
             raise ValueError("is no JSON object")
@@ -115,7 +115,7 @@ def _pattern_format(text: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(names) or 'none'}.")
     build, match = _builder(roles, more, zone), pattern.match
 
-    def parse(line: str, number: int, file: int) -> LogLine:
+    def parse(line: str, number: int, file: int) -> AccessLogLine:
         found = match(line)
         if found is None:
             raise ValueError("does not match --format")
@@ -145,7 +145,7 @@ def _holds(roles: Mapping[str, str]) -> frozenset[str]:
 
 def _builder(
     roles: Mapping[str, str], more: Sequence[str], zone: tzinfo
-) -> Callable[[Mapping[str, Any], int, int], LogLine]:
+) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
     """Return what makes a line of the fields by name."""
     time_of, more = time_reader(zone), tuple(more)
     time_name, request_name = roles["time"], roles.get("request", "")
@@ -153,7 +153,7 @@ def _builder(
     address_name, user_name, status_name = (roles.get(role, "") for role in ("address", "user", "status"))
     duration_name, units = next(((roles[role], units) for role, units in _DURATIONS.items() if role in roles), ("", 1))
 
-    def build(data: Mapping[str, Any], number: int, file: int) -> LogLine:
+    def build(data: Mapping[str, Any], number: int, file: int) -> AccessLogLine:
         if method_name is None or path_name is None:
             found = _REQUEST.fullmatch(data[request_name])
             if found is None:
@@ -163,7 +163,7 @@ def _builder(
             method, target = data[method_name], data[path_name]
         duration = _microseconds(data.get(duration_name), units) if duration_name else -1
         status = data.get(status_name)
-        return LogLine(
+        return AccessLogLine(
             time_of(str(data[time_name])),
             method,
             target.partition("?")[0],

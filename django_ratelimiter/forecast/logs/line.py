@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class LogLine(NamedTuple):
+class AccessLogLine(NamedTuple):
     """A request as a log tells of it.
 
     time_us: microseconds since the Unix epoch. path: as it was sent, without the query. address, user: empty = the log

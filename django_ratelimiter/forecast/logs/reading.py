@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from .formats import find_format
-from .line import LogLine, WrongFormat
+from .line import AccessLogLine, WrongFormat
 
 STDIN: Final = "-"
 
@@ -83,11 +83,11 @@ class LogFiles:
             os.lseek(raw.fileno(), 0, os.SEEK_CUR) for raw, size in zip(self._raw, self._sizes, strict=True) if size
         )
 
-    def __iter__(self) -> Iterator[LogLine]:
+    def __iter__(self) -> Iterator[AccessLogLine]:
         several = [self._lines(file) for file in range(len(self._texts))]
         return several[0] if len(several) == 1 else merge(*several, key=itemgetter(0))
 
-    def _lines(self, file: int) -> Iterator[LogLine]:
+    def _lines(self, file: int) -> Iterator[AccessLogLine]:
         found, number = self._formats[file], 0
         if found is None:
             return

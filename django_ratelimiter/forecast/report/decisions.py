@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...decision import Decision
-from ..logs.line import LogLine
+from ..logs.line import AccessLogLine
 from ..replay import Replay
 
 
-def decision_writer(write: Callable[[str], object]) -> Callable[[LogLine, Sequence[Replay]], None]:
+def decision_writer(write: Callable[[str], object]) -> Callable[[AccessLogLine, Sequence[Replay]], None]:
     """Return what writes the decision on a line by the last of the rule sets."""
 
-    def note(line: LogLine, replays: Sequence[Replay]) -> None:
+    def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         data = {"file": line.file, "line": line.number, "time_us": line.time_us, **_decided(replays[-1].decision())}
         write(json.dumps(data) + "\n")
 

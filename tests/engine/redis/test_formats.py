@@ -184,11 +184,11 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "MAX_FORMATS", 2)
     packed: list[str] = []
 
-    def encode(charges: Sequence[Charge], _notes: object) -> bytes:
+    def encode(charges: Sequence[Charge], *_others: object) -> bytes:
         packed.append(charges[0].key[:6])
         return charges[0].key.encode()
 
-    kept, calls = formats.CallFormats(), {name: template(LIMITS[0], name=name) for name in "abc"}
+    kept, calls = formats.CallFormats(encode), {name: template(LIMITS[0], name=name) for name in "abc"}
     for name in "aabbcca":
-        assert kept.fill(fill(calls[name]), None, 1, (0, 0), encode) == f"{name}-0:{ALICE}:1".encode()
+        assert kept.fill(fill(calls[name]), None, 1, (0, 0)) == f"{name}-0:{ALICE}:1".encode()
     assert [key[0] for key in packed] == ["a", "b", "c", "a"]
