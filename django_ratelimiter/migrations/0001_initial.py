@@ -27,6 +27,7 @@ EXACT_COLUMNS = (
     ("UsageEpisode", "name"),
     ("UsageSample", "partition_hash"),
     ("UsageSample", "rule_slug"),
+    ("UsageSample", "tier_slug"),
 )
 
 
@@ -38,7 +39,7 @@ def create_state(apps: Any, schema_editor: Any) -> None:
     )
 
 
-def compare_bytes(apps: Any, schema_editor: Any, columns: Any = EXACT_COLUMNS) -> None:
+def compare_bytes(apps: Any, schema_editor: Any) -> None:
     """On MySQL and MariaDB, give each of these columns the collation of its character set that compares bytes.
 
     Their default collations take "Api" for "api", and often "é" for "e": two digests would be one caller, and two rules
@@ -47,7 +48,7 @@ def compare_bytes(apps: Any, schema_editor: Any, columns: Any = EXACT_COLUMNS) -
     connection = schema_editor.connection
     if connection.vendor != "mysql":
         return
-    for name, column in columns:
+    for name, column in EXACT_COLUMNS:
         model = apps.get_model("django_ratelimiter", name)
         old = model._meta.get_field(column)
         new = old.clone()
@@ -230,6 +231,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('rule_slug', models.CharField(max_length=50, verbose_name='rule')),
+                ('tier_slug', models.CharField(blank=True, db_default='', default='', max_length=50, verbose_name='tier')),
                 ('minute', models.DateTimeField(verbose_name='minute')),
                 ('partition_hash', models.CharField(max_length=200, verbose_name='hash of the partition')),
                 ('count', models.PositiveBigIntegerField(verbose_name='requests')),
@@ -238,8 +240,8 @@ class Migration(migrations.Migration):
                 'verbose_name': 'usage sample',
                 'verbose_name_plural': 'usage samples',
                 'ordering': ('-minute', 'rule_slug', 'partition_hash'),
-                'indexes': [models.Index(fields=['minute'], name='ratelimiter_sample_minute'), models.Index(fields=['partition_hash', 'minute'], name='ratelimiter_sample_hash')],
-                'constraints': [models.UniqueConstraint(fields=('rule_slug', 'minute', 'partition_hash'), name='ratelimiter_usage_sample')],
+                'indexes': [models.Index(fields=['minute'], name='ratelimiter_sample_minute'), models.Index(fields=['partition_hash', 'minute'], name='ratelimiter_sample_hash'), models.Index(fields=['rule_slug', 'partition_hash', 'tier_slug', 'minute', 'count'], name='ratelimiter_sample_rule')],
+                'constraints': [models.UniqueConstraint(fields=('rule_slug', 'minute', 'partition_hash', 'tier_slug'), name='ratelimiter_usage_sample')],
             },
         ),
         migrations.CreateModel(
