@@ -222,3 +222,38 @@ class LocalCounter:
         verdict.counter = self
         verdict.sent = self.sent
         return verdict
+
+
+class LocalCounterPool(dict[str, LocalCounter]):
+    """What is counted here. partitions: of these counters, each with their number. added: how often one was added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = 0
+        self.partitions: dict[str, int] = {}
+
+    def __setitem__(self, name: str, counter: LocalCounter) -> None:
+        if name not in self:
+            partition = partition_of(counter.charge)
+            self.partitions[partition] = self.partitions.get(partition, 0) + 1
+            self.added += 1
+        super().__setitem__(name, counter)
+
+    def __delitem__(self, name: str) -> None:
+        partition = partition_of(self[name].charge)
+        super().__delitem__(name)
+        self.partitions[partition] -= 1
+        if not self.partitions[partition]:
+            del self.partitions[partition]
+
+    def forget_idle(self, now: float) -> None:
+        """Forget counters that nobody uses."""
+        for name in [name for name, counter in self.items() if counter.is_idle(now)]:
+            del self[name]
+
+
+def partition_of(charge: Charge) -> str:
+    """Return the partition of a charge; that of one that was made without is in its key."""
+    if charge.partition is None:
+        return charge.key.partition(":")[2].partition(":")[0] or charge.key
+    return charge.partition

@@ -16,10 +16,10 @@ from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
 from ..templates import FilledCharges
 from ..usage import COUNTER, SHADOW, UsageBuffer
-from .counter import LocalCounter, LocalVerdict
+from .counter import LocalCounter, LocalCounterPool, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
 from .filled import SyncCharges, admit_filled, synced_charges, synced_template
-from .first_calls import FirstCall, FirstCalls, LocalCounterPool
+from .first_calls import FirstCall, FirstCalls
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
 from .usage import LocalUsage

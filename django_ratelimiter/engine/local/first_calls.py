@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ..base import Charge, Verdict
 from ..templates import CallTemplate, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
-from .counter import LocalCounter
+from .counter import LocalCounter, LocalCounterPool, partition_of
 from .filled import SyncCharges, synced_charges, synced_template
 
 #: Seconds after which it is looked what is counted here and used no more.
@@ -25,41 +25,6 @@ TIDY_SECONDS: Final = 10.0
 MAX_TEMPLATES: Final = 1_000
 
 _new = tuple.__new__  # what a named tuple calls in the end
-
-
-class LocalCounterPool(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, each with their number. added: how often one was added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.added = 0
-        self.partitions: dict[str, int] = {}
-
-    def __setitem__(self, name: str, counter: LocalCounter) -> None:
-        if name not in self:
-            partition = partition_of(counter.charge)
-            self.partitions[partition] = self.partitions.get(partition, 0) + 1
-            self.added += 1
-        super().__setitem__(name, counter)
-
-    def __delitem__(self, name: str) -> None:
-        partition = partition_of(self[name].charge)
-        super().__delitem__(name)
-        self.partitions[partition] -= 1
-        if not self.partitions[partition]:
-            del self.partitions[partition]
-
-    def forget_idle(self, now: float) -> None:
-        """Forget counters that nobody uses."""
-        for name in [name for name, counter in self.items() if counter.is_idle(now)]:
-            del self[name]
-
-
-def partition_of(charge: Charge) -> str:
-    """Return the partition of a charge; that of one that was made without is in its key."""
-    if charge.partition is None:
-        return charge.key.partition(":")[2].partition(":")[0] or charge.key
-    return charge.partition
 
 
 def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
@@ -211,8 +176,7 @@ class FirstCalls:
             lengthen_waits(charges, verdicts, began - now)
         replies = self._replies
         if at_us < self._latest_us:  # another thread was faster
-            later = {name for name in partitions if name in replies and at_us_of(replies[name].verdicts) > at_us}
-            partitions = [name for name in partitions if name not in later]
+            partitions = [name for name in partitions if not self._is_later(replies.get(name), at_us, began)]
         else:
             self._latest_us = at_us
         if len(replies) + len(partitions) > self._most:
@@ -221,6 +185,11 @@ class FirstCalls:
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_SECONDS
             self._counters.forget_idle(now)
+
+    @staticmethod
+    def _is_later(reply: FirstReply | None, at_us: int, began: float) -> bool:
+        """Return whether a reply was made after this time. If it was here before our call began, clocks have jumped."""
+        return reply is not None and reply.ended >= began and at_us_of(reply.verdicts) > at_us
 
     def tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
         """Tell what is counted here by now what a call has spent that began without it."""
