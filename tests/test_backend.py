@@ -13,7 +13,7 @@ from django_ratelimiter.backend import get_async_engine, get_engine
 from django_ratelimiter.engine.breaker import MAX_FAILURES, open_breakers
 from django_ratelimiter.exceptions import EngineUnavailable
 
-from .admin.test_overview import nowhere
+from .admin.overview.test_overview import nowhere
 
 
 def test_the_breakers_of_a_former_engine_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

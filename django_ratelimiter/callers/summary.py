@@ -97,7 +97,7 @@ def _rejection(refusal: CallerRefusal) -> dict[str, Any]:
 
 
 def _log_entry(entry: Any) -> dict[str, Any]:
-    return {"at": _time(entry.action_time), "by": entry.user.get_username(), "text": entry.change_message}
+    return {"at": _time(entry.at), "by": entry.operator, "text": entry.text}
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -13,7 +13,8 @@ import django_ratelimiter
 PACKAGE: Final = Path(django_ratelimiter.__file__).parent
 TEMPLATES: Final = sorted(PACKAGE.glob("templates/admin/**/*.html"))
 SHEETS: Final = sorted(
-    PACKAGE / "static/django_ratelimiter" / f"{name}.css" for name in ("control", "rules", "usage", "history")
+    PACKAGE / "static/django_ratelimiter" / f"{name}.css"
+    for name in ("control", "rules", "usage", "history", "forecast")
 )
 
 #: Classes of Django's admin that its pages have, and ours use as they are meant there.

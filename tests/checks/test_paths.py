@@ -18,7 +18,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
 
-from ..admin import own_site
+from ..admin.rules import own_site
 from ..urls import say_hello
 from .test_checks import ids, make_rule
 

@@ -1,6 +1,7 @@
 """Code asks algorithms for their traits: none but the registry and the algorithms themselves name one.
 
-The admin's presets are rules that somebody has thought out, and name the algorithm as an operator does.
+The admin's presets are rules that somebody has thought out, and name the algorithm as an operator does. What is adopted
+from another limiter names the one that does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SOURCES = [
     path
     for path in PACKAGE.rglob("*.py")
     if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py")
-    and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations")
+    and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations", PACKAGE / "rules/files/adopt")
 ]
 
 #: What an algorithm is named by: in code, and as a text.

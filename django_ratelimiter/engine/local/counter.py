@@ -6,7 +6,7 @@ Times are monotonic seconds of this process. Nothing here waits, and nothing is 
 from __future__ import annotations
 
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from ..base import Charge, Verdict
 
@@ -225,11 +225,16 @@ class LocalCounter:
 
 
 class LocalCounterPool(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, each with their number. added: how often one was added."""
+    """What is counted here. partitions: of these counters, each with their number. added: how often one was added.
+
+    replies: the engine's latest about a partition. Where a counter goes, what was said before of it goes as well: it
+    knows nothing of what was spent here since.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.added = 0
+        self.replies: dict[str, Any] = {}
         self.partitions: dict[str, int] = {}
 
     def __setitem__(self, name: str, counter: LocalCounter) -> None:
@@ -242,6 +247,7 @@ class LocalCounterPool(dict[str, LocalCounter]):
     def __delitem__(self, name: str) -> None:
         partition = partition_of(self[name].charge)
         super().__delitem__(name)
+        self.replies.pop(partition, None)
         self.partitions[partition] -= 1
         if not self.partitions[partition]:
             del self.partitions[partition]

@@ -125,7 +125,7 @@ class FirstCalls:
 
     def __init__(self, counters: LocalCounterPool, most: int) -> None:
         self._counters, self._most = counters, most
-        self._replies: dict[str, FirstReply] = {}
+        self._replies: dict[str, FirstReply] = counters.replies
         self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
         self._latest_us = 0
         self._tidy_at = -inf

@@ -17,7 +17,7 @@ from django_ratelimiter import limiter
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import ENTER, TAB, Browser, browser, missing
 
-from .callers.page import CALLER
+from .page import CALLER
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

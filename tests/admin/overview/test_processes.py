@@ -20,7 +20,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from .pages import shown
+from ..pages import shown
 from .test_overview import OVERVIEW, text_of
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule
 
-from .pages import shown
+from ..pages import shown
 from .test_overview import OVERVIEW, text_of
 
 pytestmark = pytest.mark.django_db

@@ -12,9 +12,9 @@ from django.test import Client
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule
 from django_ratelimiter.usage import names
-from tests.usage.test_pages import weigh
+from tests.admin.usage.test_pages import weigh
 
-from .pages import shown
+from ..pages import shown
 from .test_overview import OVERVIEW, text_of
 
 pytestmark = pytest.mark.django_db
