@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import socket
+from contextlib import suppress
 from threading import Thread
 from time import monotonic, time
 from typing import Any, Final, NamedTuple
@@ -67,7 +68,7 @@ class _Pulse:
 
     def begin(self) -> None:
         """Begin as a new process, such as one that was forked just now."""
-        self.process = secrets.token_hex(6)
+        self.process, self.pid = secrets.token_hex(6), os.getpid()
         self.due_at = float("-inf")
         self.outage_at: float | None = None
         self.thread: Thread | None = None
@@ -94,11 +95,14 @@ os.register_at_fork(after_in_child=pulse.begin)
 
 def beat(version: Version) -> None:
     """Say that this process decides by this version, in a thread; not while an earlier one still tries to."""
+    if pulse.pid != os.getpid():  # some servers fork without telling Python
+        pulse.begin()
     pulse.due_at = monotonic() + INTERVAL
     store = getattr(get_engine(), "heartbeats", None)
     if store is not None and (pulse.thread is None or not pulse.thread.is_alive()):
         pulse.thread = Thread(target=_write, args=(store, version), name="ratelimiter-heartbeat", daemon=True)
-        pulse.thread.start()
+        with suppress(RuntimeError):  # no more threads to be had, or the process is about to end
+            pulse.thread.start()
 
 
 def _write(store: Any, version: Version) -> None:

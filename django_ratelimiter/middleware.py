@@ -189,4 +189,4 @@ def decides_later(view: Any) -> bool:
     if made_by is None:
         return False
     throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes", getattr(made_by, "throttle_classes", ()))
-    return any(getattr(throttle, "decides_rules", False) for throttle in throttles)
+    return any(getattr(throttle, "decides_rules", False) for throttle in throttles or ())

@@ -79,6 +79,9 @@ def response_fields(decision: Decision) -> dict[str, str]:
         seconds = retry_after(decision)
         if seconds is not None:
             fields["Retry-After"] = str(seconds)
+        binding = decision.binding
+        if decision.degraded and binding and binding.reference and "x-ratelimit" in settings.HEADERS:
+            fields["X-RateLimit-Reference"] = binding.reference
     return fields
 
 

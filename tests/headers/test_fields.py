@@ -201,7 +201,8 @@ def test_a_shadow_rule_does_not_delay_a_refused_client() -> None:
 
 def test_a_degraded_decision_invents_nothing() -> None:
     assert response_fields(decision(results(ALLOWED), degraded=True)) == {}
-    assert response_fields(decision(results(DENIED), degraded=True)) == {"Retry-After": "8"}
+    told = {"Retry-After": "8", "X-RateLimit-Reference": "api#key"}
+    assert response_fields(decision(results(DENIED), degraded=True)) == told
     assert response_fields(decision(results(None, failure_policy="open"), degraded=True)) == {}
 
 

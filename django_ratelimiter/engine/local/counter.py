@@ -225,7 +225,7 @@ class LocalCounter:
 
 
 class LocalCounterPool(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, each with their number. added: how often one was added.
+    """What is counted here. partitions: of these counters, each with their number. changes: how often one came or went.
 
     replies: the engine's latest about a partition. Where a counter goes, what was said before of it goes as well: it
     knows nothing of what was spent here since.
@@ -233,7 +233,7 @@ class LocalCounterPool(dict[str, LocalCounter]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.added = 0
+        self.changes = 0
         self.replies: dict[str, Any] = {}
         self.partitions: dict[str, int] = {}
 
@@ -241,15 +241,16 @@ class LocalCounterPool(dict[str, LocalCounter]):
         if name not in self:
             partition = partition_of(counter.charge)
             self.partitions[partition] = self.partitions.get(partition, 0) + 1
-            self.added += 1
+            self.changes += 1
         super().__setitem__(name, counter)
 
     def __delitem__(self, name: str) -> None:
         partition = partition_of(self[name].charge)
         super().__delitem__(name)
         self.replies.pop(partition, None)
-        self.partitions[partition] -= 1
-        if not self.partitions[partition]:
+        self.changes += 1
+        self.partitions[partition] = self.partitions.get(partition, 0) - 1
+        if self.partitions[partition] <= 0:
             del self.partitions[partition]
 
     def forget_idle(self, now: float) -> None:

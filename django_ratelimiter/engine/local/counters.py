@@ -141,22 +141,20 @@ class LocalCounters:
         verdicts: Sequence[Verdict],
         version: int | Version | None,
         began: float,
-        added: int,
+        changes: int,
     ) -> None:
-        """Note the engine's reply to charges that were not known when a call began. added: `by_name.added` then."""
+        """Note the engine's reply to charges that were not known when a call began. changes: of `by_name` then."""
         with self.lock:
-            self.first_calls.note(charges, verdicts, began, self._clock())
             self.version_state.confirm(version, began)
-            if added != self.by_name.added:  # perhaps one of these, by another thread
+            if changes == self.by_name.changes:
+                self.first_calls.note(charges, verdicts, began, self._clock())
+            else:  # perhaps one of these came or went, of which the reply knows nothing
                 self.first_calls.tell_counters(charges, verdicts, began)
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
         with self.lock:
-            call.finish(verdicts, self.by_name)
-            self.first_calls.note(call.charges, verdicts, call.began, now := self._clock())
-            if call.comes_again:  # what others who share a counter have asked since is no news to it any more
-                self.first_calls.count(call.charges, call.synced, now)
+            self.first_calls.finish(call, verdicts, self._clock())
             self.version_state.confirm(version, call.began)
         self.usage.acknowledge(call.counts, done=True)
 

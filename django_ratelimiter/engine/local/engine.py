@@ -150,10 +150,10 @@ class LocalFirstEngine(_LocalFirst):
             if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
                 if charges.template.is_exact:
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+                changes = known.by_name.changes
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    added = known.by_name.added
                     found = self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began, added)
+                    known.note_first(charges, found, version, began, changes)
                     return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
@@ -226,10 +226,10 @@ class AsyncLocalFirstEngine(_LocalFirst):
             if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
                 if charges.template.is_exact:
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
+                changes = known.by_name.changes
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    added = known.by_name.added
                     found = await self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began, added)
+                    known.note_first(charges, found, version, began, changes)
                     return found  # type: ignore[no-any-return]
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)

@@ -64,15 +64,22 @@ class FirstCall:
     """A call of the engine about counters, not all of which are counted here.
 
     reserved: those that are, by place; they hear what the engine has spent there. began: in monotonic seconds. counts:
-    usage that travels with the call. comes_again: all that tells its caller apart was met lately.
+    usage that travels with the call. comes_again: all that tells its caller apart was met lately. changes: of the
+    counters when it began.
     """
 
-    __slots__ = ("began", "charges", "comes_again", "counts", "reserved", "synced")
+    __slots__ = ("began", "changes", "charges", "comes_again", "counts", "reserved", "synced")
 
     def __init__(
-        self, charges: Sequence[Charge], synced: SyncCharges, reserved: dict[int, LocalCounter], began: float
+        self,
+        charges: Sequence[Charge],
+        synced: SyncCharges,
+        reserved: dict[int, LocalCounter],
+        began: float,
+        changes: int = 0,
     ) -> None:
         self.charges, self.synced, self.reserved, self.began = charges, synced, reserved, began
+        self.changes = 0
         self.counts: UsageCarry | None = None
         self.comes_again = False
         for place, counter in reserved.items():
@@ -191,6 +198,16 @@ class FirstCalls:
         """Return whether a reply was made after this time. If it was here before our call began, clocks have jumped."""
         return reply is not None and reply.ended >= began and at_us_of(reply.verdicts) > at_us
 
+    def finish(self, call: FirstCall, verdicts: Sequence[Verdict], now: float) -> None:
+        """Note the reply to a call. It knows nothing of a counter that has come or gone meanwhile."""
+        call.finish(verdicts, self._counters)
+        if call.changes != self._counters.changes:
+            lengthen_waits(call.charges, verdicts, call.began - now)
+            return
+        self.note(call.charges, verdicts, call.began, now)
+        if call.comes_again:  # what others who share a counter have asked since is no news to it any more
+            self.count(call.charges, call.synced, now)
+
     def tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
         """Tell what is counted here by now what a call has spent that began without it."""
         synced = synced_charges(charges)
@@ -230,6 +247,7 @@ class FirstCalls:
         if len(reserved) == len(charges) or len(counters) >= self._most:
             return None
         call = FirstCall(charges, synced, reserved, now)
+        call.changes = counters.changes
         longest = max(interval for _, _, interval in synced.terms)
         met = [self._replies.get(partition) for partition in own_partitions_of(charges)]
         call.comes_again = bool(met) and all(reply and now < reply.began + longest for reply in met)
@@ -245,12 +263,15 @@ class FirstCalls:
             for charge, name, (_, _, interval) in zip(reply.charges, *other, strict=True):
                 if partition_of(charge) != partition or name in names or name in self._counters:
                     continue
+                if len(self._counters) >= self._most:
+                    return
                 if now < reply.began + interval and (counter := reply.counter_of(name)):
                     self._counters[name] = counter
 
     def forget(self, charge: Charge) -> None:
         """Know nothing of the partition of this charge any more."""
         self._replies.pop(partition_of(charge), None)
+        self._counters.changes += 1
 
 
 def lengthen_waits(charges: Sequence[Charge], verdicts: Sequence[Verdict], passed: float) -> None:

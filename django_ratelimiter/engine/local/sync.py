@@ -98,6 +98,7 @@ class SyncCall:
                 self._counters.by_name[name] = counter
             elif interval >= 0:
                 self._sent[index] = SyncItem(charge, None)
+                counters.first_calls.forget(charge)  # what was said of it says nothing of what is spent now
                 return
         if interval < 0:
             if not counter.covers(charge, self._began) or charge.cost > counter.left(charge):

@@ -88,8 +88,10 @@ class RedisNames:
         words = [("SET", self._key(what), f"{what}\n{text}", "EX", str(NAME_SECONDS)) for what, text in texts.items()]
 
         def run(client: Redis) -> None:
-            for each in words:
-                client.execute_command(*each)
+            with client.pipeline(transaction=False) as pipeline:
+                for each in words:
+                    pipeline.execute_command(*each)
+                pipeline.execute()
 
         if words and self._send:
             self._send(b"".join(command(*each) for each in words), len(words))()

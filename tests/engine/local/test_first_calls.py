@@ -186,3 +186,49 @@ def test_usage_that_was_counted_here_travels_within_a_second(process: Process, e
     assert counts(engine)["all|"][0] >= 80 - 2 * 10
     one.flush()
     assert counts(engine)["all|"][0] <= 2 * 10
+
+
+def test_a_reset_while_the_engine_is_asked_counts(process: Process, engine: Interrupted) -> None:
+    """What the engine has said before is not repeated."""
+    one, other, asked = process(), process(), charge(1)
+    other.check([asked])
+    engine.after = lambda: one.reset([asked])
+    assert not one.check([asked])[0].allowed
+    assert one.check([asked])[0].allowed
+
+
+def test_where_there_was_no_room_nothing_spent_is_forgotten(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(max_counters=8), charge(10, "late")
+    for number in range(8):
+        admitted(one, charge(5, f"{number}"), 2)
+    clock.now += 0.5
+    assert admitted(one, asked, 9) == 9
+    for number in range(8):
+        one.reset([charge(5, f"{number}")])
+    assert admitted(one, asked, 9) == 1
+
+
+def test_there_are_no_more_counters_than_room(process: Process, engine: Counted) -> None:
+    one = process(max_counters=20)
+    for number in range(60):
+        for rule in ("b", "c"):
+            one.check([charge(9, f"{each}:{number}") for each in ("a", rule)])
+    assert len(one.counters.by_name) <= 20
+
+
+def test_a_counter_that_is_made_while_the_engine_is_asked_hears_of_it(process: Process, engine: Interrupted) -> None:
+    """Another thread makes it between the look at what is known and the call."""
+    one, asked = process(), charge(10)
+    assert one.check(filled(asked))[0].allowed
+    looks = one.counters.first_calls
+
+    def look(charges: Any, now: float) -> bool:
+        monkeypatched.undo()
+        admitted(one, asked, 2)
+        return True
+
+    with pytest.MonkeyPatch.context() as monkeypatched:
+        monkeypatched.setattr(looks, "is_first", look)
+        if hasattr(one, "engine"):
+            one.check(filled(asked))
+    assert sum(one.check(filled(asked))[0].allowed for _ in range(12)) == 6

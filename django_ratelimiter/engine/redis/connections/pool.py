@@ -10,7 +10,6 @@ from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final
-from weakref import WeakSet
 
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -22,10 +21,6 @@ from .handshake import Handshake
 
 #: Seconds for each step of connecting in the background, and for each reply there that decides nothing.
 CONNECT_TIMEOUT: Final = 2.0
-
-
-#: Those of this process.
-_pools: Final[WeakSet[ConnectionPool]] = WeakSet()
 
 
 class PoolTimeout(RedisTimeoutError):
@@ -42,7 +37,6 @@ class ConnectionPool:
     connect: connects, waiting so many seconds for each step at most. handshake: what is said on each new connection.
     probe: a call that only a server that can decide answers without an error, and the kind of its reply. deadline:
     seconds for a call; `None` = the client's own timeouts hold, calls connect themselves, and the breaker never opens.
-    is_inherited: it is a parent process's, so that nothing may be sent.
     """
 
     def __init__(
@@ -55,8 +49,7 @@ class ConnectionPool:
         self.idle: deque[Connection] = deque()
         self.breaker = CircuitBreaker()
         self.version_drop = VersionDrop(handshake.version_drop)
-        self.is_inherited = False
-        _pools.add(self)
+        self.pid = os.getpid()
         self.waiters = 0
         self._connect_new, self._handshake, self._probe_call, self._deadline = connect, handshake, probe, deadline
         self._changed = Condition()
@@ -213,12 +206,3 @@ class ConnectionPool:
         if isinstance(reply, NoScriptError):
             reply = connection.call_after_script_load(call, deadline_at, self.version_drop)
         raise_if_broken(reply, kind)
-
-
-def _mark_inherited() -> None:
-    for pool in _pools:
-        pool.is_inherited = True
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_mark_inherited)

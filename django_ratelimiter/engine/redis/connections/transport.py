@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from os import getpid
 from time import monotonic
 from typing import Any
 from weakref import finalize
@@ -48,7 +49,7 @@ class Transport:
         deadline_at: monotonic seconds, where an earlier call for the same decision has used up some of the time.
         """
         pool = self._pool
-        if pool.is_inherited:
+        if pool.pid != getpid():  # some servers fork without telling Python
             pool = self._after_fork()
         if pool.breaker.is_open:
             pool.start_probing()
@@ -84,7 +85,7 @@ class Transport:
 
         Each step may take the deadline. An outage raises as in `call`, after the calls before and behind it were made.
         """
-        pool = self._after_fork() if self._pool.is_inherited else self._pool
+        pool = self._pool if self._pool.pid == getpid() else self._after_fork()
         if pool.breaker.is_open:
             pool.start_probing()
             raise EngineUnavailable(pool.breaker.reason())
