@@ -201,18 +201,18 @@ def test_where_there_was_no_room_nothing_spent_is_forgotten(process: Process, en
     one, asked = process(max_counters=8), charge(10, "late")
     for number in range(8):
         admitted(one, charge(5, f"{number}"), 2)
-    clock.now += 0.5
-    assert admitted(one, asked, 9) == 9
+    assert sum(one.check(call)[0].allowed for call in [filled(asked)] * 9) == 9
     for number in range(8):
         one.reset([charge(5, f"{number}")])
-    assert admitted(one, asked, 9) == 1
+    assert sum(one.check(call)[0].allowed for call in [filled(asked)] * 9) == 1
 
 
 def test_there_are_no_more_counters_than_room(process: Process, engine: Counted) -> None:
     one = process(max_counters=20)
+    views = [CallTemplate([ChargeTemplate(name, "", charge(9, "")) for name in names]) for names in ("ab", "ac")]
     for number in range(60):
-        for rule in ("b", "c"):
-            one.check([charge(9, f"{each}:{number}") for each in ("a", rule)])
+        for view in views:
+            one.check(FilledCharges(view, (f":{number}",) * 2))
     assert len(one.counters.by_name) <= 20
 
 
