@@ -152,3 +152,12 @@ def test_a_forked_process_is_another() -> None:
         name = said.read()
     assert len(name) == len(pulse.process)
     assert name != pulse.process
+
+
+def test_where_there_is_no_thread_to_be_had_nothing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("django_ratelimiter.heartbeats.Thread.start", start)
+    monkeypatch.setattr(pulse, "due_at", float("-inf"))
+    confirm()

@@ -19,7 +19,8 @@ from ..usage import COUNTER, SHADOW, UsageBuffer
 from .counter import LocalCounter, LocalCounterPool, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
 from .filled import SyncCharges, admit_filled, synced_charges, synced_template
-from .first_calls import FirstCall, FirstCalls
+from .first_call import FirstCall
+from .first_calls import FirstCalls
 from .peeking import peek
 from .sync import is_local, is_twice, is_unsynced
 from .usage import LocalUsage
@@ -61,7 +62,7 @@ class LocalCounters:
         self.lock = Lock()
         self.memory = self.memory.fresh_copy()
         self.by_name = LocalCounterPool()
-        self.first_calls = FirstCalls(self.by_name, self.max_counters)
+        self.first_calls = FirstCalls(self.by_name, self.max_counters, self.lock)
         self.denials = DenialCache(self._denial_memory, self.max_counters)
         self.usage = LocalUsage(self._usage_buffer, self._clock)
         self.version_state = VersionState(self._ask_interval)
@@ -146,10 +147,12 @@ class LocalCounters:
         """Note the engine's reply to charges that were not known when a call began. changes: of `by_name` then."""
         with self.lock:
             self.version_state.confirm(version, began)
-            if changes == self.by_name.changes:
-                self.first_calls.note(charges, verdicts, began, self._clock())
-            else:  # perhaps one of these came or went, of which the reply knows nothing
-                self.first_calls.tell_counters(charges, verdicts, began)
+            self.first_calls.finish_new(charges, verdicts, began, self._clock(), changes)
+
+    def end_first(self, charges: FilledCharges) -> None:
+        """Note that the engine has given no reply to charges that were not known."""
+        with self.lock:
+            self.first_calls.end(charges)
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
         """Note the engine's reply to a call that `decide` has returned."""
@@ -161,7 +164,7 @@ class LocalCounters:
     def fail_first(self, call: FirstCall) -> None:
         """Note that the engine has given no reply to that call."""
         with self.lock:
-            call.fail()
+            self.first_calls.fail(call)
         self.usage.acknowledge(call.counts, done=False)
 
     def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:

@@ -17,7 +17,7 @@ from ..coroutines import run_sync
 from ..templates import FilledCharges
 from .counter import LocalVerdict
 from .counters import LocalCounters
-from .first_calls import FirstCall
+from .first_call import FirstCall
 from .sync import SyncCall, SyncRequest, is_local, is_twice
 
 
@@ -152,9 +152,7 @@ class LocalFirstEngine(_LocalFirst):
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 changes = known.by_name.changes
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    found = self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began, changes)
-                    return found  # type: ignore[no-any-return]
+                    return self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
@@ -167,6 +165,18 @@ class LocalFirstEngine(_LocalFirst):
             return run_sync(self._ask(charges, version, receipts))
         if isinstance(found, FirstCall):
             return run_sync(self._ask_first(found, version))
+        return found
+
+    def _ask_new(
+        self, charges: FilledCharges, version: int | Version | None, began: float, changes: int
+    ) -> Sequence[Verdict]:
+        """Ask the engine about charges that are not known. changes: of the counters when the call began."""
+        try:
+            found: Sequence[Verdict] = self.engine.check(charges, version=version)
+        except BaseException:
+            self.counters.end_first(charges)
+            raise
+        self.counters.note_first(charges, found, version, began, changes)
         return found
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -228,9 +238,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 changes = known.by_name.changes
                 if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    found = await self.engine.check(charges, version=version)
-                    known.note_first(charges, found, version, began, changes)
-                    return found  # type: ignore[no-any-return]
+                    return await self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
         receipts, counters = list(refund_if_denied), self.counters
@@ -243,6 +251,18 @@ class AsyncLocalFirstEngine(_LocalFirst):
             return await self._ask(charges, version, receipts)
         if isinstance(found, FirstCall):
             return await self._ask_first(found, version)
+        return found
+
+    async def _ask_new(
+        self, charges: FilledCharges, version: int | Version | None, began: float, changes: int
+    ) -> Sequence[Verdict]:
+        """Ask the engine about charges that are not known. changes: of the counters when the call began."""
+        try:
+            found: Sequence[Verdict] = await self.engine.check(charges, version=version)
+        except BaseException:
+            self.counters.end_first(charges)
+            raise
+        self.counters.note_first(charges, found, version, began, changes)
         return found
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, NamedTuple
+from threading import Lock
+from typing import Final
 
 from ..base import Charge, Verdict
 from ..templates import CallTemplate, FilledCharges, FilledVerdicts
-from ..usage import UsageCarry
 from .counter import LocalCounter, LocalCounterPool, partition_of
 from .filled import SyncCharges, synced_charges, synced_template
+from .first_call import (
+    FirstCall,
+    FirstReply,
+    at_us_of,
+    lengthen_waits,
+    own_partitions_of,
+    partitions_of,
+)
 
 #: Seconds after which it is looked what is counted here and used no more.
 TIDY_SECONDS: Final = 10.0
@@ -27,113 +35,18 @@ MAX_TEMPLATES: Final = 1_000
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
-def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
-    """Return the partitions of charges."""
-    return charges.partitions if type(charges) is FilledCharges else [*map(partition_of, charges)]
-
-
-def own_partitions_of(charges: Sequence[Charge]) -> list[str]:
-    """Return those partitions of charges that tell callers apart."""
-    if type(charges) is FilledCharges:
-        return [charges.partitions[place] for place in charges.template.own]
-    return [partition for partition in partitions_of(charges) if partition]
-
-
-class FirstReply(NamedTuple):
-    """What the engine said of charges. began, ended: when the call began and had returned, in monotonic seconds."""
-
-    began: float
-    ended: float
-    charges: Sequence[Charge]
-    verdicts: Sequence[Verdict]
-    template: CallTemplate | None
-
-    def counter_of(self, name: str) -> LocalCounter | None:
-        """Return a counter by what was said about it; `None` if it was not charged."""
-        synced = synced_charges(self.charges)
-        assert synced is not None
-        if name not in synced.names:
-            return None
-        place = synced.names.index(name)
-        counter = LocalCounter(self.charges[place])
-        counter.apply_reply(self.verdicts[place], 0, self.began, self.ended, synced.terms[place][2])
-        return counter
-
-
-class FirstCall:
-    """A call of the engine about counters, not all of which are counted here.
-
-    reserved: those that are, by place; they hear what the engine has spent there. began: in monotonic seconds. counts:
-    usage that travels with the call. comes_again: all that tells its caller apart was met lately. changes: of the
-    counters when it began.
-    """
-
-    __slots__ = ("began", "changes", "charges", "comes_again", "counts", "reserved", "synced")
-
-    def __init__(
-        self,
-        charges: Sequence[Charge],
-        synced: SyncCharges,
-        reserved: dict[int, LocalCounter],
-        began: float,
-        changes: int = 0,
-    ) -> None:
-        self.charges, self.synced, self.reserved, self.began = charges, synced, reserved, began
-        self.changes = 0
-        self.counts: UsageCarry | None = None
-        self.comes_again = False
-        for place, counter in reserved.items():
-            counter.reserve(synced.terms[place][1])
-
-    def fail(self) -> None:
-        """Note that the engine has given no reply."""
-        for place, counter in self.reserved.items():
-            counter.resolve_reservation(self.synced.terms[place][1], 0, 0)
-
-    def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
-        """Note the reply. counters: those that are counted here by now."""
-        remaining: dict[int, int] = {}
-        for place, (name, (quota, cost, _)) in enumerate(zip(*self.synced, strict=True)):
-            counter = self.reserved.get(place)
-            if counter is not None:
-                counter.resolve_reservation(cost, spent_at(verdicts, place), at_us_of(verdicts))
-                remaining[place] = max(quota - counter.used, 0)
-            elif (made := counters.get(name)) is not None:  # by another thread, without knowing of this call
-                made.resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
-        if not remaining:
-            return
-        if type(verdicts) is FilledVerdicts:
-            states = verdicts.states
-            left = [min(each, remaining.get(place, each)) for place, each in enumerate(states.remaining)]
-            verdicts.states = states._replace(remaining=left)
-        else:
-            for place, most in remaining.items():
-                verdicts[place].remaining = min(verdicts[place].remaining, most)
-
-
-def spent_at(verdicts: Sequence[Verdict], place: int) -> int:
-    """Return what the charge at this place has spent."""
-    if type(verdicts) is not FilledVerdicts:
-        return verdicts[place].spent
-    cost: int = verdicts.charges.template.templates[place].charge.cost
-    return 0 if verdicts.is_denied or verdicts.states.waits[place] else cost
-
-
-def at_us_of(verdicts: Sequence[Verdict]) -> int:
-    """Return the engine's time, in microseconds."""
-    return verdicts.states.at_us if type(verdicts) is FilledVerdicts else verdicts[0].at_us
-
-
 class FirstCalls:
     """The latest reply about each partition. counters: those that are counted here.
 
-    most: partitions to keep, and counters.
+    most: partitions to keep, and counters. lock: of `LocalCounters`.
     """
 
-    def __init__(self, counters: LocalCounterPool, most: int) -> None:
-        self._counters, self._most = counters, most
+    def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
+        self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
         self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
+        #: Calls that are under way. A counter that is made meanwhile reserves what they may spend, by a `FirstCall`.
+        self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
         self._tidy_at = -inf
 
@@ -143,8 +56,17 @@ class FirstCalls:
     def is_first(self, charges: FilledCharges, now: float) -> bool:
         """Return whether too little is known to decide these charges, all of which are synced, and none counted here.
 
-        Then ask the engine, and tell `note`. Needs no lock: what other threads ask meanwhile, they ask exactly.
+        Then ask the engine, and tell `end` what comes of it. Needs no lock: what other threads ask meanwhile, they ask
+        exactly.
         """
+        self._under_way[charges] = None
+        if self._is_first(charges, now):
+            return True
+        with self._lock:
+            self.end(charges)
+        return False
+
+    def _is_first(self, charges: FilledCharges, now: float) -> bool:
         if self.is_counted(charges):
             return False
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
@@ -200,19 +122,60 @@ class FirstCalls:
 
     def finish(self, call: FirstCall, verdicts: Sequence[Verdict], now: float) -> None:
         """Note the reply to a call. It knows nothing of a counter that has come or gone meanwhile."""
+        self._under_way.pop(call, None)
         call.finish(verdicts, self._counters)
         if call.changes != self._counters.changes:
+            self._drop_older(call.charges, verdicts)
             lengthen_waits(call.charges, verdicts, call.began - now)
             return
         self.note(call.charges, verdicts, call.began, now)
         if call.comes_again:  # what others who share a counter have asked since is no news to it any more
             self.count(call.charges, call.synced, now)
 
-    def tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
+    def fail(self, call: FirstCall) -> None:
+        """Note that the engine has given no reply."""
+        self._under_way.pop(call, None)
+        call.fail()
+
+    def end(self, charges: FilledCharges, verdicts: Sequence[Verdict] | None = None) -> bool:
+        """Note that a call has ended which `is_first` has held of; `None` = without a reply.
+
+        False = a counter was made meanwhile, and has heard of it.
+        """
+        call = self._under_way.pop(charges, None)
+        if call is None:
+            return True
+        if verdicts is None:
+            call.fail()
+        else:
+            call.finish(verdicts, self._counters)
+            self._drop_older(charges, verdicts)
+        return False
+
+    def finish_new(
+        self, charges: FilledCharges, verdicts: Sequence[Verdict], began: float, now: float, changes: int
+    ) -> None:
+        """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
+        if not self.end(charges, verdicts):
+            return
+        if changes == self._counters.changes:
+            self.note(charges, verdicts, began, now)
+        else:  # perhaps one of these came or went, of which the reply knows nothing
+            self._tell_counters(charges, verdicts, began)
+
+    def _tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
         """Tell what is counted here by now what a call has spent that began without it."""
         synced = synced_charges(charges)
         assert synced is not None
         FirstCall(charges, synced, {}, began).finish(verdicts, self._counters)
+        self._drop_older(charges, verdicts)
+
+    def _drop_older(self, charges: Sequence[Charge], verdicts: Sequence[Verdict]) -> None:
+        """Forget replies that know nothing of what a call has spent which is not noted itself."""
+        for partition in partitions_of(charges):
+            reply = self._replies.get(partition)
+            if reply is not None and at_us_of(reply.verdicts) <= at_us_of(verdicts):
+                del self._replies[partition]
 
     def count(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> bool:
         """Begin to count charges here, if replies have said enough of all that is not counted here; whether it is."""
@@ -227,7 +190,23 @@ class FirstCalls:
             return False
         for name, counter in made.items():
             self._counters[name] = counter
+            self._reserve(name, counter)
         return True
+
+    def _reserve(self, name: str, counter: LocalCounter) -> None:
+        """Let a new counter keep what calls that are under way may spend there."""
+        for key, call in self._under_way.copy().items():
+            if isinstance(key, FirstCall):
+                call = key
+            elif call is None:
+                synced = synced_charges(key)
+                if synced is None or name not in synced.names:
+                    continue
+                call = self._under_way[key] = FirstCall(key, synced, {}, 0.0)
+            if call is not None and name in call.synced.names:
+                place = call.synced.names.index(name)
+                counter.reserve(call.synced.terms[place][1])
+                call.reserved[place] = counter
 
     def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
         """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
@@ -248,6 +227,7 @@ class FirstCalls:
             return None
         call = FirstCall(charges, synced, reserved, now)
         call.changes = counters.changes
+        self._under_way[call] = None
         longest = max(interval for _, _, interval in synced.terms)
         met = [self._replies.get(partition) for partition in own_partitions_of(charges)]
         call.comes_again = bool(met) and all(reply and now < reply.began + longest for reply in met)
@@ -267,21 +247,9 @@ class FirstCalls:
                     return
                 if now < reply.began + interval and (counter := reply.counter_of(name)):
                     self._counters[name] = counter
+                    pass
 
     def forget(self, charge: Charge) -> None:
         """Know nothing of the partition of this charge any more."""
         self._replies.pop(partition_of(charge), None)
         self._counters.changes += 1
-
-
-def lengthen_waits(charges: Sequence[Charge], verdicts: Sequence[Verdict], passed: float) -> None:
-    """Let those who are refused wait for the end of the interval at least. passed: seconds of it, negative."""
-    if type(verdicts) is FilledVerdicts:
-        least = [int(((charge.sync_interval or 0.0) + passed) * 1_000_000) for charge in charges]
-        states = verdicts.states
-        waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(states.waits, least, strict=True)]
-        verdicts.states = states._replace(waits=waits)
-        return
-    for verdict in verdicts:
-        if verdict.retry_after:
-            verdict.retry_after = max(verdict.retry_after, (verdict.charge.sync_interval or 0.0) + passed)

@@ -114,7 +114,7 @@ def test_what_others_do_while_the_engine_is_asked_is_counted(process: Process, e
     def hit(times: int) -> None:
         found.extend(one.check(made(asked))[0].allowed for _ in range(times))
 
-    engine.before = lambda: hit(3)
+    engine.before = lambda: hit(9)
     hit(1)
     assert sum(found) == 4
     hit(3)
