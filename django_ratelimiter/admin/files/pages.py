@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from ...models import AccessEntry
 from ...rules.files.applying import NotApplied, apply_file
-from ...rules.files.faults import WrongFile
+from ...rules.files.faults import Fault, WrongFile
 from ...rules.files.planning import FilePlan, plan_file
 from ...rules.files.reading import RulesFile, read
 from ...rules.files.words import summary_of
@@ -115,7 +115,7 @@ class RulesFilePage(admin.ModelAdmin):
         form.is_valid()
         try:
             file = _read(form.data["text"], form.data["name"])
-            plan = plan_file(file)
+            plan = _plan_for(request, file)
         except (ValidationError, WrongFile) as error:
             messages.error(request, " ".join(error.messages) if isinstance(error, ValidationError) else str(error))
             return None
@@ -158,13 +158,22 @@ def _uploaded(request: HttpRequest) -> dict[str, Any]:
     if form.is_valid():
         file = form.cleaned_data["file"]
         try:
-            plan = plan_file(file)
+            plan = _plan_for(request, file)
         except WrongFile as error:
             form.add_error("file", _errors(error))
         else:
             initial = {"text": form.text, "name": file.name, "expected": plan.state}
             return {"upload": form, "form": ApplyForm(initial=initial), **_plan_context(request, plan)}
     return {"upload": form}
+
+
+def _plan_for(request: HttpRequest, file: RulesFile) -> FilePlan:
+    """Return the plan of a file. Raises WrongFile, also for access entries that the user may not see."""
+    codenames = (get_permission_codename(action, AccessEntry._meta) for action in ("view", "change"))
+    if file.access and not any(request.user.has_perm(f"{AccessEntry._meta.app_label}.{name}") for name in codenames):
+        text = _("You may not see access entries. Leave the section “access” out, or ask somebody who may see them.")
+        raise WrongFile(file.name, [Fault(file.access[0].place, text)])
+    return plan_file(file)
 
 
 def _read(text: str, name: str) -> RulesFile:

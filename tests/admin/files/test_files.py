@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 
 from ..pages import RULES, number, page_of, rule_form, shown
@@ -63,6 +64,21 @@ class TestOwner:
         assert Rule.objects.count() == 2
         admin_client.post(RULES, {"action": "forget", **chosen})
         assert RuleLimit.objects.get().generation == 1
+
+    def test_a_tier_stays_as_long_as_a_locked_rule_has_limits_for_it(self, admin_client: Client, theirs: Rule) -> None:
+        tier = Tier.objects.create(slug="pro", name="Pro")
+        limit = RuleLimit.objects.create(rule=theirs, tier=tier, quota=9, window_seconds=60)
+        response = admin_client.get(page_of(tier, "delete"))
+        assert str(limit) in shown(response)
+        assert 'type="submit"' not in shown(response).split('id="content"')[1]
+        admin_client.post(page_of(tier, "delete"), {"post": "yes"})
+        chosen = {"action": "delete_selected", "post": "yes", "_selected_action": [tier.pk]}
+        admin_client.post(reverse("admin:django_ratelimiter_tier_changelist"), chosen)
+        assert Tier.objects.exists()
+        assert theirs.limits.count() == 2
+        Rule.objects.update(owner="unlocked")
+        assert admin_client.post(page_of(tier, "delete"), {"post": "yes"}).status_code == 302
+        assert not Tier.objects.exists()
 
     def test_the_list_says_to_whom_a_rule_belongs(self, admin_client: Client, theirs: Rule) -> None:
         Rule.objects.create(slug="ours", name="Ours")
