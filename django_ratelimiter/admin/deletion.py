@@ -53,7 +53,16 @@ def deleted_with(
         numbers[kind] = assignments
         if not _may_delete(TierAssignment, None, request, site):
             missing.add(TierAssignment._meta.verbose_name)
-    return lines, numbers, missing, [_line(row, site) for row in collector.protected]
+    protected = [*collector.protected, *_locked_limits(collector)]
+    return lines, numbers, missing, [_line(row, site) for row in protected]
+
+
+def _locked_limits(collector: _OtherObjects) -> list[RuleLimit]:
+    """Return the limits that a file holds to, of rules that are not deleted themselves: they protect their tier."""
+    found: dict[Any, Any] = dict(collector.model_objs)
+    rules = {rule.pk for rule in found.get(Rule, ())}
+    limits = [row for row in found.get(RuleLimit, ()) if row.rule_id not in rules and row.rule.owner == Rule.Owner.FILE]
+    return sorted(limits, key=lambda row: row.pk)
 
 
 def _may_delete(model: Any, row: Any, request: HttpRequest, site: AdminSite) -> bool:

@@ -178,6 +178,26 @@ class TestUpload:
         assert client.post(PAGE, sent).status_code == 403
         assert Rule.objects.get().slug == "theirs"
 
+    def test_nobody_learns_of_access_entries_that_they_may_not_see(
+        self, operator: Callable[..., Client], theirs: Rule
+    ) -> None:
+        AccessEntry.objects.create(kind="ip", value="192.0.2.7", action="deny", reason="Threatened us")
+        access = "access:\n  - {kind: ip, value: 192.0.2.7, action: allow}\n"
+        fault = "r.yaml:8:5: You may not see access entries."
+        client = operator(*MAY_UPLOAD, "add_accessentry")
+        response = upload(client, FILE + access)
+        assert fault in shown(response)
+        assert "Threatened us" not in shown(response)
+        assert "ratelimiter-apply" not in shown(response)
+        response = client.post(PAGE, {"text": FILE + access, "name": "r.yaml", "expected": "x", "reason": "x"})
+        assert "You may not see access entries." in shown(response)
+        assert "Threatened us" not in shown(response)
+        assert "Plan: 0 to add, 1 to change" in shown(upload(client, FILE))
+        User.objects.get().user_permissions.add(Permission.objects.get(codename="view_accessentry"))
+        response = upload(client, FILE + access)
+        assert "Threatened us" in shown(response)
+        assert "Can change access entry" in shown(response)
+
     def test_who_may_not_publish_sees_no_form(self, operator: Callable[..., Client]) -> None:
         client = operator("view_rule", "change_rule")
         assert "You cannot upload a file" in shown(client.get(PAGE))
