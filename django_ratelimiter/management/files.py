@@ -57,7 +57,11 @@ def add_file_commands(commands: Any) -> None:
 
 def _add_export(command: ArgumentParser) -> None:
     command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
-    command.add_argument("--to", metavar="FILE", help="Write into this file. In a YAML file, comments stay.")
+    command.add_argument(
+        "--to",
+        metavar="FILE",
+        help="Write into this file. What the file has of access entries stays; in YAML, comments too.",
+    )
     command.add_argument("--own", action="store_true", help="From now on, all rules belong to the file.")
     access = command.add_mutually_exclusive_group()
     access.add_argument("--access", action="store_true", help="With access entries, but not whom they are about.")
@@ -94,8 +98,8 @@ class FileCommands(BaseCommand):
         access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
         style = options["format"] or ("json" if target.suffix == ".json" else "yaml")
         try:
-            if style == "yaml" and target.is_file():
-                return updated_file(target, access, owned=options["own"])
+            if target.is_file():
+                return updated_file(target, access, style=style, owned=options["own"])
             return text_of_database(style, access, owned=options["own"])
         except (WrongFile, YamlMissing, OSError) as error:
             raise CommandError(str(error)) from error

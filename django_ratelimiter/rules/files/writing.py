@@ -12,9 +12,10 @@ from django.utils.translation import gettext as _
 from ...databases import as_committed
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.snapshots import Data, Snapshot, normal_rule, normal_tier
+from .faults import Fault, WrongFile
 from .fields import VERSION, FileField, access_fields, limit_fields, rule_fields, tier_fields
 from .reading import read
-from .yaml import updated, yaml_of
+from .yaml import place_of_reference, updated, yaml_of
 
 #: A document as it is written: of dicts, lists and plain values.
 Document = dict[str, Any]
@@ -32,18 +33,28 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
     return yaml_of(document, [line for text in comments for line in text.splitlines()])
 
 
-def updated_file(path: Path, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> str:
-    """Return the text of a YAML file with the values of the database. Comments stay.
+def updated_file(
+    path: Path, access: Iterable[Mapping[str, Any]] = (), *, style: str = "yaml", owned: bool = False
+) -> str:
+    """Return the text of a file that is there with the values of the database. In YAML, comments stay.
 
-    access: `()` = the file's own entries stay. Raises WrongFile if the file has faults, and YamlMissing.
+    access: empty = the file's own entries stay. Raises WrongFile if the file has faults, or says one thing in two
+    places, and YamlMissing.
     """
     text = path.read_text("utf-8")
-    before = document_of(read(text, str(path)).snapshot)
+    file = read(text, str(path))
+    if style == "json":
+        return text_of_database(style, [*access] or [row._asdict() for row in file.access], owned=owned)
+    before = document_of(file.snapshot)
     after, _left_out = _document(access, owned)
     found = updated(text, before, after)
     if document_of(read(found, str(path)).snapshot) == {key: each for key, each in after.items() if key != "access"}:
         return found
-    return yaml_of(after)  # what stood there in two places, by a reference, is not the same any more
+    problem = _(
+        "What stands in two places of this file, by a reference such as “*name”, is not the same in the database any "
+        "more. Write out what each stands for, or export into a new file."
+    )
+    raise WrongFile(str(path), [Fault(place_of_reference(text), problem)])
 
 
 def document_of(snapshot: Snapshot, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> Document:

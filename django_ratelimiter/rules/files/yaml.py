@@ -60,6 +60,13 @@ def tree_of_yaml(text: str, file: str) -> Node:
     return Node(None, Place(1, 1)) if found is None else _Tree(file).of(found, 0)
 
 
+def place_of_reference(text: str) -> Place:
+    """Return where a YAML text first refers to what stands elsewhere in it; its start if it does not."""
+    tokens = _library()(typ="safe", pure=True).scan(text)
+    marks = (token.start_mark for token in tokens if type(token).__name__ == "AliasToken")
+    return next((Place(mark.line + 1, mark.column + 1) for mark in marks), Place(1, 1))
+
+
 def _library() -> Any:
     try:
         from ruamel.yaml import YAML

@@ -243,6 +243,32 @@ def test_comments_stay_where_only_values_change(tmp_path: Path) -> None:
     assert plan_file(file_of(updated_file(path))).is_empty
 
 
+def test_an_export_that_would_lose_what_a_file_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "limits.yaml"
+    limits = "limits: &few\n      - {quota: 5, window_seconds: 60}\n"
+    text = f"# Ours.\nrules:\n  a:\n    {limits}  b:\n    limits: *few\naccess:\n  - {{kind: ip, value: 192.0.2.7}}\n"
+    path.write_text(text)
+    apply_file(file_of(text))
+    assert updated_file(path) == text
+    RuleLimit.objects.filter(rule__slug="b").update(quota=6)
+    code, said = run("export", "--to", str(path))
+    assert (code, path.read_text()) == (1, text)
+    assert said.startswith(f"{path}:7:13: What stands in two places of this file, by a reference such as “*name”,")
+
+
+def test_the_access_entries_of_a_json_file_stay_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    entry = {"action": "deny", "kind": "ip", "value": "192.0.2.7", "reason": "Scrapes"}
+    path.write_text(json.dumps({"rules": {}, "access": [entry]}))
+    Rule.objects.create(slug="a", name="A")
+    assert run("export", "--to", str(path)) == (0, "")
+    found = json.loads(path.read_text())
+    assert (found["rules"].keys(), found["access"]) == ({"a"}, [entry])
+    AccessEntry.objects.create(kind="user", value="7")
+    assert run("export", "--personal", "--to", str(path)) == (0, "")
+    assert [each["value"] for each in json.loads(path.read_text())["access"]] == ["7"]
+
+
 def test_access_entries_come_without_values_unless_they_are_asked_for() -> None:
     AccessEntry.objects.create(kind="ip", value="192.0.2.0/24", action="deny", reason="Bob's scraper")
     AccessEntry.objects.create(kind="user", value="7", action="allow")
