@@ -42,7 +42,8 @@ class _Aside(forms.CharField):
 class EditedForm(forms.ModelForm):
     """A row of the rule set as somebody edits it: with a reason, and with what the row was when the form was opened.
 
-    theirs: the row as somebody else has saved it meanwhile; `None` = nobody has.
+    theirs: the row as somebody else has saved it meanwhile; `None` = nobody has. locked: a file was applied meanwhile,
+    to which the row belongs, so it cannot be saved at all.
     """
 
     change_reason = _Aside(
@@ -55,6 +56,7 @@ class EditedForm(forms.ModelForm):
     seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)
 
     theirs: Theirs | None = None
+    locked = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,7 +65,13 @@ class EditedForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
-        if self.theirs is not None:
+        if self.locked:
+            text = _(
+                "Nothing was saved: the file was applied meanwhile, and the rule is locked again. To keep what you "
+                "typed, unlock the rule in another tab, then save here again."
+            )
+            self.add_error(None, ValidationError(text, code="locked"))
+        elif self.theirs is not None:
             text = _(
                 "Nothing was saved: somebody else has changed this since you opened it. This page shows what they "
                 "saved and what you typed. To keep yours, save again."

@@ -54,7 +54,8 @@ class VersionedAdmin(NulSafeAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = kwargs.pop("form", self.form)
-        own = {"theirs": getattr(request, "ratelimiter_theirs", None)}
+        locked = obj is not None and obj.pk == getattr(request, "ratelimiter_locked", None)
+        own = {"theirs": getattr(request, "ratelimiter_theirs", None), "locked": locked}
         edited = type(form.__name__, (EditedForm, form), own)
         return super().get_form(request, obj, change=change, form=edited, **kwargs)
 
@@ -74,12 +75,20 @@ class VersionedAdmin(NulSafeAdmin):
         summary = f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"
         with saved_as_version(request, summary, _reason(request)):
             row = self.get_object(request, unquote(object_id)) if object_id else None
+            if row is not None:
+                self.note_lock(request, row)
             if row is not None and self.has_change_permission(request, row):
                 request.ratelimiter_theirs = conflict(request, row)  # type: ignore[attr-defined]
             response = super().changeform_view(request, object_id, form_url, extra_context)
             if not getattr(request, "ratelimiter_saved", False):
                 raise SaveAborted
         return response
+
+    def note_lock(self, request: HttpRequest, row: Model) -> None:
+        """Set `request.ratelimiter_locked` to the row's key if it cannot be saved, but could when its form was opened.
+
+        The form then comes back with what was typed.
+        """
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)

@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -17,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule, RuleSetVersion
+from ..conflicts import SEEN
 from ..history.permissions import PUBLISH
 from ..versioned import saved_as_version
 
@@ -41,7 +43,18 @@ class OwnedRules(admin.ModelAdmin):
     """An admin of rules in which those of a file cannot be changed or deleted before they are unlocked."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_change_permission(request, obj) and not _is_locked(obj)
+        typed = getattr(request, "ratelimiter_locked", None)  # the form comes back with an error, so nothing is saved
+        is_free = not _is_locked(obj) or obj.pk == typed
+        return super().has_change_permission(request, obj) and is_free
+
+    def note_lock(self, request: HttpRequest, row: Model) -> None:
+        if _is_locked(row) and request.POST.get(SEEN):  # which no form holds that was opened while it was locked
+            request.ratelimiter_locked = row.pk  # type: ignore[attr-defined]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change and _is_locked(obj):
+            raise PermissionDenied
+        super().save_model(request, obj, form, change)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and not _is_locked(obj)

@@ -14,6 +14,8 @@ from django.urls import reverse
 
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.files.applying import apply_file
+from django_ratelimiter.rules.files.reading import read
 
 from ..pages import RULES, number, page_of, rule_form, shown
 
@@ -99,6 +101,31 @@ class TestOwner:
         assert client.post(page_of(theirs), rule_form(limit, stored=1, slug="theirs")).status_code == 302
         assert (RuleLimit.objects.get().quota, Rule.objects.get().owner) == (9, "unlocked")
         assert client.get(unlock_page(theirs)).status_code == 302
+
+    def test_what_was_typed_is_not_lost_when_the_file_is_applied_meanwhile(
+        self, admin_client: Client, theirs: Rule
+    ) -> None:
+        Rule.objects.update(owner="unlocked")
+        seen = admin_client.get(page_of(theirs)).context["adminform"].form["seen_digest"].value()
+        limit = {"id": RuleLimit.objects.get().pk, "rule": theirs.pk, "quota": 9, "window_seconds": 60}
+        sent = rule_form(limit, stored=1, slug="theirs", name="Typed", seen_digest=seen)
+        apply_file(read(FILE, "r.yaml"))
+        for _attempt in range(2):
+            response = admin_client.post(page_of(theirs), sent)
+            assert response.status_code == 200
+            assert "the file was applied meanwhile, and the rule is locked again" in shown(response)
+            assert "If you save again" not in shown(response)
+            form = response.context["adminform"].form
+            sent |= {"seen_digest": form["seen_digest"].value()}
+            assert form["name"].value() == "Typed"
+            assert Rule.objects.get().name == "Theirs"
+            assert RuleLimit.objects.get().quota == 7
+        admin_client.post(unlock_page(theirs), {"reason": "An attack"})
+        response = admin_client.post(page_of(theirs), sent)
+        assert "somebody else has changed this" in shown(response)
+        sent |= {"seen_digest": response.context["adminform"].form["seen_digest"].value()}
+        assert admin_client.post(page_of(theirs), sent).status_code == 302
+        assert (Rule.objects.get().name, RuleLimit.objects.get().quota) == ("Typed", 9)
 
     def test_who_may_not_publish_may_not_unlock(self, operator: Callable[..., Client], theirs: Rule) -> None:
         client = operator("view_rule", "change_rule")
