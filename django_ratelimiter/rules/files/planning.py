@@ -16,6 +16,7 @@ from ...models import Rule
 from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.changes import Change, diff
+from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, rule_again
 from ..stored.history.snapshots import Data, Snapshot, by_slug, normal_rule, normal_tier, pairs
 from .access import AccessChange, AccessPlan, plan_access
@@ -92,9 +93,11 @@ def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
     ]
     kept = [] if prune else [data for data in now["rules"] if data["slug"] not in rules and not _is_of_file(data)]
     others = [data for data in now["rules"] if data not in kept]
+    found = [pair for pair in pairs(others, file.rules) if pair.after]
+    generations = first_generations([pair.after["slug"] for pair in found if pair.after and pair.before is None])
     again = [
-        rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), {})
-        for pair in pairs(others, file.rules)
+        rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations)
+        for pair in found
         if pair.after
     ]
     return {

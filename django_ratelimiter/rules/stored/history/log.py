@@ -18,6 +18,8 @@ from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
 LOOKED_THROUGH: Final = 25
 #: Among so many of the latest versions the one is looked for that changed a rule or tier last.
 RECENT: Final = 10
+#: So many rules are looked for in all snapshots, one by one.
+LOOKED_FOR: Final = 20
 #: Snapshots in memory at once; each holds the whole rule set.
 CHUNK: Final = 5
 
@@ -116,6 +118,16 @@ def first_generation(slug: str) -> int:
     texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
     is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
     return storage.committed_version().number if is_known else 0
+
+
+def first_generations(slugs: Sequence[str]) -> dict[str, int]:
+    """Return the generation of the first limits of several new rules, by slug, as `first_generation` says.
+
+    Of very many none is looked for: a new generation does no harm where there are no counters.
+    """
+    if len(slugs) <= LOOKED_FOR:
+        return {slug: first_generation(slug) for slug in slugs}
+    return dict.fromkeys(slugs, storage.committed_version().number)
 
 
 def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
