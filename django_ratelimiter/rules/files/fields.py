@@ -17,7 +17,7 @@ from ...models import AccessEntry, Rule, RuleLimit
 from ...models.validation import METHODS
 from ..stored.history.snapshots import limit_columns, rule_columns, tier_columns
 from .faults import did_you_mean
-from .nodes import Node
+from .nodes import Node, exact
 
 #: The version of the format. A file may leave it out.
 VERSION: Final = 1
@@ -183,12 +183,9 @@ def _text_of(node: Node) -> str:
 
 def _decimal(value: Any) -> Decimal:
     try:
-        number = Decimal(value)
-    except ArithmeticError:
-        number = Decimal("NaN")
-    if not number.is_finite():
-        raise _wrong_kind("number", value)
-    return number
+        return exact(value)
+    except ValueError:
+        raise _wrong_kind("number", value) from None
 
 
 def _moment(value: str) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +18,11 @@ from .faults import Fault, Place, WrongFile
 MAX_NODES: Final = 200_000
 #: Lists and objects within each other; a rules file has five levels.
 MAX_DEPTH: Final = 50
+#: Characters of a number, and decimal places before or behind the point. No field takes nearly as many.
+MAX_DIGITS: Final = 100
+
+#: No database stores them: NUL, and half of a character of UTF-16.
+_NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,26 @@ def tree_of_json(text: str, file: str) -> Node:
     return _Json(text, file).tree()
 
 
+def exact(text: str | int | Decimal) -> Decimal:
+    """Return a number. Raises ValueError if it is none, not finite, or too long."""
+    try:
+        number = Decimal(text)
+    except ArithmeticError as error:
+        raise ValueError(text) from error
+    if not number.is_finite() or len(number.as_tuple().digits) > MAX_DIGITS or abs(number.adjusted()) > MAX_DIGITS:
+        raise ValueError(text)
+    return number
+
+
+def checked(value: Any, place: Place, file: str) -> Any:
+    """Return a value. Raises WrongFile if it is a text with a character that cannot be stored."""
+    found = _NOT_STORED.search(value) if isinstance(value, str) else None
+    if found is not None:
+        code = f"U+{ord(found[0]):04X}"
+        raise WrongFile(file, [Fault(place, _("A text cannot hold the character %(code)s.") % {"code": code})])
+    return value
+
+
 class _Json:
     """JSON with places. The standard library's reader has none for values, and keeps the last of two equal keys."""
 
@@ -50,6 +76,7 @@ class _Json:
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file = text.removeprefix("\ufeff"), file
         self._at, self._nodes = 0, 0
+        self._lines = [0, *(found.end() for found in re.finditer("\n", self._text))]
 
     def tree(self) -> Node:
         """Read it all."""
@@ -82,8 +109,12 @@ class _Json:
         found = self._NUMBER.match(self._text, self._at)
         if found is None:
             raise self._wrong(_("JSON expects a value here."))
+        try:
+            number = exact(found[0])
+        except ValueError:
+            raise self._wrong(_("This number is too long.")) from None
         self._at = found.end()
-        return Decimal(found[0]) if found[1] or found[2] else int(found[0])
+        return number if found[1] or found[2] else int(number)
 
     def _several(self, end: str, one: Callable[[], Any]) -> list[Any]:
         self._at += 1
@@ -113,7 +144,7 @@ class _Json:
         if found is None:
             raise self._wrong(_("JSON expects a text in double quotes here."))
         self._at = found.end()
-        return Node(json.loads(found[0]), place)
+        return Node(checked(json.loads(found[0]), place, self._file), place)
 
     def _expect(self, sign: str) -> None:
         if not self._text.startswith(sign, self._at):
@@ -124,8 +155,8 @@ class _Json:
         self._at = self._SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # which always matches
 
     def _place(self) -> Place:
-        line_start = self._text.rfind("\n", 0, self._at) + 1
-        return Place(self._text.count("\n", 0, self._at) + 1, self._at - line_start + 1)
+        line = bisect_right(self._lines, self._at)
+        return Place(line, self._at - self._lines[line - 1] + 1)
 
     def _wrong(self, text: str) -> WrongFile:
         return WrongFile(self._file, [Fault(self._place(), text)])

@@ -115,7 +115,10 @@ class RowReader:
         digest = values.pop("digest")
         entry = AccessEntry(**values)
         if entry.expires_at is not None:
-            entry.expires_at = stored(aware(entry.expires_at))
+            try:
+                entry.expires_at = stored(aware(entry.expires_at))
+            except OverflowError:  # in UTC it would be before the year 1, or after 9999
+                self._fault(found["expires_at"].node, "expires_at: " + _("This date cannot be stored."))
         if bool(digest) == bool(entry.value):
             self._fault(node, _("An access entry has a “value”, or a “digest” that stands for one."))
         elif "kind" not in found:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
 from io import StringIO
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
 from .faults import Fault, Place, WrongFile
-from .nodes import MAX_DEPTH, MAX_NODES, Node, Pairs
+from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact
 
 _TAG: Final = "tag:yaml.org,2002:"
 #: Wider than any line, so that none is broken.
@@ -94,7 +93,8 @@ class _Tree:
             return Node(Pairs(tuple(self._pairs(node, depth))), place)
         if node.id == "sequence":
             return Node([self.of(each, depth + 1) for each in node.value], place)
-        return Node(_scalar(str(node.tag).removeprefix(_TAG), node.value), place)
+        value = _scalar(str(node.tag).removeprefix(_TAG), node.value)
+        return Node(checked(value, place, self._file), place)
 
     def _pairs(self, node: Any, depth: int) -> Iterator[tuple[Node, Node]]:
         for key, value in node.value:
@@ -110,11 +110,13 @@ def _scalar(tag: str, text: str) -> Any:
     if tag not in ("int", "float"):
         return text
     plain = text.replace("_", "")
+    if len(plain) > MAX_DIGITS:
+        return text
     with suppress(ValueError):
         return int(plain, 0)
     try:
-        number = Decimal(plain)
-    except InvalidOperation:  # such as .inf
+        number = exact(plain)
+    except ValueError:  # such as .inf
         return text
     return int(number) if tag == "int" else number
 
