@@ -17,11 +17,11 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..callers.references import digests_of
-from ..explain import Explanation, Question, QuestionError, explain
+from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
 from ..explain.logline import LoggedRefusal, parse_log_line
-from ..explain.readers import CALLER_FIELDS, SEES_TIERS, as_seen_by, may_name_callers
+from ..explain.readers import CALLER_FIELDS, SEES_TIERS, CallerHidden, explain_to, may_name_callers
 from ..explain.users import by_key
 from ..explain.words import (
     answer_in_words,
@@ -146,7 +146,10 @@ class ExplainPage(admin.ModelAdmin):
 
     def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
         try:
-            explanation = explain(form.question())
+            explanation = explain_to(request.user, form.question())
+        except CallerHidden as error:
+            form.add_error("identities", str(error))
+            return {}
         except QuestionError as error:
             named = "pasted" if error.field == "curl" else error.field
             form.add_error(named if named in form.fields else None, str(error))
@@ -155,8 +158,7 @@ class ExplainPage(admin.ModelAdmin):
 
 
 def answer_context(request: HttpRequest, explanation: Explanation, digest: str) -> dict[str, Any]:
-    """Return what the page shows of an explanation to this user."""
-    explanation = as_seen_by(explanation, request.user)
+    """Return what the page shows of an explanation to this user, for whom it was made."""
     sees_counters = "counters" not in explanation.hidden
     keys = dict(Rule.objects.values_list("slug", "pk"))
     applying = [_applying(request, each, explanation, keys, digest) for each in explanation.applying]

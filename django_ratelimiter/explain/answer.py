@@ -19,8 +19,10 @@ from ..limiter.refunds import unearned_results
 from ..limiter.templates import RuleCharge
 from ..models import TierAssignment
 from ..models.tiers import SUBJECTS
+from ..rules.cache import access_list
 from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
+from ..values.access import NOBODY
 from .doors import Door, Passage, has_limiter, pass_doors
 from .explanation import (
     Bypass,
@@ -35,16 +37,16 @@ from .question import Question
 from .request import BuiltRequest, build_request, find_caller, find_view, language_of
 
 
-def explain(question: Question) -> Explanation:
+def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
     """Return what the limiter would answer now, and why, by the code that answers requests. Nothing is charged.
 
-    Raises QuestionError for what cannot be asked.
+    heeds_access: else the answer is as if there were no access entries. Raises QuestionError for what cannot be asked.
     """
     http = build_request(question)
     with translation.override(language_of(http)):
         find_view(http)
         caller = find_caller(question, http)
-        passage = pass_doors(question, http, caller)
+        passage = pass_doors(question, http, caller, access_list() if heeds_access else NOBODY)
         response = _response(question, http, passage)
     rules = tuple(_explain_rule(rule, passage) for rule in (*passage.rules.rules, *passage.coded))
     return Explanation(

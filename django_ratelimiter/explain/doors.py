@@ -15,18 +15,16 @@ from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..decision import decide as decision_from
 from ..decorators import Ratelimited
 from ..engine.base import Verdict, as_charged
-from ..engine.coroutines import run_sync
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of
-from ..limiter.io import THREAD
-from ..limiter.path import ATTEMPTS, charges_for, trials
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
+from ..limiter.path import ATTEMPTS, trials
 from ..limiter.templates import RuleCharge
 from ..middleware import RateLimitMiddleware, decides_later, exemption
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..values.access import AccessRecord
+from ..values.access import AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
@@ -56,16 +54,17 @@ class Door:
 class Passage:
     """All doors in order, and what became of the request.
 
-    problem: why the engine could not be asked. door: the name of the one that asks now. delay: seconds, of all doors.
-    unreached: scopes that the view would ask for, were it called. error: what ended it: a door raised it to reject the
-    request, or the view's framework before it asked any. response: what the framework makes of that. unexplained: what
-    limits the view by code of its own.
+    entries: the access entries that count. problem: why the engine could not be asked. door: the name of the one that
+    asks now. delay: seconds, of all doors. unreached: scopes that the view would ask for, were it called. error: what
+    ended it: a door raised it to reject the request, or the view's framework before it asked any. response: what the
+    framework makes of that. unexplained: what limits the view by code of its own.
     """
 
     question: Question
     http: BuiltRequest
     caller: KnownCaller
     rules: RuleSet
+    entries: AccessList
     problem: str = ""
     door: str = "middleware"
     delay: float = 0.0
@@ -90,10 +89,10 @@ class Passage:
         return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
 
-def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller) -> Passage:
+def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Passage:
     """Have each door decide in its turn, until one rejects the request: its own code asks, and nothing is charged."""
     rules, problem = _rules_in_force()
-    passage = Passage(question, http, caller, rules, problem)
+    passage = Passage(question, http, caller, rules, entries, problem)
     trials[id(http)] = partial(_ask, passage)
     try:
         _pass(passage)
@@ -202,12 +201,12 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
         door.bypass = "stopped"
         return _decided_so_far(passage, decision)
     try:
-        charges = run_sync(charges_for(THREAD, rules, request))
+        charges = build_charges(rules, passage.entries, request)
     except AccessDenied as denied:
         door.bypass, door.access = "denied", denied.record
         _give_back(earlier)
         return _decided_so_far(passage, replace(decision, allowed=False, access=denied.record))
-    door.access = access_entry_for(cache.access_list(), request.identity)
+    door.access = access_entry_for(passage.entries, request.identity)
     if door.access is not None:
         door.bypass = "allowed"
         return _decided_so_far(passage, decision)

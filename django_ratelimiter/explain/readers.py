@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from django.utils.translation import gettext as _
+
+from .answer import explain
 from .explanation import Explanation, TierExplanation
+from .question import Question
 
 SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
 SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
@@ -15,12 +19,28 @@ SEES_ACCESS: Final = "django_ratelimiter.view_accessentry"
 CALLER_FIELDS: Final = ("user", "api_key", "session")
 
 
+class CallerHidden(Exception):
+    """The question names a caller, whom its reader may not name; the message says what that takes."""
+
+
 def may_name_callers(reader: Any) -> bool:
     """Return whether this user may ask what a certain user, API key or session would be answered."""
     return bool(reader.has_perm(SEES_COUNTERS) or reader.has_perm(SEES_TIERS))
 
 
-def as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
+def explain_to(reader: Any, question: Question) -> Explanation:
+    """Return the explanation for this user. Raises CallerHidden, and QuestionError.
+
+    For who may not view access entries, it is as if there were none: each part of it would tell whether one hits.
+    """
+    named = any(getattr(question, name) or name in question.identities for name in CALLER_FIELDS)
+    if named and not may_name_callers(reader):
+        text = _("To name %(names)s you need the permission to view usage reports or tier assignments.")
+        raise CallerHidden(text % {"names": ", ".join(CALLER_FIELDS)})
+    return _as_seen_by(explain(question, heeds_access=reader.has_perm(SEES_ACCESS)), reader)
+
+
+def _as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
     """Return the explanation without what this user may not view, which `hidden` names."""
     hidden = []
     if not reader.has_perm(SEES_COUNTERS):
@@ -34,5 +54,4 @@ def as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
         explanation = replace(explanation, rules=rules, tier=TierExplanation(""))
     if not reader.has_perm(SEES_ACCESS):
         hidden.append("access entries")
-        explanation = replace(explanation, access=None)
     return replace(explanation, hidden=tuple(hidden))

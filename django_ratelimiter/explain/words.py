@@ -221,6 +221,8 @@ def shadow_in_words(each: RuleExplanation) -> str:
 def doubts_of(explanation: Explanation) -> list[str]:
     """Return what cannot be known here."""
     found = []
+    if "access entries" in explanation.hidden:
+        found.append(_("You may not view access entries: this answer is as if there were none."))
     if explanation.problem:
         found.append(_("Redis cannot be asked now; the rules' failure policies decide: %s") % explanation.problem)
     if explanation.unknown:

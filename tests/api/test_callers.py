@@ -19,6 +19,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers import acts
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.rules.stored import access_cache
 
 from .conftest import MakeRule
 
@@ -296,6 +297,32 @@ def test_explains_to_each_what_they_may_view(
         assert (found.json()["response"] is None) is ("counters" in hidden)
         named = post(agent(*codenames), EXPLAIN, {"path": "/hello/", "user": "nobody"})
         assert named.status_code == (403 if "counters" in hidden else 400)
+
+
+@pytest.mark.parametrize("name", ["user", "api_key", "session"])
+def test_a_caller_is_not_named_as_a_value_either(
+    agent: Callable[..., Client], blocked: dict[str, Any], name: str
+) -> None:
+    for status, *codenames in ((403, "view_rule"), (200, "view_rule", "view_usage_report")):
+        asked = post(agent(*codenames), EXPLAIN, {"path": "/hello/", "identities": {name: blocked["value"]}})
+        assert asked.status_code == status
+
+
+@pytest.mark.parametrize("action", ["allow", "deny"])
+@pytest.mark.parametrize("codenames", [("view_rule",), ("view_rule", "view_usage_report", "view_tierassignment")])
+def test_whom_an_access_entry_hits_is_told_by_nothing(
+    agent: Callable[..., Client], blocked: dict[str, Any], action: str, codenames: tuple[str, ...]
+) -> None:
+    AccessEntry.objects.create(kind="ip", value="192.0.2.7", action=action)
+    access_cache.forget()
+    hit, other = (
+        post(agent(*codenames), EXPLAIN, {"path": "/hello/", "ip": ip}).json() for ip in ("192.0.2.7", "192.0.2.8")
+    )
+    assert hit == other
+    assert hit["bypass"] == ""
+    assert "You may not view access entries: this answer is as if there were none." in hit["doubts"]
+    told = post(agent(*codenames, "view_accessentry"), EXPLAIN, {"path": "/hello/", "ip": "192.0.2.7"}).json()
+    assert told["bypass"] == {"allow": "allowed", "deny": "denied"}[action]
 
 
 @pytest.mark.parametrize(

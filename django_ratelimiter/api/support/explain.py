@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...explain import Question, QuestionError, explain
+from ...explain import Question, QuestionError
 from ...explain.console import json_of
 from ...explain.curl import with_curl
-from ...explain.readers import CALLER_FIELDS, as_seen_by, may_name_callers
+from ...explain.readers import CallerHidden, explain_to
 from ...throttling import RuleThrottle
 from ..permissions import MayExplain
 from .answers import RateLimitExplanationSerializer
@@ -61,15 +58,11 @@ class ExplainView(ProblemView):
         sent = self.get_serializer(data=request.data)
         sent.is_valid(raise_exception=True)
         fields = dict(sent.validated_data)
-        self._check_caller(request, fields)
         curl, headers = fields.pop("curl"), tuple(fields.pop("headers").items())
         try:
-            explanation = explain(with_curl(curl, Question(headers=headers, **fields)))
+            explanation = explain_to(request.user, with_curl(curl, Question(headers=headers, **fields)))
+        except CallerHidden as error:
+            raise PermissionDenied(str(error)) from error
         except QuestionError as error:
             raise ValidationError({error.field: [str(error)]}) from error
-        return Response(json_of(as_seen_by(explanation, request.user)), headers=PRIVATE)
-
-    def _check_caller(self, request: Request, fields: dict[str, Any]) -> None:
-        if any(fields[name] for name in CALLER_FIELDS) and not may_name_callers(request.user):
-            text = _("To name %(names)s you need the permission to view usage reports or tier assignments.")
-            raise PermissionDenied(text % {"names": ", ".join(CALLER_FIELDS)})
+        return Response(json_of(explanation), headers=PRIVATE)
