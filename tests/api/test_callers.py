@@ -232,8 +232,24 @@ def test_answers_are_as_the_schema_has_them(agent: Callable[..., Client], busy: 
     _compare(explained.json(), answers.RateLimitExplanationSerializer())
 
 
+def test_a_digest_and_rejections_are_as_the_schema_has_them(
+    agent: Callable[..., Client], blocked: dict[str, Any], ann: User
+) -> None:
+    request = RequestFactory().get("/hello/")
+    request.user = ann
+    assert not limiter.check(request).allowed
+    client = agent("unblock_caller")
+    digest = post(client, CALLER, blocked).json()["caller"]["digest"]
+    for who in (blocked, {"kind": "digest", "value": digest}):
+        found = post(client, CALLER, who).json()
+        _compare(found, answers.RateLimitCallerSerializer())
+        assert found["counters"]
+        assert found["rejections"]
+    assert found["blocked"] is found["counters"][0]["blocked"] is None
+
+
 def _compare(found: Any, serializer: Any) -> None:
-    """Compare the names of what was answered with those of the serializer that describes it."""
+    """Compare the names of what was answered, and what is null, with the serializer that describes it."""
     if getattr(serializer, "many", False):
         assert found
         for each in found:
@@ -241,6 +257,7 @@ def _compare(found: Any, serializer: Any) -> None:
     elif hasattr(serializer, "fields") and found is not None:
         assert set(found) == set(serializer.fields)
         for name, field in serializer.fields.items():
+            assert field.allow_null or found[name] is not None, name
             if hasattr(field, "fields") or (getattr(field, "many", False) and found[name]):
                 _compare(found[name], field)
 

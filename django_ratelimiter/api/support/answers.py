@@ -47,7 +47,7 @@ class RateLimitCounterSerializer(serializers.Serializer[Any]):
     used = serializers.IntegerField(allow_null=True, help_text="Units; null = not known.")
     left = serializers.IntegerField(allow_null=True)
     full_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back.")
-    blocked = serializers.BooleanField()
+    blocked = serializers.BooleanField(allow_null=True, help_text="null = not known: of a digest.")
     blocked_until = serializers.DateTimeField(allow_null=True, help_text="null = not blocked, or for good.")
     shared = serializers.BooleanField(help_text="All callers have it.")
     leases = serializers.BooleanField(help_text="It counts requests in progress.")
@@ -67,6 +67,8 @@ class RateLimitRejectionSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="The last one.")
     since = serializers.DateTimeField(help_text="The first one.")
     times = serializers.IntegerField()
+    is_estimate = serializers.BooleanField(help_text="Some may have been missed.")
+    tier = serializers.CharField(help_text="That the caller had then; empty = none.")
     reference = serializers.CharField(help_text="That the responses bore.")
     shadow = serializers.BooleanField(help_text="They would have been rejected, were the rule enforced.")
 
@@ -84,7 +86,7 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
 
     caller = RateLimitCallerNameSerializer()
     enforced = serializers.BooleanField(help_text="false while all enforcement is stopped.")
-    blocked = serializers.BooleanField()
+    blocked = serializers.BooleanField(allow_null=True, help_text="null = not known: of a digest.")
     access = RateLimitCallerAccessSerializer(allow_null=True)
     tier = RateLimitCallerTierSerializer()
     hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
