@@ -26,8 +26,8 @@ TOKEN_SECONDS: Final = 86_400
 #: Characters of a reason.
 MAX_REASON: Final = 200
 
-#: An entry of the log that ends with the mark of its act.
-_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)\]", re.DOTALL)
+#: An entry of the log that ends with the mark of its act, of one that was done or of one that has only begun.
+_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun)?\]", re.DOTALL)
 
 _SALT: Final = "django_ratelimiter.callers"
 
@@ -74,14 +74,15 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
     with transaction.atomic(using=storage.primary()):
         # A write, so that of two who send the same form the second waits, on every database.
         storage.state().update(number=F("number"))
-        if _is_done(operator, caller, mark):
-            return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
+        earlier = _earlier(operator, caller, act, number)
+        if earlier is not None:
+            return earlier
         if act.writes_rows:
             done = act.do(caller, operator, reason)
             _log_row(operator, done, reason)
         else:
             done = Done(_("Begun. What became of it is not known."))
-        entry = _log(operator, caller, done, reason, mark)
+        entry = _log(operator, caller, done, reason, mark if act.writes_rows else _mark(act, f"{number} begun"))
     if not act.writes_rows:  # up to hundreds of calls of the engine: nobody who saves a rule is to wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
     return act.check(caller, done)
@@ -111,15 +112,20 @@ def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
 
 def _line_of(entry: Any) -> LogLine:
     found = _MARKED.fullmatch(entry.change_message)
-    text, number = found.groups() if found else (entry.change_message, "")
-    return LogLine(entry.action_time, str(entry.user), text, number)
+    text, number, begun = found.groups() if found else (entry.change_message, "", None)
+    return LogLine(entry.action_time, str(entry.user), text, "" if begun else number)
 
 
-def _is_done(operator: Any, caller: Caller, mark: str) -> bool:
-    """Return whether this operator did such an act of this number on this caller."""
+def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | None:
+    """Return what became of such an act of this number by this operator on this caller; `None` = there was none."""
     rows = _entries().objects.using(router.db_for_write(_entries())).filter(user_id=operator.pk)
     rows = rows.filter(content_type=_content_type(None), object_id=caller.digest)
-    return bool(rows.filter(change_message__endswith=mark).exists())
+    if rows.filter(change_message__endswith=_mark(act, number)).exists():
+        return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
+    if rows.filter(change_message__endswith=_mark(act, f"{number} begun")).exists():
+        text = _("This was begun already, and what became of it is not known. Look at the counters, then try anew.")
+        return Outcome(text, took=False, changed=False)
+    return None
 
 
 def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str) -> Any:

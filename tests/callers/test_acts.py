@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers import acts, performing
-from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, ResetCounters, counters_now
+from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counters_now
 from django_ratelimiter.callers.caller import Caller, caller_of
 from django_ratelimiter.callers.counters import latest_rules
 from django_ratelimiter.callers.giving_back import leases_of
@@ -233,13 +233,38 @@ def test_nobody_waits_for_calls_of_the_engine(
     reset = get_engine().reset
 
     def watched(charges: Any) -> None:
-        open_now.append((connection.in_atomic_block, LogEntry.objects.get().change_message))
+        [line] = performing.log_of(caller)
+        assert not line.number
+        open_now.append((connection.in_atomic_block, line.text))
         reset(charges)
 
     monkeypatch.setattr(get_engine(), "reset", watched)
     perform(operator, caller, ResetCounters(), "he called", "1")
-    assert open_now == [(False, "Begun. What became of it is not known. Reason: he called [reset 1]")]
+    assert open_now == [(False, "Begun. What became of it is not known. Reason: he called")]
     assert LogEntry.objects.get().change_message.startswith("Reset 1 counter: export. Reason: he called [reset 1]")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_only_begun_is_not_said_to_be_done(
+    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the engine has it, nor after the process has ended there."""
+    add_rule("export", ["user"])
+    meanwhile: list[Outcome] = []
+
+    def crash(charges: Any) -> None:
+        meanwhile.append(perform(operator, caller, ResetCounters(), "he called", "1"))
+        raise SystemExit
+
+    monkeypatch.setattr(get_engine(), "reset", crash)
+    with pytest.raises(SystemExit):
+        perform(operator, caller, ResetCounters(), "he called", "1")
+    monkeypatch.undo()
+    for outcome in (*meanwhile, perform(operator, caller, ResetCounters(), "he called", "1")):
+        assert not outcome.took
+        assert not outcome.changed
+        assert outcome.text.startswith("This was begun already, and what became of it is not known.")
+    assert perform(operator, caller, ResetCounters(), "he called", "2").took
 
 
 def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, operator: User) -> None:

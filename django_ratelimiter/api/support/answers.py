@@ -116,7 +116,7 @@ class RateLimitLeasesSerializer(serializers.Serializer[Any]):
 class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
     """What became of an act."""
 
-    changed = serializers.BooleanField(help_text="False = an act of this number was done already.")
+    changed = serializers.BooleanField(help_text="False = an act of this number was begun already.")
     took = serializers.BooleanField(help_text="Whether it was found in force afterwards.")
     text = serializers.CharField()
 
