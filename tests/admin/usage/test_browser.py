@@ -80,7 +80,7 @@ def test_each_part_of_a_report(page: Browser) -> None:
     assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
     assert page.texts(".ratelimiter-heaviest tbody tr") == ["0123456789abcdef\t900\t90"]
     page.click("#ratelimiter-heaviest + .ratelimiter-periods a:last-of-type")
-    assert page.texts("#ratelimiter-heaviest + .ratelimiter-periods [aria-current]") == ["By refusals"]
+    assert page.texts("#ratelimiter-heaviest + .ratelimiter-periods [aria-current]") == ["By rejections"]
     page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
     assert page.texts(".ratelimiter-filters li:first-child") == ["Only of the tier t0. Show all tiers"]
     page.click(".ratelimiter-filters li:first-child a")
@@ -174,7 +174,7 @@ def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None
     page.type(".ratelimiter-search input[name$=ip]", "192.0.2.7" + ENTER)
     page.wait_for(".ratelimiter-search [role=status]")
     [told] = page.texts(".ratelimiter-search [role=status]")
-    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 admitted and 3 refused")
+    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 admitted and 3 rejected")
     assert page.complaints() == []
 
 
