@@ -1,4 +1,4 @@
-"""One connection for event loops: made by redis-py, and from then on spoken to directly, as `wires` does."""
+"""One connection for event loops: made by redis-py, and from then on spoken to directly, as `connection` does."""
 
 from __future__ import annotations
 
