@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
+from django.contrib.admin.options import csrf_protect_m
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -18,6 +19,7 @@ from ...models import Rule, RuleLimit
 from ...rules.records import RuleRecord
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
+from ..conflicts import SEEN, conflict
 from ..versioned import VersionedAdmin
 from .choices import ChoicesForm
 from .figures import advice_context, panel_context
@@ -58,18 +60,28 @@ class ForecastPanel(VersionedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show the form once more if a forecast is asked for, without the lock and the version of a save."""
+        """Show the form once more if a forecast is asked for, without the locks and the version of a save."""
         if not _is_asked(request):
             return super().changeform_view(request, object_id, form_url, extra_context)
         if object_id is None or not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         if TAKE in request.POST:
             request.POST = _with_number(request.POST)
-        return super(VersionedAdmin, self).changeform_view(request, object_id, form_url, extra_context)
+        return self._looked_at(request, object_id, form_url, extra_context)
+
+    @csrf_protect_m  # type: ignore[untyped-decorator]
+    def _looked_at(self, request: HttpRequest, object_id: str, form_url: str, extra_context: Any) -> Any:
+        """Return the page of a form that was not sent to be saved, without the transaction that Django opens."""
+        row = self.get_object(request, unquote(object_id))
+        if row is not None:
+            request.ratelimiter_outdated = _follow(request, row)  # type: ignore[attr-defined]
+        return self._changeform_view(request, object_id, form_url, extra_context)  # type: ignore[attr-defined]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
-        if rule is not None and request.user.has_perm(PERMISSION):
+        # A conflict is shown once, and answered by the next save: nothing may come between.
+        in_conflict = getattr(request, "ratelimiter_theirs", None) is not None
+        if rule is not None and request.user.has_perm(PERMISSION) and not in_conflict:
             context["forecast_button"] = ASK
             if _is_asked(request) or ASK in request.GET:
                 context["forecast"] = self._panel(request, context, unquote(str(rule.pk)))
@@ -83,13 +95,15 @@ class ForecastPanel(VersionedAdmin):
             "choices": choices,
             "ask": ASK,
             "take": TAKE if self.has_change_permission(request, context["original"]) else "",
+            "is_outdated": getattr(request, "ratelimiter_outdated", False),
         }
         if context["errors"]:
             return own | {"problem": _("Correct the errors above: a forecast needs values that could be saved.")}
         if choices.is_bound and not choices.is_valid():
             return own
         saved = Rule.objects.get(pk=pk)
-        limits = [row.limit for row in rows] if rows else list(_limits_of(saved))
+        are_shown = any(issubclass(each.formset.model, RuleLimit) for each in context["inline_admin_formsets"])
+        limits = [row.limit for row in rows] if are_shown else list(_limits_of(saved))
         before, _reason = _record(saved, list(_limits_of(saved)))
         after, reason = _record(form.instance, limits, slug=saved.slug)
         if after is None:
@@ -101,6 +115,20 @@ class ForecastPanel(VersionedAdmin):
 
 def _is_asked(request: HttpRequest) -> bool:
     return request.method == "POST" and (ASK in request.POST or TAKE in request.POST)
+
+
+def _follow(request: HttpRequest, rule: Rule) -> bool:
+    """Let the form name the limits that there are, and return whether somebody else has changed the rule.
+
+    The form keeps the digest that it came with: the next save finds the conflict, and shows both sides.
+    """
+    seen = request.POST.get(SEEN, "")
+    if conflict(request, rule) is None:
+        return False
+    sent = request.POST.copy()
+    sent[SEEN] = seen
+    request.POST = sent  # type: ignore[assignment]
+    return True
 
 
 def _with_number(typed: Any) -> Any:
