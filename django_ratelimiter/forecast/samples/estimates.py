@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -34,6 +35,15 @@ NOTHING: Final = Range(0.0, 0.0, 0.0)
 def exact(counts: tuple[int, int, int]) -> Range:
     """Return the range of counts at the three thresholds of a cell, of callers who are all known."""
     return Range(float(min(counts)), float(counts[1]), float(max(counts)))
+
+
+def of_several(ranges: Sequence[Range], total: float) -> Range:
+    """Return what several limits reject together, of so many requests. One request may be beyond each of them.
+
+    So it is no less than what one of them rejects, and no more than all of them.
+    """
+    low, about = (max((each[level] for each in ranges), default=0.0) for level in (0, 1))
+    return Range(*(min(each, total) for each in (low, about, sum(each.high for each in ranges))))
 
 
 def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -160,18 +161,25 @@ class Forecast:
     def by_hour(self) -> list[HourForecast]:
         """The hours of the period. A cell longer than an hour is counted in the hour in which it begins."""
         points = totals.series(self.period, self.source.rule, None, self.coverage, Granularity.HOUR)
-        starts = [point.start for point in points]
-        sums = [[NOTHING, NOTHING] for _ in points]
-        for rows in self._beyond.values():
-            for tier, at, counts in rows:
-                place = max(0, bisect_right(starts, reading.moment_of(at)) - 1)
-                for side in (0, 1) if points else ():
-                    found = estimates.exact(_levels(counts, side)).times(self._scale(tier))
-                    sums[place][side] = sums[place][side].plus(found)
-        return [
-            HourForecast(point.start, point.end, point.figures.requests, *sums[place])
-            for place, point in enumerate(points)
-        ]
+        by_width = [self._hours_of(rows, [point.start for point in points]) for rows in self._beyond.values()]
+        found = []
+        for place, point in enumerate(points):
+            requests = point.figures.requests
+            before, after = (
+                estimates.of_several([hours[place, side] for hours in by_width], requests) for side in (0, 1)
+            )
+            found.append(HourForecast(point.start, point.end, requests, before, after))
+        return found
+
+    def _hours_of(self, rows: Iterable[Beyond], starts: list[datetime]) -> dict[tuple[int, int], Range]:
+        """Return what cells of one width reject, by the place of the hour and the side."""
+        found: dict[tuple[int, int], Range] = defaultdict(lambda: NOTHING)
+        for tier, at, counts in rows:
+            place = max(0, bisect_right(starts, reading.moment_of(at)) - 1)
+            for side in (0, 1):
+                more = estimates.exact(_levels(counts, side)).times(self._scale(tier))
+                found[place, side] = found[place, side].plus(more)
+        return found
 
     @cached_property
     def top(self) -> list[CallerForecast]:
