@@ -11,6 +11,7 @@ from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
 from django_ratelimiter.forecast.samples.doubts import doubts
 from django_ratelimiter.forecast.samples.forecast import Forecast, forecast
+from django_ratelimiter.forecast.samples.periods import read_period
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.usage.reports.coverage import Period
@@ -155,3 +156,23 @@ def test_the_range_of_a_share() -> None:
     assert estimates.share_of_callers((0, 0, 0), 0) == estimates.NOTHING
     assert [estimates.quantile([1, 2, 3, 4], share) for share in (0.25, 0.5, 0.9, 1)] == [1, 2, 4, 4]
     assert estimates.quantile([], 0.5) == 0
+
+
+def test_a_request_beyond_several_limits_is_one_in_its_hour() -> None:
+    record(START, {"a": [20]}, shares=20)
+    both = rule(others=[Limit(5, 60, FIXED), Limit(8, 3_600, FIXED)])
+    [hour] = [each for each in forecast(None, both, PERIOD).by_hour if each.requests]
+    assert (hour.before, hour.after) == (estimates.NOTHING, estimates.Range(300, 300, 400))
+    assert estimates.of_several([], 5) == estimates.NOTHING
+
+
+def test_a_quota_beyond_what_databases_can_hold() -> None:
+    record(START, {"a": [9]})
+    [caller] = forecast(None, rule(others=Limit(2**48 - 1, 0.001, FIXED)), PERIOD).top
+    assert (caller.peak, caller.after) == (9, 0)
+
+
+@pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])
+def test_a_day_too_far_away_is_no_period(day: str) -> None:
+    with pytest.raises(ValueError, match="is no period"):
+        read_period(day)

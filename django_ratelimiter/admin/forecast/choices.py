@@ -8,16 +8,29 @@ from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...forecast.samples.periods import ONE_DAY, WEEK, YESTERDAY, NamedPeriod, last_week, one_day, yesterday
+from ...forecast.samples.periods import (
+    FIRST_DAY,
+    LAST_DAY,
+    ONE_DAY,
+    WEEK,
+    YESTERDAY,
+    NamedPeriod,
+    last_week,
+    one_day,
+    yesterday,
+)
 
 #: What the names of the fields begin with, for they stand in the form of the rule.
 PREFIX: Final = "forecast"
 
 #: The share of callers that a proposal of the advisor may reject, in percent.
 DEFAULT_SHARE: Final = Decimal("0.1")
+
+_BOUNDS: Final = (MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY))
 
 
 class ChoicesForm(forms.Form):
@@ -35,12 +48,16 @@ class ChoicesForm(forms.Form):
         required=False,
     )
     day = forms.DateField(
-        label=gettext_lazy("Day"), required=False, widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d")
+        label=gettext_lazy("Day"),
+        required=False,
+        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
+        validators=_BOUNDS,
     )
     beside = forms.DateField(
         label=gettext_lazy("Beside it, such as a day of an attack"),
         required=False,
         widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
+        validators=_BOUNDS,
     )
     share = forms.DecimalField(
         label=gettext_lazy("A proposal may reject, in percent of callers"),

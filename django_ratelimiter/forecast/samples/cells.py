@@ -17,6 +17,9 @@ from ...rules.records import RuleRecord
 MINUTE_SECONDS: Final = 60
 MICROSECONDS: Final = 1_000_000
 
+#: No threshold is higher: every database can compare with it, and no caller comes near.
+MAX_THRESHOLD: Final = 2**62
+
 
 class Width(NamedTuple):
     """The length of cells: so many seconds, or the windows of a calendar.
@@ -61,19 +64,23 @@ def cells_of(limit: Limit, cost: int = 1) -> tuple[Width, CellThresholds] | None
     quota = limit.quota // cost
     if limit.calendar is not None:
         width = Width(limit.window_us // MICROSECONDS, limit.calendar, limit.timezone, limit.anchor_day)
-        return width, CellThresholds(quota, quota, quota)
+        return width, _thresholds(quota, quota, quota)
     seconds = max(1, round(limit.window_us / MICROSECONDS / MINUTE_SECONDS)) * MINUTE_SECONDS
     if limit.is_bucket:
         back, burst = limit.quota * seconds * MICROSECONDS // limit.window_us, limit.capacity
-        thresholds = CellThresholds((burst + back) // cost, max(burst, back) // cost, min(burst, back) // cost // 2)
+        thresholds = _thresholds((burst + back) // cost, max(burst, back) // cost, min(burst, back) // cost // 2)
         return Width(seconds), thresholds
     windows, rest = divmod(seconds * MICROSECONDS, limit.window_us)
     is_fixed = limit.algorithm == SIMPLEST
     if is_fixed and limit.anchor == ANCHORS[0] and not rest:
-        return Width(seconds), CellThresholds(quota * windows, quota * windows, quota)
+        return Width(seconds), _thresholds(quota * windows, quota * windows, quota)
     # Windows that begin at any moment reach over the ends of cells: a window's requests may lie in two of them.
     even = max(quota, quota * seconds * MICROSECONDS // limit.window_us)
-    return Width(seconds), CellThresholds(quota * (windows + (is_fixed or bool(rest))), even, quota // 2)
+    return Width(seconds), _thresholds(quota * (windows + (is_fixed or bool(rest))), even, quota // 2)
+
+
+def _thresholds(most: int, even: int, safe: int) -> CellThresholds:
+    return CellThresholds(min(most, MAX_THRESHOLD), min(even, MAX_THRESHOLD), min(safe, MAX_THRESHOLD))
 
 
 def thresholds_of(limits: Iterable[Limit], cost: int = 1) -> dict[Width, CellThresholds]:

@@ -17,6 +17,10 @@ YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"
 ONE_DAY: Final = "day"
 
+#: The days that can be asked for. Beyond, times of some zones cannot be written.
+FIRST_DAY: Final = date(1970, 1, 2)
+LAST_DAY: Final = date(2999, 12, 31)
+
 
 class NamedPeriod(NamedTuple):
     """A period, and what it is called."""
@@ -37,7 +41,9 @@ def last_week() -> NamedPeriod:
 
 
 def one_day(day: date) -> NamedPeriod:
-    """Return a day by the clock of the current time zone."""
+    """Return a day by the clock of the current time zone. Raises ValueError for one that is too far away."""
+    if not FIRST_DAY <= day <= LAST_DAY:
+        raise ValueError(day)
     zone = timezone.get_current_timezone()
     noon = datetime.combine(day, time(12), zone)
     starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))

@@ -148,3 +148,9 @@ def test_the_number_of_queries_is_fixed(
     with django_assert_num_queries(len(few)):
         response = ask(admin_client, rule)
     assert len(response.context["forecast"]["periods"][0]["tiers"]) == 13
+
+
+@pytest.mark.usefixtures("traffic")
+def test_a_day_too_far_away(admin_client: Client, rule: Rule) -> None:
+    for fields in ({"forecast-period": "day", "forecast-day": "9999-12-31"}, {"forecast-beside": "0001-01-01"}):
+        assert "Ensure this value is" in shown(ask(admin_client, rule, **fields))
