@@ -71,11 +71,11 @@ class LoggedCallers:
         """Read the users of these lines, in one query for those that are not known yet."""
         place = self._identities.index("user") if "user" in self._identities else -1
         names = {line.user if place < 0 else line.more[place] for line in lines}
+        if len(self._users) > MAX_USERS:
+            self._users.clear()
         names -= self._users.keys() | {""}
         if not names:
             return
-        if len(self._users) > MAX_USERS:
-            self._users.clear()
         found = _users_of(names)
         self.unknown_users += len(names) - len(found)
         for name in names:
@@ -159,7 +159,8 @@ def _users_of(names: set[str]) -> dict[str, str]:
     """Return the primary keys of the users of these log-in names, or of these primary keys."""
     users: Any = get_user_model()
     found: dict[str, str] = {}
-    for field, given in ((users.USERNAME_FIELD, list(names)), ("pk", [*filter(_is_key, names)])):
+    writable = [name for name in names if "\0" not in name]  # PostgreSQL takes no other text
+    for field, given in ((users.USERNAME_FIELD, writable), ("pk", [*filter(_is_key, writable)])):
         for start in range(0, len(given), 500):  # as many as every database takes in one query
             some = [each for each in given[start : start + 500] if each not in found]
             rows = users._default_manager.filter(**{f"{field}__in": some}).values_list(field, "pk")
@@ -168,9 +169,11 @@ def _users_of(names: set[str]) -> dict[str, str]:
 
 
 def _is_key(text: str) -> bool:
-    """Return whether a user could have this primary key."""
+    """Return whether a user could have this primary key; not a number that the database cannot compare with."""
+    field = get_user_model()._meta.pk
     try:
-        get_user_model()._meta.pk.to_python(text)
-    except ValidationError:
+        key = field.to_python(text)
+        field.run_validators(key)
+    except (ValidationError, ValueError, OverflowError):
         return False
-    return True
+    return not isinstance(key, int) or abs(key) < 2**63

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from django.http import HttpRequest
 from django.urls import get_script_prefix
@@ -68,7 +68,7 @@ def target_finder() -> Callable[[str, str], LoggedTarget]:
 
 def _request(method: str, path: str, root: str) -> HttpRequest:
     if not path.startswith("/"):  # as proxies are asked: http://host/path
-        path = urlsplit(path).path if "://" in path else "/"
+        path = "/" + path.partition("://")[2].partition("/")[2]
     if root and path.startswith(f"{root}/"):
         path = path[len(root) :]
     http = HttpRequest()

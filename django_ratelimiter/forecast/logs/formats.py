@@ -32,7 +32,9 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 _DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000}
 
 #: Common, and combined with whatever follows: only the beginning is read.
-_COMMON: Final = re.compile(r'(\S+) \S+ (.+?) \[([^\]]+)\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b')
+_COMMON: Final = re.compile(
+    r'(\S+) \S+ (.+?) \[([^\]\[]{1,40})\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b'
+)
 _REQUEST: Final = re.compile(r"([A-Za-z][A-Za-z_-]*) (\S+)(?: .*)?")
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -85,7 +87,7 @@ def _common_parser(zone: tzinfo) -> Parse:
 def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     try:
         example = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WrongFormat("The first line is no JSON. Name the log's --format.") from None
     if not isinstance(example, dict):
         raise WrongFormat("The first line is no JSON object. Name the log's --format.")
@@ -95,6 +97,8 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
         data = loads(text)
+        if "\\ud" in text or "\\uD" in text or "\\Ud" in text:
+            json.dumps(data, ensure_ascii=False).encode()  # half a character is no text: UnicodeEncodeError
         if type(data) is not dict:
             raise ValueError("is no JSON object")
         return build(data, number, file)
@@ -161,6 +165,8 @@ def _builder(
             method, target = found.groups()
         else:
             method, target = data[method_name], data[path_name]
+            if not isinstance(method, str):
+                raise ValueError("has no method")
         duration = _microseconds(data.get(duration_name), units) if duration_name else -1
         status = data.get(status_name)
         return AccessLogLine(
@@ -187,5 +193,5 @@ def _microseconds(value: Any, units: int) -> int:
     """Return a duration; -1 where there is none, as of a request that reached no server."""
     try:
         return round(float(value) * 1_000_000 / units)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return -1

@@ -6,11 +6,13 @@ import gzip
 import io
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import tzinfo
 from heapq import merge
 from importlib import import_module
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,6 +26,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 #: As many lines that cannot be read are shown.
 MAX_SHOWN: Final = 10
+
+#: What a line can raise that holds no request.
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 #: Lines read before anything is decided, to find out what the log holds.
 SAMPLED: Final = 5_000
@@ -52,13 +57,13 @@ class LogFiles:
     def _open(self, format_name: str, more: Sequence[str], zone: tzinfo) -> None:
         for name in self.names:
             self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
-            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "surrogateescape"))
+            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "backslashreplace"))
         self._sizes = [
             0 if name == STDIN else os.fstat(raw.fileno()).st_size
             for name, raw in zip(self.names, self._raw, strict=True)
         ]
         self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
-        self._firsts = [_first_lines(text) for text in self._texts]
+        self._firsts = [_first_lines(text, name) for text, name in zip(self._texts, self.names, strict=True)]
         self._formats = [find_format(format_name, lines[-1], more, zone) if lines else None for lines in self._firsts]
         self.formats = [each for each in self._formats if each is not None]
         if not self.formats:
@@ -92,12 +97,12 @@ class LogFiles:
         if found is None:
             return
         parse = found.parse
-        for lines in (self._firsts[file], self._texts[file]):
-            for text in lines:
+        with _damage_named(self.names[file]):
+            for text in chain(self._firsts[file], self._texts[file]):
                 number += 1
                 try:
                     yield parse(text, number, file)
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                except _UNREADABLE as error:
                     if text.strip():
                         self._note(file, number, error, text)
 
@@ -126,11 +131,23 @@ def _zstd(raw: IO[bytes]) -> Any:
     raise WrongFormat("This log is compressed with zstd. Install zstandard, or send it through `zstdcat LOG | … -`.")
 
 
-def _first_lines(text: Any) -> list[str]:
+@contextmanager
+def _damage_named(name: str) -> Iterator[None]:
+    """Raise WrongFormat where a compressed file ends too early, or is damaged."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, (EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
+            raise
+        raise WrongFormat(f"{name} is cut off or damaged: {error}") from error
+
+
+def _first_lines(text: Any, name: str) -> list[str]:
     """Return the lines up to the first that is not empty; none if there is none."""
     lines: list[str] = []
-    for line in text:
-        lines.append(line)
-        if line.strip():
-            return lines
+    with _damage_named(name):
+        for line in text:
+            lines.append(line)
+            if line.strip():
+                return lines
     return []

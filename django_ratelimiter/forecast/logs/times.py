@@ -7,6 +7,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_US: Final = 32_503_680_000 * 1_000_000  # the year 3000
 _MONTHS: Final = {
     name: number
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
@@ -29,7 +30,10 @@ def time_reader(zone: tzinfo) -> Callable[[str], int]:
         if found is None:
             if len(known) >= _MAX_KNOWN:
                 known.clear()
-            found = known[text] = _read(text, zone)
+            found = _read(text, zone)
+            if not 0 <= found < _END_US:
+                raise ValueError("is of no time from 1970 to 2999")
+            known[text] = found
         return found
 
     return read

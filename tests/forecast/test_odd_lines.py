@@ -1,0 +1,117 @@
+"""One odd line, or a damaged file, among lines that can be read: no replay ends with a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from django_ratelimiter.forecast import callers
+from django_ratelimiter.forecast.callers import LoggedCallers
+from django_ratelimiter.forecast.logs.formats import find_format
+from django_ratelimiter.forecast.logs.line import AccessLogLine
+from django_ratelimiter.forecast.targets import target_finder
+from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+
+COMMON = '203.0.113.9 - %s [25/Oct/2026:20:00:05 +0000] "GET /plain/ HTTP/1.1" 200 5'
+JSON = {
+    "time": "2026-10-25T20:00:05Z", "method": "GET", "path": "/plain/", "user": "ann", "request_time": 0.1
+}  # fmt: skip
+
+
+def replayed(log: Path, *lines: bytes) -> tuple[int, int]:
+    """Replay these lines, and return how many requests were found, and how many lines could not be read."""
+    log.write_bytes(b"\n".join(lines) + b"\n")
+    out, errors = io.StringIO(), io.StringIO()
+    call_command("ratelimit", "replay", str(log), "--json", "--no-progress", stdout=out, stderr=errors)
+    out.getvalue().encode()
+    found: Any = json.loads(out.getvalue())
+    return found["traffic"]["requests"], found["traffic"]["unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("user", "unreadable"),
+    [(b"9" * 30, 0), (b"-" + b"9" * 30, 0), (b"9" * 5_000, 0), (b"caf\xe9", 0), (b"nul\0", 0)],
+)
+def test_odd_names(tmp_path: Path, user: bytes, unreadable: int) -> None:
+    fine = (COMMON % "ann").encode()
+    assert replayed(tmp_path / "log", fine, fine.replace(b" ann ", b" %b " % user), fine) == (3, unreadable)
+
+
+@pytest.mark.parametrize(
+    ("odd", "unreadable"),
+    [
+        ({"time": "1969-12-31T23:59:59Z"}, 1),
+        ({"time": "9" * 30}, 1),
+        ({"time": "0001-01-01T00:00:00+14:00"}, 1),
+        ({"method": 5}, 1),
+        ({"user": "\ud800"}, 1),
+        ({"user": "\U0001f600"}, 0),
+        ({"path": "http://[x/plain/"}, 0),
+    ],
+)
+def test_odd_fields(tmp_path: Path, odd: dict[str, Any], unreadable: int) -> None:
+    fine = json.dumps(JSON).encode()
+    found = replayed(tmp_path / "log", fine, json.dumps(JSON | odd).encode(), fine)
+    assert found == (3 - unreadable, unreadable)
+
+
+@pytest.mark.parametrize(
+    ("odd", "unreadable"),
+    [
+        (b"[" * 200_000, 1),
+        (b'{"time": ' * 200_000, 1),
+        (
+            b'{"request_time": 1e999, '
+            + json.dumps(JSON | {"status": 200}).replace('"request_time": 0.1, ', "").encode()[1:],
+            0,
+        ),
+        (json.dumps(JSON).encode()[:-1] + b', "status": 1e999}', 1),
+    ],
+)
+def test_odd_json(tmp_path: Path, odd: bytes, unreadable: int) -> None:
+    fine = json.dumps(JSON | {"status": 200}).encode()
+    assert replayed(tmp_path / "log", fine, odd, fine) == (3 - unreadable, unreadable)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda packed: packed[:-200], lambda packed: packed[:99] + b"\xff" * 99 + packed[198:]]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
+    lines = "\n".join(COMMON % f"user-{number * 7919 % 1_000}" for number in range(1_000))
+    (tmp_path / "log.gz").write_bytes(damage(gzip.compress(lines.encode())))
+    with pytest.raises(CommandError, match=r"log\.gz is cut off or damaged"):
+        call_command("ratelimit", "replay", str(tmp_path / "log.gz"), "--no-progress", stdout=io.StringIO())
+
+
+def test_the_users_of_lines_are_known_when_no_more_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "MAX_USERS", 1)
+    monkeypatch.setattr(callers, "MAX_CALLERS", 0)
+    for name in ("ann", "bob", "cleo"):
+        User.objects.create(username=name)
+    found = LoggedCallers([RuleSet(NO_VERSION)], [])
+    ann, bob, cleo = (AccessLogLine(0, "GET", "/", "203.0.113.9", name) for name in ("ann", "bob", "cleo"))
+    for lines in ([ann, bob], [ann, cleo]):
+        found.read_users(lines)
+        assert all("user" in found.find(line).values for line in lines)
+
+
+def test_a_line_of_many_brackets_takes_no_time() -> None:
+    found = find_format("common", "", (), None)  # type: ignore[arg-type]
+    began = process_time()
+    with pytest.raises(ValueError, match="is not in the format"):
+        found.parse("a b c" + " [" * 50_000, 1, 0)
+    assert process_time() - began < 2
+
+
+def test_a_path_with_a_host_that_is_none() -> None:
+    assert target_finder()("GET", "http://[x/plain/").facts.path == "/plain/"
