@@ -38,7 +38,8 @@ document.addEventListener("DOMContentLoaded", () => {
         return panel.dataset.all.replace(/%\((\w+)\)s/g, (_, name) => values[name]).replace("%%", "%");
     }
 
-    function draw() {
+    /* isMoved: the number is another than the server's, whose count is exact; that of the steps is nearly so. */
+    function draw(isMoved) {
         const quota = Number(number.value);
         if (!(quota >= 1)) {
             return;
@@ -50,13 +51,15 @@ document.addEventListener("DOMContentLoaded", () => {
             each.line.setAttribute("y1", y);
             each.line.setAttribute("y2", y);
             each.bars.forEach((bar) => bar.classList.toggle("ratelimiter-above", Number(bar.dataset.rate) > quota));
-            each.output.textContent = text(above(each.steps, quota), each.sampled);
+            if (isMoved) {
+                each.output.textContent = text(above(each.steps, quota), each.sampled);
+            }
         }
     }
 
     function set(quota) {
         number.value = quota;
-        draw();
+        draw(true);
     }
 
     for (const { picture, top: end } of figures) {
@@ -87,9 +90,9 @@ document.addEventListener("DOMContentLoaded", () => {
         panel.querySelector(".ratelimiter-taken").textContent = panel.querySelector(".ratelimiter-taken").dataset.text;
     });
 
-    number.addEventListener("input", draw);
+    number.addEventListener("input", () => draw(true));
     range.addEventListener("input", () => set(quotaAt(range.value / STEPS, top)));
     range.closest("[hidden]")?.removeAttribute("hidden");
     panel.querySelector(".ratelimiter-count")?.setAttribute("hidden", "");
-    draw();
+    draw(false);
 });
