@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, router
-from django.db.models import Case, F, IntegerField, Max, Q, QuerySet, Sum, Value, When
+from django.db.models import BigIntegerField, Case, F, IntegerField, Max, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -197,7 +197,8 @@ def _case(threshold: Mapping[str, int]) -> tuple[str, list[Any]]:
     """Return the threshold of a row's tier; NULL, which nothing exceeds, for a tier that has none."""
     if not threshold:
         return "NULL", []
-    whens = " ".join("WHEN %s THEN %s" for _ in threshold)
+    number = BigIntegerField().cast_db_type(connections[_database()])  # a server that binds values takes them for text
+    whens = " ".join(f"WHEN %s THEN CAST(%s AS {number})" for _ in threshold)
     return f"CASE tier {whens} END", [value for pair in threshold.items() for value in pair]
 
 
