@@ -247,7 +247,7 @@ class FirstCalls:
                     return
                 if now < reply.began + interval and (counter := reply.counter_of(name)):
                     self._counters[name] = counter
-                    pass
+                    self._reserve(name, counter)
 
     def forget(self, charge: Charge) -> None:
         """Know nothing of the partition of this charge any more."""
