@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models as fields
+from django.db.backends.base.operations import BaseDatabaseOperations
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
@@ -150,12 +151,16 @@ def _kind(column: Any) -> Kind:
 
 
 def bounds(column: Any) -> tuple[int | None, int | None]:
-    """Return the least and the largest whole number that a field takes; `None` = there is no bound."""
+    """Return the least and the largest whole number that a field takes; `None` = there is no bound.
+
+    It is the same whatever the database: a file is checked without one. Of SQLite's, the range is wider.
+    """
     found = [each for each in column.validators if isinstance(each, MinValueValidator | MaxValueValidator)]
     least = [each.limit_value for each in found if isinstance(each, MinValueValidator)]
     largest = [each.limit_value for each in found if isinstance(each, MaxValueValidator)]
-    if isinstance(column, fields.PositiveIntegerField | fields.PositiveBigIntegerField):
-        least.append(0)
+    if (ranges := BaseDatabaseOperations.integer_field_ranges.get(column.get_internal_type())) is not None:
+        least.append(ranges[0])
+        largest.append(ranges[1])
     return max(least, default=None), min(largest, default=None)
 
 
