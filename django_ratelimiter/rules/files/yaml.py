@@ -128,6 +128,7 @@ def yaml_of(
 
     comments: lines at its top. on_rules: lines above rules, by slug.
     """
+    _library()  # which says what is missing
     found = _commented(document)
     for section in ("tiers", "rules", "access"):
         if section in found:
