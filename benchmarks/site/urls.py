@@ -12,8 +12,7 @@ from django.urls import path
 from ..contest import QUOTA
 from .settings import LIMITER, ON_LOOP
 
-#: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request. Django
-#: tries them in this order, so what is measured against each other stands first, under one path.
+#: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request.
 NAMES: Final = (
     "three",
     "free",
@@ -77,12 +76,13 @@ def limited(quota: int) -> Callable[..., Any]:
     return wrapped
 
 
-first, *others = (path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES)
 urlpatterns = [
-    first,
+    *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
     path("in-a-thread/", view),  # what views are compared with that are not asynchronous, on an event loop
-    *others,
     *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
     path("refusing/", refusing),  # what refusals are compared with
     path("async/refusing/", async_refusing),
 ]
+
+#: By path, the URLs that a request is looked for in: Django tries them one by one, and the later ones would take longer.
+URLS_OF: Final = {f"/{pattern.pattern}": (pattern,) for pattern in urlpatterns}
