@@ -234,11 +234,17 @@ class FirstCalls:
         return call
 
     def _count_others(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> None:
-        """Begin to count here what is known of other counters of these partitions, for that reply will be forgotten."""
+        """Begin to count here what is known of other counters of these partitions, for that reply will be forgotten.
+
+        Not what callers share of whom another counter tells each apart: it would make each of them, who may come once,
+        pay for what is counted here.
+        """
         names = set(synced.names)
         for partition in set(partitions_of(charges)):
             reply = self._replies.get(partition)
             if reply is None or (other := synced_charges(reply.charges)) is None or other.names == synced.names:
+                continue
+            if (own := own_partitions_of(reply.charges)) and partition not in own:
                 continue
             for charge, name, (_, _, interval) in zip(reply.charges, *other, strict=True):
                 if partition_of(charge) != partition or name in names or name in self._counters:

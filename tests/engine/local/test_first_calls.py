@@ -229,6 +229,34 @@ def test_a_counter_that_is_made_while_the_engine_is_asked_hears_of_it(process: P
 
     with pytest.MonkeyPatch.context() as monkeypatched:
         monkeypatched.setattr(looks, "is_first", look)
-        if hasattr(one, "engine"):
-            one.check(filled(asked))
+        one.check(filled(asked))
     assert sum(one.check(filled(asked))[0].allowed for _ in range(12)) == 6
+
+
+def view(name: str) -> CallTemplate:
+    """A view with a rule by address, and one whose counter all callers share."""
+    made = [charge(1_000, partition=""), charge(1_000, partition="")]
+    parts = zip((f"{name}-own:", f"{name}-all:"), made, (True, False), strict=True)
+    return CallTemplate([ChargeTemplate(before, "", each, is_split) for before, each, is_split in parts])
+
+
+def test_those_who_come_often_to_one_view_make_nothing_of_those_who_come_once_to_another(
+    process: Process, engine: Counted
+) -> None:
+    """Else each of the latter would pay for the counter that they share with all others."""
+    one, often, once = process(), view("often"), view("once")
+    for number in range(5):
+        one.check(FilledCharges(once, (f"once{number}", "all")))
+        one.check(FilledCharges(often, ("often", "all")))
+    assert [name for name in one.counters.by_name if name.startswith("once")] == []
+    assert [name for name in one.counters.by_name if name.startswith("often")]
+    assert len(engine.calls) == 5 + 2
+
+
+def test_views_with_nothing_but_a_shared_counter_are_counted_here_in_turn(process: Process, engine: Counted) -> None:
+    one = process()
+    views = [CallTemplate([ChargeTemplate(f"{name}:", "", charge(1_000, partition=""), False)]) for name in "ab"]
+    for _ in range(5):
+        for each in views:
+            one.check(FilledCharges(each, ("all",)))
+    assert len(engine.calls) <= 4
