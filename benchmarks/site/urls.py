@@ -84,5 +84,5 @@ urlpatterns = [
     path("async/refusing/", async_refusing),
 ]
 
-#: By path, the URLs that a request is looked for in: Django tries them one by one, and the later ones would take longer.
+#: By path, the URLs that a request is looked for in: Django tries them one by one, and later ones would take longer.
 URLS_OF: Final = {f"/{pattern.pattern}": (pattern,) for pattern in urlpatterns}

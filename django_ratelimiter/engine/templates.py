@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple, overload
+from operator import itemgetter
+from typing import Final, NamedTuple, overload
 
 from .base import Charge, Verdict
 
 _new = tuple.__new__  # what a named tuple calls in the end
+
+#: Takes the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
+parts_of_reply: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
+
+#: The types of the parts of a reply.
+_WHOLE_NUMBERS: Final = {int}
 
 
 def is_synced(charge: Charge) -> bool:
@@ -119,10 +126,9 @@ class CounterStates(NamedTuple):
 
     def is_denied(self, gates: Sequence[bool]) -> bool:
         """Return whether a charge that may refuse the call does not pass."""
-        if any(self.waits):
-            for wait in compress(self.waits, gates):
-                if wait > 0 or wait == -1:
-                    return True
+        for wait in compress(self.waits, gates):  # noqa: SIM110  a generator takes twice as long
+            if wait > 0 or wait == -1:
+                return True
         return False
 
 
@@ -138,12 +144,11 @@ class FilledVerdicts(Sequence[Verdict]):
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
-        if len(reply) != 1 + 4 * len(charges.partitions) or set(map(type, reply)) != {int}:
+        if len(reply) != 1 + 4 * len(charges.partitions) or set(map(type, reply)) != _WHOLE_NUMBERS:
             raise ValueError("reply: must be a time, and four whole numbers for each charge.")
-        waits = reply[2::4]
-        states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
-        self.charges, self.states = charges, states
-        self.is_denied = any(waits) and states.is_denied(charges.template.gates)
+        self.charges = charges
+        self.states = states = _new(CounterStates, parts_of_reply(reply))
+        self.is_denied = any(states[2]) and states.is_denied(charges.template.gates)
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
 

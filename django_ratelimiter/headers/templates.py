@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import itemgetter, truediv
+from operator import floordiv, itemgetter, mul, neg, truediv
 from typing import Final, NamedTuple
 
 from ..decision import Answer
@@ -47,7 +47,8 @@ class UsualStates(NamedTuple):
     """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
 
     text: takes what remains and the seconds, of each limit. pick: gives from what remains by all charges, and behind it
-    when they reset, the number that the seconds of each limit are made of: times `multipliers`, by `divisors`.
+    when they reset, the number that the seconds of each limit are made of: times `multipliers`, which are negative,
+    by `divisors`.
     """
 
     text: str
@@ -85,24 +86,25 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
         return fields
     states, is_denied = verdicts.states, verdicts.is_denied
     at_us, remaining, waits, resets, _ = states
+    text = None
     if is_denied:
         binding, seconds = _waited_for(limits, pick(waits))
         if seconds is not None:
             fields["retry-after"] = "Retry-After", str(seconds)
+        if usual is not None:
+            text = _refused_states(limits, remaining, waits)
     else:
         left = pick(remaining)
         tightness = [*map(truediv, left, capacities)]
         binding = limits[tightness.index(min(tightness))]
+        if usual is not None:
+            text = _usual_states(usual, left, states)
     if "ratelimit" in families:
         fields["ratelimit-policy"] = policy
-        text = None
-        if usual is not None:
-            text = _refused_states(limits, remaining, waits) if is_denied else _usual_states(usual, left, states)
         fields["ratelimit"] = "RateLimit", text or _states(limits, states, is_denied)
     if "x-ratelimit" in families:
-        place = binding[0]
-        fields["x-ratelimit-limit"] = binding[2]
-        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if binding.is_closed else str(remaining[place])
+        place, _, fields["x-ratelimit-limit"], _, _, _, is_closed, *_ = binding
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if is_closed else str(remaining[place])
         # A moment, in whole seconds.
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
         if is_denied:
@@ -140,8 +142,8 @@ def _refused_states(limits: Iterable[LimitTemplate], remaining: Sequence[int], w
 def _usual_states(usual: UsualStates, left: Sequence[int], states: CounterStates) -> str | None:
     """Return what `_states` does where all limits pass, as nearly always; `None` if a limit is told no seconds of."""
     text, pick, multipliers, divisors = usual
-    numbers = pick((*states[1], *states[3]))
-    seconds = [-(-number * by // per) for number, by, per in zip(numbers, multipliers, divisors, strict=True)]
+    # Rounded up, as the negative of what is rounded down of the negative: the multipliers are negative.
+    seconds = [*map(neg, map(floordiv, map(mul, pick((*states[1], *states[3])), multipliers), divisors))]
     return None if 0 in seconds else text % (*chain.from_iterable(zip(left, seconds, strict=True)),)
 
 
@@ -238,7 +240,7 @@ def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | No
             return None
         by, per = limit.flow
         # By what remains, or by the reset.
-        parts.append((limit.place, by, per) if by else (limit.place + charges, 1, 1_000_000))
+        parts.append((limit.place, -by, per) if by else (limit.place + charges, -1, 1_000_000))
     if not parts:
         return None
     text = ",".join([f"{limit.state.replace('%', '%%')}%d;t=%d" for limit in limits])

@@ -170,11 +170,12 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     if request.is_usual and identity is not None:
         # Every rule that matches is due: nothing was decided earlier, and no rule has to wait for authentication. So
         # this branch needs neither `decided` nor `_meets`.
-        templates, hash_key = templates_for(rules, matched, entitlement, request.max_delay), settings.HASH_KEY
+        hash_key = settings.HASH_KEY
         digests: list[str | None] = []
+        templates = templates_for(rules, matched, entitlement, request.max_delay, hash_key)
         for source in templates.sources:
             if isinstance(source, str):
-                value = identity.value(source) if source else ""
+                value = identity.value(source)
                 digests.append(None if value is None else source_digest(hash_key, source, value))
             else:
                 value = value_of(source, request)

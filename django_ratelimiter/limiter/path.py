@@ -34,6 +34,7 @@ trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
 
 #: A request whose rules are replaced this often while it is decided is decided by the failure policies.
 ATTEMPTS: Final = 5
+_ATTEMPTS: Final = range(ATTEMPTS)
 
 
 async def decide(io: IO, request: LimitRequest) -> Decision:
@@ -66,43 +67,40 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
 
 
 async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
-    """Return the decision on what is asked, without what was decided earlier; `None` if there is nothing to decide."""
-    began = perf_counter()
+    """Return the decision on what is asked, without what was decided earlier; `None` if there is nothing to decide.
+
+    It is the engine's, by the rules that are in force; without the engine or the rules, that of the failure policies.
+    """
+    began, latest = perf_counter(), None
+    receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
     try:
-        latest = await _decide_by_rules(io, request)
+        for _ in _ATTEMPTS:
+            try:
+                try:
+                    rules = cache.current_rules()
+                    charges = build_charges(rules, cache.access_list(), request)
+                except SynchronousOnlyOperation:
+                    rules = await io.look_up(cache.current_rules, together=True)
+                    charges = await charges_for(io, rules, request)
+                if charges is NO_CHARGES and not cache.is_version_check_due(rules):
+                    return None
+                verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
+                if is_from_engine(verdicts):
+                    cache.mark_confirmed(rules)  # else this process has answered by itself
+                latest = charges.decision(verdicts, rules.version)
+                break
+            except StaleRules as stale:
+                await io.look_up(cache.reload, stale, rules, together=True)
+            except AccessDenied:
+                if await _are_in_force(io, rules):
+                    raise
+        else:
+            raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
         latest = await fallback.decide_by_policy(io, request, charges_for, error)
     if observer.current is not None and latest is not None:
         observer.tell(latest, perf_counter() - began)
     return latest
-
-
-async def _decide_by_rules(io: IO, request: LimitRequest) -> Decision | None:
-    """Return the engine's decision, by the rules that are in force."""
-    receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
-    now_us = request.now_us if request.inline else None
-    for _ in range(ATTEMPTS):
-        try:
-            rules = cache.current_rules()
-        except SynchronousOnlyOperation:
-            rules = await io.look_up(cache.current_rules, together=True)
-        try:
-            try:
-                charges = build_charges(rules, cache.access_list(), request)
-            except SynchronousOnlyOperation:
-                charges = await charges_for(io, rules, request)
-            if charges is NO_CHARGES and not cache.is_version_check_due(rules):
-                return None
-            verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
-            if is_from_engine(verdicts):
-                cache.mark_confirmed(rules)  # else this process has answered by itself
-            return charges.decision(verdicts, rules.version)
-        except StaleRules as stale:
-            await io.look_up(cache.reload, stale, rules, together=True)
-        except AccessDenied:
-            if await _are_in_force(io, rules):
-                raise
-    raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
 
 
 async def _are_in_force(io: IO, rules: RuleSet) -> bool:

@@ -45,7 +45,7 @@ class RuleCharge(NamedTuple):
 class RuleTemplate:
     """What a rule charges those of one tier and multiplier, who have some limit there.
 
-    source: what tells callers apart: the one name of a value that is short, empty where nothing does; else the rule,
+    source: what tells callers apart: the one name of a value that is short, `None` where nothing does; else the rule,
     which is split by another or by several.
     """
 
@@ -56,7 +56,7 @@ class RuleTemplate:
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}"
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        self.source = "" if not rule.partition_by else alone if alone in IDENTITIES else rule
+        self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one for each limit.
@@ -148,9 +148,9 @@ NO_CHARGES: Final = RuleCharges((), ())
 class RuleCallTemplate:
     """The charges of one kind of request.
 
-    owners: the rule and tier of each charge. pick: gives the partitions of the charges from those of the sources.
-    is_plain: what an admitted request was charged has no consequences: no
-    lease, no delay, no soft quota, nothing to be given back.
+    owners: the rule and tier of each charge. pick: gives the partitions of the charges from the one of all callers and
+    those of the sources. is_plain: what an admitted request was charged has no consequences: no lease, no delay, no
+    soft quota, nothing to be given back.
     """
 
     __slots__ = ("call", "is_plain", "owners", "pick")
@@ -165,13 +165,11 @@ class RuleCallTemplate:
             for (rule, _), limit in zip(self.owners, limits, strict=True)
         )
 
-    def fill(self, digests: Sequence[str]) -> RuleCharges:
-        """Return the charges of one caller. digests: of what each source tells apart."""
-        return (
-            RuleCharges(self.owners, FilledCharges(self.call, self.pick(tuple(digests))), self)
-            if self.owners
-            else NO_CHARGES
-        )
+    def fill(self, partitions: tuple[str, ...]) -> RuleCharges:
+        """Return the charges of one caller. partitions: the one of all callers, then that of each source."""
+        if not self.owners:
+            return NO_CHARGES
+        return RuleCharges(self.owners, FilledCharges(self.call, self.pick(partitions)), self)
 
 
 class RuleTemplates:
@@ -181,12 +179,13 @@ class RuleTemplates:
     have their `id`.
     """
 
-    __slots__ = ("_max_delay", "_variants", "complete", "kept", "rules", "sources")
+    __slots__ = ("_max_delay", "_of_all", "_variants", "complete", "kept", "rules", "sources")
 
     def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay = None) -> None:
         self.kept, self._max_delay = (rules, entitlement), max_delay
         self.rules = tuple([made for rule in rules if (made := RuleTemplate(rule, entitlement)).records])
-        self.sources = tuple(dict.fromkeys([template.source for template in self.rules]))
+        self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
+        self._of_all = digest("")
         self._variants: dict[tuple[bool, ...], RuleCallTemplate] = {}
         self.complete = self._lacking((False,) * len(self.sources))
 
@@ -195,7 +194,7 @@ class RuleTemplates:
         if None not in digests:
             template = self.complete
             if template.owners:
-                filled = FilledCharges(template.call, template.pick(tuple(digests)))  # type: ignore[arg-type]
+                filled = FilledCharges(template.call, template.pick((self._of_all, *digests)))  # type: ignore[arg-type]
                 return RuleCharges(template.owners, filled, template)
             return NO_CHARGES
         lacking = tuple([each is None for each in digests])
@@ -204,16 +203,17 @@ class RuleTemplates:
             if len(self._variants) >= MAX_VARIANTS:
                 self._variants.clear()
             variant = self._variants[lacking] = self._lacking(lacking)
-        return variant.fill([missing() if each is None else each for each in digests])
+        return variant.fill((self._of_all, *[missing() if each is None else each for each in digests]))
 
     def _lacking(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
-        places = {source: place for place, source in enumerate(self.sources)}
+        places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}
+        is_missing = (False, *lacking)
         return RuleCallTemplate(
             [
                 (template, place, charge)
                 for template in self.rules
                 for place in [places[template.source]]
-                for charge in template.charges(None, self._max_delay, is_missing=lacking[place])
+                for charge in template.charges(None, self._max_delay, is_missing=is_missing[place])
             ]
         )
 
@@ -225,8 +225,8 @@ def missing() -> str:
 
 @lru_cache(maxsize=16_384)
 def source_digest(_hash_key: bytes, name: str, value: str) -> str:
-    """Return the digest of a partition by one name; empty: by none. The key is the setting's."""
-    return digest(encode_partition([(name, value)]) if name else value)
+    """Return the digest of a partition by one name. The key is the setting's."""
+    return digest(encode_partition([(name, value)]))
 
 
 def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
@@ -239,22 +239,22 @@ def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ..
 class _Templates:
     """Those of one rule set, by the `id` of the rules that are met and of the tier, the multiplier, and the delay."""
 
-    def __init__(self, rules: RuleSet) -> None:
-        self.rules = rules
+    def __init__(self, rules: RuleSet, hash_key: bytes) -> None:
+        self.rules, self.hash_key = rules, hash_key
         self.by_kind: dict[tuple[Any, ...], RuleTemplates] = {}
 
 
-_latest = _Templates(RuleSet(NO_VERSION))
+_latest = _Templates(RuleSet(NO_VERSION), b"")
 
 
 def templates_for(
-    rules: RuleSet, matched: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay
+    rules: RuleSet, matched: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay, hash_key: bytes
 ) -> RuleTemplates:
-    """Return the templates of the rules that are met. Those of the latest rule set are kept."""
+    """Return the templates of the rules that are met. Those of the latest rule set are kept. hash_key: the setting."""
     global _latest
     latest = _latest
-    if latest.rules is not rules:
-        latest = _latest = _Templates(rules)
+    if latest.rules is not rules or latest.hash_key is not hash_key:
+        latest = _latest = _Templates(rules, hash_key)
     tier, multiplier = entitlement
     kind = id(matched), id(tier), multiplier, max_delay
     templates = latest.by_kind.get(kind)

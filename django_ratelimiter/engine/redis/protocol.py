@@ -13,7 +13,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import CounterStates, FilledCharges, verdicts_from
+from ..templates import CounterStates, FilledCharges, parts_of_reply, verdicts_from
 from .formats import CallFormats
 from .packing import (
     COST_ONE,
@@ -286,9 +286,8 @@ class CallEncoder:
 
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
-    waits = reply[2::4]
-    states = _new(CounterStates, (reply[0], reply[1::4], waits, reply[3::4], reply[4::4]))
-    denied = refused or (any(waits) and states.is_denied([charge.gating for charge in charges]))
+    states = _new(CounterStates, parts_of_reply(reply))
+    denied = refused or (any(states[2]) and states.is_denied([charge.gating for charge in charges]))
     return verdicts_from(charges, states, denied=denied, spending=spending)
 
 
