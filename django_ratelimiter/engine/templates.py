@@ -7,7 +7,7 @@ verdicts are a sequence of verdicts. Neither are made before somebody looks at o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
+from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple, overload
 
@@ -124,21 +124,26 @@ class CounterStates(NamedTuple):
     resets: Sequence[int]
     leads: Sequence[int]
 
-    def is_denied(self, gates: Sequence[bool]) -> bool:
-        """Return whether a charge that may refuse the call does not pass."""
-        for wait in compress(self.waits, gates):  # noqa: SIM110  a generator takes twice as long
-            if wait > 0 or wait == -1:
-                return True
-        return False
+    def binding(self, gates: Sequence[bool]) -> int | None:
+        """Return the place of the charge that refuses the call; `None` = none does.
+
+        Of several the one that never passes, else the one to wait longest for. gates: which of them may refuse it.
+        """
+        waits = self.waits
+        if (longest := max(waits)) > 0 <= min(waits) and gates[place := waits.index(longest)]:  # as nearly always
+            return place
+        told = [(inf if wait == -1 else wait) if gate else 0 for wait, gate in zip(waits, gates, strict=True)]
+        return told.index(most) if (most := max(told)) > 0 else None
 
 
 class FilledVerdicts(Sequence[Verdict]):
-    """The engine's answer to filled charges. is_denied: nothing was spent. is_made: somebody has seen the verdicts.
+    """The engine's answer to filled charges. is_made: somebody has seen the verdicts.
 
+    is_denied: nothing was spent. binding: the place of the charge that refuses, see `CounterStates`; `None` = none.
     reply: the engine's time, then for each charge what `CounterStates` has of it. Raises ValueError if it is another.
     """
 
-    __slots__ = ("_verdicts", "charges", "is_denied", "is_made", "states")
+    __slots__ = ("_verdicts", "binding", "charges", "is_denied", "is_made", "states")
 
     #: Whether this process has answered by itself.
     is_local = False
@@ -148,23 +153,32 @@ class FilledVerdicts(Sequence[Verdict]):
             raise ValueError("reply: must be a time, and four whole numbers for each charge.")
         self.charges = charges
         self.states = states = _new(CounterStates, parts_of_reply(reply))
-        self.is_denied = any(states[2]) and states.is_denied(charges.template.gates)
+        self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
+        self.is_denied = binding is not None
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
 
     @classmethod
-    def of(cls, charges: FilledCharges, states: CounterStates, *, is_denied: bool) -> FilledVerdicts:
+    def of(cls, charges: FilledCharges, states: CounterStates) -> FilledVerdicts:
         """Return the verdicts of what an engine in this process has found."""
         verdicts = object.__new__(cls)
-        verdicts.charges, verdicts.states, verdicts.is_denied = charges, states, is_denied
+        verdicts.charges, verdicts.states = charges, states
+        verdicts.binding = states.binding(charges.template.gates) if any(states.waits) else None
+        verdicts.is_denied = verdicts.binding is not None
         verdicts._verdicts, verdicts.is_made = None, False
         return verdicts
+
+    def lengthen(self, least: Sequence[int]) -> None:
+        """Let those who are refused wait for so many microseconds at least, one entry for each charge."""
+        waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(self.states.waits, least, strict=True)]
+        self.states = states = self.states._replace(waits=waits)
+        self.binding = states.binding(self.charges.template.gates)
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until all charges that may refuse the call would pass, 0 = now; `None` = never."""
-        waits = list(compress(self.states.waits, self.charges.template.gates)) if self.is_denied else []
-        return None if -1 in waits else max(waits, default=0) / 1_000_000
+        wait = 0 if self.binding is None else self.states.waits[self.binding]
+        return None if wait < 0 else wait / 1_000_000
 
     def __len__(self) -> int:
         return len(self.charges.partitions)

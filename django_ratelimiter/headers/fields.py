@@ -14,7 +14,7 @@ from ..conf import settings
 from ..decision import Decision
 from ..engine.base import NEVER
 from .syntax import OURS, joined, shown_limit, state_of
-from .templates import quota_fields
+from .templates import RefusalFacts, quota_fields
 
 #: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
 #: cached is pickled.
@@ -35,16 +35,18 @@ _NO_STORE: Final = ("Cache-Control", "no-store")
 _LOGGED: Final = (429, 503)
 
 
-def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
+def write_fields(
+    request: HttpRequest, response: HttpResponseBase, decision: Decision, facts: RefusalFacts | None = None
+) -> None:
     """Set the fields of the request's decision on any response to it, once.
 
-    Where HEADERS has "expose", scripts of other origins are let read them.
+    Where HEADERS has "expose", scripts of other origins are let read them. facts: of the refusal, if they are known.
     """
     if getattr(response, SHOWS, None) is decision:
         return
     answer, families, kept = decision.answer, settings.HEADERS, response.headers._store
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:
-        fields = quota_fields(answer, families)
+        fields = quota_fields(answer, families, facts)
     else:
         fields = {name.lower(): (name, value) for name, value in response_fields(decision).items()}
     # In one step: Django takes ten calls for each, to see that it is one line of ASCII, as all of these are.

@@ -81,11 +81,13 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     """
     own = settings.RESPONSE
     response: HttpResponseBase | None = None
+    facts: RefusalFacts | None = None
     if own is not None and not own.endswith(".html"):
         response = _own_response(own, request, decision)
     if response is None:
-        response = _usual_response(request, decision)
-    write_fields(request, response, decision)
+        facts = _facts_of(decision)
+        response = _usual_response(request, facts)
+    write_fields(request, response, decision, facts)
     if response.status_code < 400:  # else Django's cache would keep what the project's own callable has made
         patch_cache_control(response, private=True, no_store=True)
     setattr(response, SHOWS, decision)
@@ -112,8 +114,7 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
     return response
 
 
-def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
-    facts = _facts_of(decision)
+def _usual_response(request: HttpRequest, facts: RefusalFacts) -> HttpResponse:
     bodies = _bodies_of(facts)
     body = _preferred_body(request)
     page = _page(request, _context(request, facts, bodies.words)) if body == "html" else None
@@ -145,7 +146,7 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
 
 def _facts_of(decision: Decision) -> RefusalFacts:
     answer = decision.answer
-    if answer is not None and answer.is_plain and not answer.verdicts.is_made and decision.access is None:
+    if answer is not None and answer.is_plain and not answer.verdicts.is_made:  # nor denied by an access entry
         return refusal_facts(answer)
     message = decision.binding.rule.message if decision.binding and not decision.access else ""
     policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))

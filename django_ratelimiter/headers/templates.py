@@ -28,7 +28,7 @@ class LimitTemplate(NamedTuple):
 
     place: of its charge in the call. state: its item of RateLimit up to what remains. quota: X-RateLimit-Limit.
     capacity: of its counter. flow: how long as much as remains takes to come back, see `flow_of`; `None` = ask
-    `until_more`. is_closed: nothing passes.
+    `until_more`. is_closed: nothing passes. policies: its name, alone.
     """
 
     place: int
@@ -38,7 +38,7 @@ class LimitTemplate(NamedTuple):
     flow: tuple[int, int] | None
     until_more: UntilMore
     is_closed: bool
-    policy: str
+    policies: tuple[str, ...]
     message: str
     rule: str
 
@@ -46,12 +46,13 @@ class LimitTemplate(NamedTuple):
 class UsualStates(NamedTuple):
     """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
 
-    text: takes what remains and the seconds, of each limit. pick: gives from what remains by all charges, and behind it
-    when they reset, the number that the seconds of each limit are made of: times `multipliers`, which are negative,
-    by `divisors`.
+    text: takes what remains and the seconds, of each limit. refused: the same for a refused request, where the seconds
+    are a text that may be empty. pick: gives from what remains by all charges, and behind it when they reset, the
+    number that the seconds of each limit are made of: times `multipliers`, which are negative, by `divisors`.
     """
 
     text: str
+    refused: str
     pick: Callable[[Sequence[int]], Sequence[int]]
     multipliers: tuple[int, ...]
     divisors: tuple[int, ...]
@@ -61,7 +62,7 @@ class FieldTemplate(NamedTuple):
     """The fields of a call. policy: RateLimit-Policy. limits: those that are enforced.
 
     usual: `None` = of one of them more must be known. capacities: of the limits. pick: gives what is about the limits
-    of what is about all charges.
+    of what is about all charges. by_place: the limits by the places of their charges.
     """
 
     policy: Field
@@ -69,18 +70,35 @@ class FieldTemplate(NamedTuple):
     usual: UsualStates | None
     capacities: tuple[int, ...]
     pick: Callable[[Sequence[int]], Sequence[int]]
+    by_place: dict[int, LimitTemplate]
+
+
+class RefusalFacts(NamedTuple):
+    """What is told of a refusal.
+
+    message: of the binding rule. seconds: to wait; `None` = for ever. reference: `None` = nothing was counted.
+    binding: the limit to wait longest for; `None` = somebody has taken the decision apart.
+    """
+
+    status: int
+    message: str
+    seconds: int | None
+    policies: tuple[str, ...]
+    reference: str | None
+    binding: LimitTemplate | None = None
 
 
 _templates: Final[dict[CallTemplate, FieldTemplate]] = {}
 
 
-def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
+def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts | None = None) -> dict[str, Field]:
     """Return the fields of both families, as far as they are sent, and of a refusal Retry-After; by their small names.
 
-    For calls of which `is_plain` holds: no limit has a soft quota, or holds requests.
+    For calls of which `is_plain` holds: no limit has a soft quota, or holds requests. facts: of the refusal, if they
+    are known.
     """
     verdicts = answer.verdicts
-    policy, limits, usual, capacities, pick = _templates.get(verdicts.charges.template) or _template_of(answer)
+    policy, limits, usual, capacities, pick, _ = _templates.get(verdicts.charges.template) or _template_of(answer)
     fields: dict[str, Field] = {}
     if not limits:
         return fields
@@ -88,11 +106,13 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
     at_us, remaining, waits, resets, _ = states
     text = None
     if is_denied:
-        binding, seconds = _waited_for(limits, pick(waits))
+        _, _, seconds, _, reference, found = facts or refusal_facts(answer)
+        assert found is not None
+        binding = found
         if seconds is not None:
             fields["retry-after"] = "Retry-After", str(seconds)
         if usual is not None:
-            text = _refused_states(limits, remaining, waits)
+            text = _refused_states(usual, pick(remaining), pick(waits))
     else:
         left = pick(remaining)
         tightness = [*map(truediv, left, capacities)]
@@ -108,40 +128,23 @@ def quota_fields(answer: Answer, families: tuple[str, ...]) -> dict[str, Field]:
         # A moment, in whole seconds.
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
         if is_denied:
-            reference = f"{binding.rule}#{verdicts.charges.partitions[place][:DIGITS]}"
+            assert reference is not None
             fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
 
 
-def _waited_for(limits: Sequence[LimitTemplate], waits: Sequence[int]) -> tuple[LimitTemplate, int | None]:
-    """Return the limit that a refused request has to wait longest for, and the seconds; `None` = for ever.
-
-    waits: of these limits.
-    """
-    if (least := min(waits)) < 0:
-        return limits[waits.index(least)], None
-    longest = max(waits)
-    return limits[waits.index(longest)], -(-longest // 1_000_000)
-
-
-def _refused_states(limits: Iterable[LimitTemplate], remaining: Sequence[int], waits: Sequence[int]) -> str:
-    """Return the value of RateLimit of a refused request, as `_states` does.
+def _refused_states(usual: UsualStates, left: Sequence[int], waits: Sequence[int]) -> str:
+    """Return the value of RateLimit of a refused request, as `_states` does. left, waits: of the limits.
 
     Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
     """
-    shown = []
-    for place, state, *_ in limits:
-        wait = waits[place]
-        if wait > 0:
-            shown.append(f"{state}{remaining[place]};t={-(-wait // 1_000_000)}")
-        else:
-            shown.append(f"{state}{remaining[place]}")
-    return ",".join(shown)
+    times = [f";t={-(-wait // 1_000_000)}" if wait > 0 else "" for wait in waits]
+    return usual.refused % (*chain.from_iterable(zip(left, times, strict=True)),)
 
 
 def _usual_states(usual: UsualStates, left: Sequence[int], states: CounterStates) -> str | None:
     """Return what `_states` does where all limits pass, as nearly always; `None` if a limit is told no seconds of."""
-    text, pick, multipliers, divisors = usual
+    text, _, pick, multipliers, divisors = usual
     # Rounded up, as the negative of what is rounded down of the negative: the multipliers are negative.
     seconds = [*map(neg, map(floordiv, map(mul, pick((*states[1], *states[3])), multipliers), divisors))]
     return None if 0 in seconds else text % (*chain.from_iterable(zip(left, seconds, strict=True)),)
@@ -166,32 +169,19 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
     return ",".join(shown)
 
 
-class RefusalFacts(NamedTuple):
-    """The input of the text of a refusal.
-
-    message: of the binding rule. seconds: to wait; `None` = for ever. reference: `None` = nothing was counted.
-    """
-
-    status: int
-    message: str
-    seconds: int | None
-    policies: tuple[str, ...]
-    reference: str | None
-
-
 def refusal_facts(answer: Answer) -> RefusalFacts:
     """Return what is told of a refusal that nobody has taken apart."""
     verdicts = answer.verdicts
-    template = _templates.get(verdicts.charges.template) or _template_of(answer)
-    shown = template.pick(verdicts.states.waits)
-    binding, seconds = _waited_for(template.limits, shown)
-    policies: tuple[str, ...] = (binding.policy,)
-    if shown.count(0) != len(shown) - 1:  # several refuse
-        policies = tuple(
-            dict.fromkeys([limit.policy for limit, wait in zip(template.limits, shown, strict=True) if wait])
-        )
-    reference = f"{binding.rule}#{verdicts.charges.partitions[binding.place][:DIGITS]}"
-    return _new(RefusalFacts, (429, binding.message, seconds, policies, reference))
+    template, place = _templates.get(verdicts.charges.template) or _template_of(answer), verdicts.binding
+    assert place is not None
+    binding, waits = template.by_place[place], verdicts.states.waits
+    wait, policies = waits[place], binding.policies
+    if waits.count(0) != len(waits) - 1:  # perhaps several refuse
+        shown = zip(template.limits, template.pick(waits), strict=True)
+        policies = tuple(dict.fromkeys([limit.policies[0] for limit, each in shown if each]))
+    seconds = None if wait < 0 else -(-wait // 1_000_000)
+    reference = f"{binding.rule}#{verdicts.charges.partitions[place][:DIGITS]}"
+    return _new(RefusalFacts, (429, binding.message, seconds, policies, reference, binding))
 
 
 def _template_of(answer: Answer) -> FieldTemplate:
@@ -211,7 +201,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
                     flow_of(limit),
                     shown.until_more,
                     charge.cost == NEVER,
-                    name_of(rule, tier, limit),
+                    (name_of(rule, tier, limit),),
                     rule.message,
                     rule.slug,
                 )
@@ -225,6 +215,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
         _usual_of(limits, len(call.templates)),
         tuple([limit.capacity for limit in limits]),
         _picking([limit.place for limit in limits]),
+        {limit.place: limit for limit in limits},
     )
     return template
 
@@ -243,9 +234,10 @@ def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | No
         parts.append((limit.place, -by, per) if by else (limit.place + charges, -1, 1_000_000))
     if not parts:
         return None
-    text = ",".join([f"{limit.state.replace('%', '%%')}%d;t=%d" for limit in limits])
+    states = [limit.state.replace("%", "%%") for limit in limits]
+    text, refused = (",".join([state + numbers for state in states]) for numbers in ("%d;t=%d", "%d%s"))
     places, multipliers, divisors = zip(*parts, strict=True)
-    return UsualStates(text, _picking(places), multipliers, divisors)
+    return UsualStates(text, refused, _picking(places), multipliers, divisors)
 
 
 def _picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:

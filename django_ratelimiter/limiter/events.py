@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from math import inf
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -155,15 +154,19 @@ def _log_refusal(decision: Decision) -> None:
 def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
     """Yield the rules that refuse a request by what Redis has counted, each with the caller's digest."""
     if latest.answer is not None:
-        owners, verdicts = latest.answer.owners, latest.answer.verdicts
-        gates, partitions = verdicts.charges.template.gates, verdicts.charges.partitions
-        for place, wait in enumerate(verdicts.states.waits):
-            if gates[place] and (wait > 0 or wait == -1):
-                yield owners[place][0], partitions[place]
+        yield from _refusing_by(latest.answer)
         return
     for result in latest.refused_by:
         if result.verdict is not None and not result.local:
             yield result.rule, result.digest or ""
+
+
+def _refusing_by(answer: Answer) -> Iterator[tuple[RuleRecord, str]]:
+    verdicts = answer.verdicts
+    gates, partitions = verdicts.charges.template.gates, verdicts.charges.partitions
+    for place, wait in enumerate(verdicts.states.waits):
+        if gates[place] and (wait > 0 or wait == -1):
+            yield answer.owners[place][0], partitions[place]
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -174,23 +177,20 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
 
 def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
     """Return the names of the rules that refuse a request, and the attributes of a record, without taking it apart."""
-    owners, verdicts = answer.owners, answer.verdicts
-    gates, waits = verdicts.charges.template.gates, verdicts.states.waits
-    if waits.count(0) == len(waits) - 1:  # as nearly always
-        binding = waits.index(max(waits) or -1)
-        names = owners[binding][0].slug
-    else:
-        refusing = [place for place, wait in enumerate(waits) if gates[place] and (wait > 0 or wait == -1)]
-        binding = max(refusing, key=lambda place: inf if waits[place] < 0 else waits[place])
-        names = ", ".join(dict.fromkeys([owners[place][0].slug for place in refusing]))
-    rule, tier = owners[binding]
+    verdicts = answer.verdicts
+    waits, binding = verdicts.states.waits, verdicts.binding
+    assert binding is not None
+    rule, tier = answer.owners[binding]
+    names = slug = rule.slug
+    if waits.count(0) != len(waits) - 1:  # perhaps several refuse
+        names = ", ".join(dict.fromkeys([refusing.slug for refusing, _ in _refusing_by(answer)]))
     partition = verdicts.charges.partitions[binding]
     return names, {
-        "rule": rule.slug,
+        "rule": slug,
         "tier": tier and tier.slug,
         "partition": partition,
         "version": version.number,
-        "reference": f"{rule.slug}#{partition[:DIGITS]}",
+        "reference": f"{slug}#{partition[:DIGITS]}",
     }
 
 

@@ -38,24 +38,31 @@ class RefusalLog:
         if logging.getLogRecordFactory() is not logging.LogRecord or type(logger) is not logging.Logger:
             logger.warning(MESSAGE, names, why, extra=extra)
             return
-        now, common = time(), self._common
-        if not 0.0 <= now - common["created"] < KEPT_SECONDS or common["process"] != getpid():
-            common = self._common = self._make()
+        now = time()
+        made_at, pid, in_tasks, parts = self._common
+        passed = now - made_at
+        if not 0.0 <= passed < KEPT_SECONDS or pid != getpid():
+            made_at, _, in_tasks, parts = self._common = self._make()
+            passed = max(now - made_at, 0.0)
+            now = made_at + passed
         record = _new(logging.LogRecord)
-        parts = record.__dict__
-        parts |= common
-        parts |= extra
-        parts["args"] = names, why
-        if now > common["created"]:
-            parts["created"], parts["msecs"] = now, int(now % 1.0 * 1_000) + 0.0
-            parts["relativeCreated"] = common["relativeCreated"] + (now - common["created"]) * 1_000
-        if common["thread"] is not None:
-            parts["thread"], parts["threadName"] = get_ident(), current_thread().name
-        if "taskName" in common:  # from Python 3.12 on
+        record.__dict__ = attributes = {
+            **parts,
+            **extra,
+            "args": (names, why),
+            "created": now,
+            "msecs": int(now % 1.0 * 1_000) + 0.0,
+            "relativeCreated": parts["relativeCreated"] + passed * 1_000,
+        }
+        if parts["thread"] is not None:
+            attributes["thread"], attributes["threadName"] = get_ident(), current_thread().name
+        if in_tasks:
             task = None if _get_running_loop() is None else current_task()
-            parts["taskName"] = None if task is None else task.get_name()
+            attributes["taskName"] = None if task is None else task.get_name()
         logger.handle(record)
 
-    def _make(self) -> dict[str, Any]:
+    def _make(self) -> tuple[float, int | None, bool, dict[str, Any]]:
+        """Return what is alike in all records for a while: when it was made, its process, whether it names tasks."""
         logger = self._logger
-        return logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, (), None, "write").__dict__
+        record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, (), None, "write")
+        return record.created, record.process, hasattr(record, "taskName"), record.__dict__

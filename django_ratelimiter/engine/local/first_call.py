@@ -112,10 +112,7 @@ def at_us_of(verdicts: Sequence[Verdict]) -> int:
 def lengthen_waits(charges: Sequence[Charge], verdicts: Sequence[Verdict], passed: float) -> None:
     """Let those who are refused wait for the end of the interval at least. passed: seconds of it, negative."""
     if type(verdicts) is FilledVerdicts:
-        least = [int(((charge.sync_interval or 0.0) + passed) * 1_000_000) for charge in charges]
-        states = verdicts.states
-        waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(states.waits, least, strict=True)]
-        verdicts.states = states._replace(waits=waits)
+        verdicts.lengthen([int(((charge.sync_interval or 0.0) + passed) * 1_000_000) for charge in charges])
         return
     for verdict in verdicts:
         if verdict.retry_after:

@@ -206,5 +206,5 @@ def _is_counted(charges: Sequence[Charge]) -> bool:
 
 def _verdicts(charges: Sequence[Charge], states: CounterStates, denied: bool, refused: bool) -> Sequence[Verdict]:
     if isinstance(charges, FilledCharges) and not refused:
-        return FilledVerdicts.of(charges, states, is_denied=denied)
+        return FilledVerdicts.of(charges, states)
     return verdicts_from(charges, states, denied=denied)

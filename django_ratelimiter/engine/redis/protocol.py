@@ -287,7 +287,7 @@ class CallEncoder:
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
     states = _new(CounterStates, parts_of_reply(reply))
-    denied = refused or (any(states[2]) and states.is_denied([charge.gating for charge in charges]))
+    denied = refused or (any(states[2]) and states.binding([charge.gating for charge in charges]) is not None)
     return verdicts_from(charges, states, denied=denied, spending=spending)
 
 
