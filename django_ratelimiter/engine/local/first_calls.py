@@ -60,37 +60,34 @@ class FirstCalls:
         exactly.
         """
         self._under_way[charges] = None
-        if self._is_first(charges, now):
-            return True
+        template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
+        counters = self._counters
+        for place in template.own:
+            partition = partitions[place]
+            if partition in counters.partitions:
+                break
+            reply = replies.get(partition)
+            if reply is None or now >= reply[0] + template.sync_interval:
+                is_first = True
+            elif reply[4] is not template:  # it may know of other counters, which its successor would not
+                break
+        else:
+            if is_first and not self._shares_counters(charges):
+                return True
         with self._lock:
             self.end(charges)
         return False
 
-    def _is_first(self, charges: FilledCharges, now: float) -> bool:
-        if self.is_counted(charges):
-            return False
-        template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        for place in template.own:
-            reply = replies.get(partitions[place])
-            if reply is None or now >= reply[0] + template.sync_interval:
-                is_first = True
-            elif reply[4] is not template:  # it may know of other counters, which its successor would not
-                return False
-        return is_first
-
-    def is_counted(self, charges: FilledCharges) -> bool:
-        """Return whether one of these may be counted here, without making the names of what is the caller's own."""
-        template, partitions, counters = charges.template, charges.partitions, self._counters
-        for place in template.own:
-            if partitions[place] in counters.partitions:
-                return True
+    def _shares_counters(self, charges: FilledCharges) -> bool:
+        """Return whether a counter that all callers share is counted here."""
+        template, counters = charges.template, self._counters
         shared = self._shared.get(template)
         if shared is None:
             if len(self._shared) >= MAX_TEMPLATES:
                 self._shared.clear()
-            names = zip(synced_template(template).names(partitions), template.templates, strict=True)  # type: ignore[union-attr]
+            names = zip(synced_template(template).names(charges.partitions), template.templates, strict=True)  # type: ignore[union-attr]
             shared = self._shared[template] = [name for name, each in names if not each.is_split]
-        return not counters.keys().isdisjoint(shared)
+        return bool(shared) and not counters.keys().isdisjoint(shared)
 
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
         """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
