@@ -50,7 +50,6 @@ CROWDED: dict[str, int] = {}
 
 #: Files with more lines.
 LONG: set[str] = {
-    "engine/redis/protocol.py",
     "throttling.py",
 }
 

@@ -87,6 +87,25 @@ def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.holds_leases]
 
 
+def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those that spent something, each once."""
+    if verdicts == ():
+        return []
+    return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
+
+
+def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
+    """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
+    if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
+        mark_refunded(receipts)
+
+
+def mark_refunded(receipts: Iterable[Verdict]) -> None:
+    """Note that they were given back."""
+    for receipt in receipts:
+        receipt.mark_refunded()
+
+
 def as_charged(peeked: list[Verdict]) -> list[Verdict]:
     """Return the verdicts of a peek with what would be left after the check; their times are as before it."""
     if all(verdict.allowed or not verdict.charge.gating for verdict in peeked):

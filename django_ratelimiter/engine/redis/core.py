@@ -13,7 +13,7 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
-from ..base import Charge, Verdict, Version, as_charged
+from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .protocol import (
@@ -23,9 +23,6 @@ from .protocol import (
     CallEncoder,
     ScriptMode,
     decode,
-    mark_refunded,
-    mark_refunded_if_denied,
-    receipts_of,
 )
 
 

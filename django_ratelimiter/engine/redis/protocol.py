@@ -291,25 +291,6 @@ def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refus
     return verdicts_from(charges, states, denied=denied, spending=spending)
 
 
-def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that spent something, each once."""
-    if verdicts == ():
-        return []
-    return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
-
-
-def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
-    """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
-    if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
-        mark_refunded(receipts)
-
-
-def mark_refunded(receipts: Iterable[Verdict]) -> None:
-    """Note that they were given back."""
-    for receipt in receipts:
-        receipt.mark_refunded()
-
-
 def now() -> int:
     """This process's time in microseconds since the Unix epoch."""
     return time.time_ns() // 1_000

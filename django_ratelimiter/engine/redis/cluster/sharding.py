@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from ....exceptions import EngineUnavailable
 from ... import usage
-from ...base import Charge, Verdict, Version
+from ...base import Charge, Verdict, Version, mark_refunded
 from ...partition_stats import MINUTE_US
-from ..protocol import CallEncoder, ScriptMode, mark_refunded
+from ..protocol import CallEncoder, ScriptMode
 
 #: Among how many shards the keys in a cluster are spread, if nothing else is said.
 SHARDS: Final = 64
