@@ -45,16 +45,17 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return trials[id(http)](request)
     if not earlier.allowed or not settings.ENABLED:
         return earlier
-    decision = replace(earlier, delay=0.0) if earlier.delay else earlier
+    if earlier.delay:
+        earlier = replace(earlier, delay=0.0)
     try:
         latest = await decide_latest(io, request)
     except AccessDenied as denied:
-        latest, decision = None, replace(decision, allowed=False, access=denied.record)
-        await refunds.refund_results(io, decision.results)
+        latest, earlier = None, replace(earlier, allowed=False, access=denied.record)
+        await refunds.refund_results(io, earlier.results)
     if latest is None:
-        http.ratelimit = decision  # type: ignore[attr-defined]
-        return decision
-    decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
+        http.ratelimit = earlier  # type: ignore[attr-defined]
+        return earlier
+    decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     answer = latest.answer
     if answer is not None and answer.is_plain and latest.allowed and not quota_reached.receivers:

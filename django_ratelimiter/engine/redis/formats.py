@@ -49,9 +49,11 @@ class CallFormats:
         """
         template, partitions = charges.template, charges.partitions
         form = self._formats.get((template, told))
-        if form is None or form[0] != minute or form[1] is not version:
+        if form is None:
             form = self._keep((template, told), version, minute)
-        _, _, text, size, noted = form
+        of_minute, of_version, text, size, noted = form
+        if of_minute != minute or of_version is not version:
+            _, _, text, size, noted = self._keep((template, told), version, minute)
         if noted:
             partitions = (*partitions, *[partitions[place] for place in noted])
         call = text % tuple(map(str.encode, partitions))

@@ -83,6 +83,7 @@ class CallEncoder:
         if clock not in CLOCKS:
             raise ValueError(f"clock: must be one of {', '.join(CLOCKS)}, not {clock!r}.")
         self.clock = clock
+        self._fills = shards == 1 and clock == "server"
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
         self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
         self._cached_calls: dict[
@@ -205,7 +206,7 @@ class CallEncoder:
 
     def encode_filled(self, charges: FilledCharges, version: int | Version | None) -> bytes | None:
         """Return the call that checks filled charges and nothing else; `None` where it is to be packed from charges."""
-        if self.shards != 1 or self.clock != "server" or not charges.template.is_fixed:
+        if not self._fills or not charges.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         told = self._partition_tracker.weight_and_sampled(charges, at_us)
