@@ -1,0 +1,72 @@
+"""CONTRIBUTING.md and the map of the package are true of the tree: each folder is named, and each name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .test_docs import ROOT, rows, section
+
+pytestmark = pytest.mark.once
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+MAP = (ROOT / "django_ratelimiter/README.md").read_text("utf-8")
+PACKAGE = ROOT / "django_ratelimiter"
+TESTS = ROOT / "tests"
+#: Folders of the package whose folders are rooms of their own, as in `tests/`.
+WITH_ROOMS = ("admin", "engine")
+
+
+def folders(top: Path) -> set[str]:
+    """Return the folders below: `rules`, and `admin/rules` of those that have rooms of their own."""
+    below = [folder for parent in (top, *(top / name for name in WITH_ROOMS)) for folder in parent.iterdir()]
+    found = {str(folder.relative_to(top)) for folder in below if folder.is_dir() and folder.name[0] not in "_."}
+    return {name for name in found if any(path.suffix != ".pyc" for path in (top / name).rglob("*") if path.is_file())}
+
+
+def rooms() -> set[str]:
+    """Return the rooms of the table that says what each takes."""
+    cells = [cells for cells in rows(section(TEXT, "## Three loops")) if re.match(r"\d", cells[1])]
+    return {name for first, _, second, _ in cells for name in re.findall(r"`([\w/]+)`", f"{first} {second}")}
+
+
+def explained(top: str) -> set[str]:
+    """Return the folders of `tests` or `django_ratelimiter` that begin a row of the other tables."""
+    cells = " ".join(cells[0] for cells in rows(section(TEXT, "## Three loops")))
+    return {name.rstrip("/") for name in re.findall(rf"`{top}/([\w/]+)`", cells)}
+
+
+def test_each_folder_of_tests_is_a_room_or_is_explained() -> None:
+    found = folders(TESTS) - {"admin"}  # whose folders are the rooms
+    assert len(found) > 25
+    assert sorted(found - rooms() - explained("tests")) == []
+    assert [name for name in sorted(rooms() | explained("tests")) if not (TESTS / name).is_dir()] == []
+
+
+def test_each_folder_of_the_package_is_a_room_or_says_where_its_tests_are() -> None:
+    found = {name for name in folders(PACKAGE) if not name.startswith("engine/")} - {"admin"}
+    assert {"admin/files", "admin/forecast", "forecast", "identity"} <= found
+    assert sorted(found - rooms() - explained("django_ratelimiter")) == []
+    assert sorted(explained("django_ratelimiter") - found) == []
+
+
+def test_the_map_names_each_folder() -> None:
+    named = {part for path in re.findall(r"`([\w/]+/)", MAP) for part in (path.rstrip("/"), path.split("/")[0])}
+    found = {name for name in folders(PACKAGE) if not name.startswith("engine/")}
+    assert len(found) > 25
+    assert sorted(found - named) == []
+
+
+@pytest.mark.parametrize("heading", ["Add an algorithm", "Add an identity", "Add a door", "Add an admin page"])
+def test_the_names_in_the_instructions_are_in_the_code(heading: str) -> None:
+    text = section(TEXT, f"## {heading}")
+    sources = [path.read_text("utf-8") for top in (PACKAGE, TESTS) for path in top.rglob("*.py")]
+    code = "\n".join([*sources, (ROOT / "pyproject.toml").read_text("utf-8")])
+    names = {part for name in re.findall(r"`([A-Za-z_][\w.]*)`", text) for part in name.split(".")}
+    assert names
+    missing = [
+        name for name in sorted(names - {"md", "css", "po", "mo", "NAME"}) if not re.search(rf"\b{name}\b", code)
+    ]
+    assert missing == []
