@@ -31,7 +31,10 @@ from .headers.test_fields import ALLOWED, DENIED, results, softly
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
-OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "django_ratelimiter/README.md")
+OTHERS = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+    "django_ratelimiter/README.md",
+)
 TEXTS = PAGES | {name: (ROOT / name).read_text("utf-8") for name in OTHERS}
 
 #: As they are, not as the tests have them.

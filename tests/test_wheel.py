@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -61,6 +63,36 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> Non
     assert held == files - {LEFT_OUT}
     assert {Path(name).suffix for name in held} >= {".py", ".typed", ".lua", ".html", ".css", ".js", ".po", ".mo"}
     assert any("/migrations/0001" in name for name in held)
+
+
+def test_the_wheel_shows_a_readme_whose_links_work_on_the_package_index(wheel: Path) -> None:
+    [metadata] = [name for name in ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    fields, _, readme = ZipFile(wheel).read(metadata).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in fields
+    assert readme.startswith("# django_ratelimiter")
+    links = re.findall(r"\]\(([^()\s]+)\)", readme)
+    assert len(links) > 15
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_the_sdist_holds_what_make_test_needs(empty_project: Project, tmp_path: Path) -> None:
+    empty_project.run("pip", "install", "--quiet", "hatchling>=1.27")
+    empty_project._replace(folder=ROOT).run("hatchling", "build", "-t", "sdist", "-d", tmp_path)
+    [built] = tmp_path.iterdir()
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    needed = (
+        "Makefile",
+        "uv.lock",
+        "pyproject.toml",
+        "hatch_build.py",
+        ".ci/run",
+        "docs/conf.py",
+        "example_project/urls.py",
+    )
+    assert sorted(set(needed) - held) == []
+    tests = {str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("*.py")}
+    assert sorted(tests - held) == []
 
 
 def test_the_wheel_carries_the_licence(wheel: Path) -> None:

@@ -1,0 +1,107 @@
+"""A release agrees with itself: version, changelog, addresses, workflows, the README on the package index."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from .test_docs import ROOT
+
+yaml = YAML(typ="safe")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+VERSION, ADDRESS = PROJECT["project"]["version"], PROJECT["project"]["urls"]["Repository"]
+
+
+def module(path: Path) -> ModuleType:
+    """Import a file that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def read(name: str) -> Any:
+    """Return a YAML file of the repository."""
+    return yaml.load((ROOT / name).read_text("utf-8"))
+
+
+def test_the_version_is_written_in_one_place_and_the_others_follow() -> None:
+    [locked] = [
+        package["version"]
+        for package in tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+        if package["name"] == PROJECT["project"]["name"]
+    ]
+    assert locked == VERSION
+    [heading, *_] = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(VERSION)} \((not released yet|\d{{4}}-\d\d-\d\d)\)", heading)
+    assert f"### {VERSION}" in (ROOT / "docs/howto/upgrade.md").read_text("utf-8")
+
+
+def test_the_repository_has_one_address() -> None:
+    files = [ROOT / "pyproject.toml", *(path for path in (ROOT / ".github").rglob("*") if path.suffix == ".yml")]
+    found = {
+        found for path in files for found in re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", path.read_text("utf-8"))
+    }
+    assert found == {ADDRESS}
+
+
+def test_a_release_needs_tag_changelog_and_repository_to_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    release = module(ROOT / ".github/release.py")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"))
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION} (2027-01-31)\n")
+    assert release.disagreements(f"v{VERSION}", ADDRESS) == []
+    assert len(release.disagreements("v0.9", "https://github.com/somebody/else")) == 2
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION} (not released yet)\n")
+    [only] = release.disagreements(f"v{VERSION}", ADDRESS)
+    assert "CHANGELOG.md must begin with" in only
+
+
+def test_the_workflows_run_what_everybody_runs_and_publish_without_a_token() -> None:
+    ci, release = read(".github/workflows/ci.yml"), read(".github/workflows/release.yml")
+    [job] = ci["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert release["jobs"]["checks"]["uses"] == "./.github/workflows/ci.yml"
+    assert (release["jobs"]["build"]["needs"], release["jobs"]["publish"]["needs"]) == ("checks", "build")
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    assert all("permissions" in workflow for workflow in (ci, release))
+
+
+def test_read_the_docs_builds_as_strictly_as_we_do() -> None:
+    settings = read(".readthedocs.yaml")
+    assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}
+    pinned = re.findall(r"\buv==([\d.]+)", " ".join(settings["build"]["jobs"]["install"]))
+    assert pinned == re.findall(r"\buv==([\d.]+)", (ROOT / "Makefile").read_text("utf-8"))
+
+
+def test_pre_commit_runs_the_quick_checks() -> None:
+    [local] = read(".pre-commit-config.yaml")["repos"]
+    plan = (ROOT / ".ci/plan.py").read_text("utf-8")
+    quick = plan.partition("QUICK = {")[2].partition("\n}")[0]
+    assert [hook["name"] for hook in local["hooks"]] == re.findall(r'^    "([^"]+)": command', quick, re.MULTILINE)
+
+
+def test_links_of_the_readme_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    interface = SimpleNamespace(MetadataHookInterface=object)  # hatchling is only there while a wheel is built
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    build = module(ROOT / "hatch_build.py")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = build.with_absolute_links(readme, ADDRESS, VERSION)
+    assert build.RELATIVE.search(readme)
+    assert not build.RELATIVE.search(shown)
+    assert f"]({ADDRESS}/blob/v{VERSION}/CHANGELOG.md)" in shown
+    raw = ADDRESS.replace("github.com", "raw.githubusercontent.com")
+    assert f"]({raw}/v{VERSION}/docs/howto/overview.png)" in shown
