@@ -1,0 +1,96 @@
+"""The pages for those who come from other limiters: each line of their tables was run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory, override_settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_ratelimiter import conf, throttling
+from django_ratelimiter.decorators import Ratelimited, ratelimit
+from django_ratelimiter.testing import override_rules
+
+from .test_docs import PAGES, rows, section
+
+NAMES = sorted(name for name in PAGES if name.startswith("docs/howto/come-from-"))
+
+
+def decorators() -> Iterator[Any]:
+    """Yield each decorator of the tables, as text, and how many requests pass."""
+    for name in NAMES:
+        for heading in re.findall(r"^## Rates in code$", PAGES[name], re.MULTILINE):
+            for number, (_, now, passing) in enumerate(rows(section(PAGES[name], heading))):
+                yield pytest.param(now, int(passing), id=f"{name.removeprefix('docs/howto/come-from-')}-{number}")
+
+
+def test_there_is_a_page_for_each() -> None:
+    assert len(NAMES) == 4
+    assert len(list(decorators())) > 15
+
+
+@pytest.mark.parametrize(("now", "passing"), list(decorators()))
+def test_a_line_allows_what_it_says(now: str, passing: int) -> None:
+    [written] = re.findall(r"^`@(ratelimit\(.*?\))`", now)
+
+    @eval(written, {"ratelimit": ratelimit})
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    def passes() -> bool:
+        request = RequestFactory().get("/", headers={"x-key": "k"})
+        try:
+            view(request)
+        except Ratelimited:
+            return False
+        return True
+
+    with override_rules():
+        assert [passes() for _ in range(passing + 2)] == [True] * passing + [False] * 2
+
+
+RATES = {"DEFAULT_THROTTLE_RATES": {"anon": "3/hour", "user": "3/hour", "scope": "3/hour"}}
+
+
+def throttles() -> list[tuple[str, int]]:
+    """Return the names of classes in the table of DRF's, each with how many requests pass."""
+    table = rows(section(PAGES["docs/howto/come-from-rest-framework.md"], "## Classes"))
+    return [(re.findall(r"throttling\.(\w+)", now)[0], int(passing)) for _, now, passing in table]
+
+
+@override_settings(REST_FRAMEWORK=RATES)
+@pytest.mark.parametrize(("name", "passing"), throttles())
+def test_a_throttle_allows_what_it_says(name: str, passing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = getattr(throttling, name)
+    monkeypatch.setattr(found, "THROTTLE_RATES", RATES["DEFAULT_THROTTLE_RATES"])
+    if name == "SimpleRateThrottle":
+
+        class Own(throttling.SimpleRateThrottle):
+            scope = "scope"
+
+            def get_cache_key(self, request: Request, view: Any) -> str:
+                return "everybody"
+
+        found = Own
+
+    class View(APIView):
+        throttle_classes = (found,)
+        throttle_scope = "scope"
+
+        def get(self, request: Request) -> Response:
+            return Response()
+
+    with override_rules():
+        statuses = [View.as_view()(RequestFactory().get("/")).status_code for _ in range(passing + 1)]
+    assert statuses == [200] * passing + [429]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_in_the_tables_exist(name: str) -> None:
+    assert set(re.findall(r'RATELIMITER\["(\w+)"\]', PAGES[name])) <= set(conf.ENTRIES)
