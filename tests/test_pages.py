@@ -1,0 +1,29 @@
+"""Each page of the docs can be found, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .test_docs import PAGES, ROOT, TEXTS
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^()\s]+)\)", TEXTS[name]):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        page = (ROOT / name).parent / path if path else ROOT / name
+        assert page.is_file(), f"{name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(
+        r"^[\w/-]+$", "\n".join(re.findall(r"```\{toctree\}(.*?)```", PAGES["docs/index.md"], re.DOTALL)), re.MULTILINE
+    )
+    assert sorted(f"docs/{page}.md" for page in listed) == sorted(set(PAGES) - {"docs/index.md"})
