@@ -9,6 +9,14 @@ import pytest
 from .test_docs import PAGES, ROOT, TEXTS
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_first_what_it_is_for(name: str) -> None:
+    [first] = re.findall(r"\A(?:\([\w-]+\)=\n+)?# .*\n\n(.*)", PAGES[name])
+    assert re.match(
+        r"This page (says|is for|lists|describes|leads|compares|explains)|Use this page|Look up here|How to ", first
+    )
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^()\s]+)\)", TEXTS[name]):
