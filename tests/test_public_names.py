@@ -6,7 +6,6 @@ versions: docs/reference/compatibility.md.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -103,20 +102,22 @@ def names_in_python() -> set[str]:
 
 
 def names_elsewhere() -> set[str]:
-    """Return what settings, shells, beats, fixtures and rows name."""
-    from django.apps import apps
+    """Return what settings, shells, beats, fixtures and rows name. Of the models, what their page has."""
     from django.core.management import load_command_class
 
-    from django_ratelimiter import conf, tasks
+    from django_ratelimiter import conf
+
+    from .test_docs import PAGES, rows, section
+    from .test_names import names_of_others
 
     found = {f"setting RATELIMITER[{name!r}]" for name in conf.ENTRIES}
-    found |= {f"task {tasks.collect_usage.name}", f"task {tasks.watch_usage.name}"}
+    found |= {f"task or permission {name}" for name in names_of_others()}
     parser = load_command_class(PACKAGE, "ratelimit").create_parser("manage.py", "ratelimit")
-    [commands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    found |= {f"command ratelimit {name}" for name in commands.choices}
-    for model in apps.get_app_config(PACKAGE).get_models():
-        found |= {f"field {model.__name__}.{field.name}" for field in model._meta.concrete_fields}
-        found |= {f"permission {PACKAGE}.{codename}" for codename, _label in model._meta.permissions}
+    shown = parser.format_help().partition("\n  SUBCOMMAND\n")[2]
+    found |= {f"command ratelimit {name}" for name in re.findall(r"^    (\w+)", shown, re.MULTILINE)}
+    page = PAGES["docs/reference/models.md"]
+    for model in re.findall(r"^## (\w+)$", page, re.MULTILINE):
+        found |= {f"field {model}.{cells[0].strip('`')}" for cells in rows(section(page, f"## {model}"))}
     return found
 
 
