@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
+
 from .test_docs import PAGES, ROOT, rows, section
+
+pytestmark = pytest.mark.once
 
 PAGE = PAGES["docs/reference/compatibility.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

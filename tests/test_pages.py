@@ -8,6 +8,8 @@ import pytest
 
 from .test_docs import PAGES, ROOT, TEXTS
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_says_first_what_it_is_for(name: str) -> None:

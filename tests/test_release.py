@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 
 from .test_docs import ROOT
 
+pytestmark = pytest.mark.once
+
 yaml = YAML(typ="safe")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 VERSION, ADDRESS = PROJECT["project"]["version"], PROJECT["project"]["urls"]["Repository"]
