@@ -87,6 +87,15 @@ class Browser:
         told = self._tell("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
         return base64.b64decode(told["data"])
 
+    def forget(self) -> None:
+        """Be as a new browser is: at no page, without cookies, stored values, a size and complaints."""
+        self.script("if (location.protocol.startsWith('http')) { localStorage.clear(); sessionStorage.clear(); }")
+        self.open("about:blank")
+        self._tell("Network.clearBrowserCookies", {})
+        self._tell("Emulation.clearDeviceMetricsOverride", {})
+        self._tell("Emulation.setEmulatedMedia", {"media": "", "features": []})
+        self.complaints()
+
     def complaints(self) -> list[str]:
         """What the page could not load or run, since this was last asked."""
         told = _ask(f"{self._session}/se/log", {"type": "browser"})

@@ -15,6 +15,7 @@ from django_ratelimiter import backend
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.limiter import io
 from django_ratelimiter.models import Rule, RuleLimit, Tier
+from tests.browser import Browser, browser
 
 from .pages import ADD_RULE, rule_form
 from .rules.visitor import PATH, TimedEngine, Visitor
@@ -45,6 +46,19 @@ def operator(client: Client) -> Iterator[Callable[..., Client]]:
         return client
 
     return log_in
+
+
+@pytest.fixture(scope="session")
+def _running_browser() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def window(_running_browser: Browser) -> Iterator[Browser]:
+    """The browser that all tests share, for each like new: to start one takes longer than most of them do."""
+    yield _running_browser
+    _running_browser.forget()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.security import SecurityMiddleware
 
 from tests.admin_pages import fill, pages, users
-from tests.browser import ENTER, Browser, browser, missing
+from tests.browser import ENTER, Browser, missing
 from tests.strict_csp import POLICY
 
 pytestmark = [
@@ -19,12 +18,6 @@ pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import Tier, TierAssignment
-from tests.browser import ENTER, Browser, browser, missing
+from tests.browser import ENTER, Browser, missing
 from tests.doors.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
@@ -27,12 +26,6 @@ pytestmark = [
 
 #: Where to leave pictures of the page; usually nobody wants any.
 PICTURES = os.environ.get("EXPLAIN_PICTURES")
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 def picture(window: Browser, name: str, width: int) -> None:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 
-from ..browser import ENTER, Browser, browser, missing
+from ..browser import ENTER, Browser, missing
 from .test_refusals import ANN, PAGE, refuse
 
 pytestmark = [
@@ -19,12 +19,6 @@ pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from django.test import RequestFactory, override_settings
 
 from django_ratelimiter import limiter
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from tests.browser import ENTER, TAB, Browser, browser, missing
+from tests.browser import ENTER, TAB, Browser, missing
 
 from .page import CALLER
 
@@ -39,12 +39,6 @@ class StrictPolicy:
         response = self.get_response(request)
         response["Content-Security-Policy"] = "default-src 'self'"
         return response
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule
-from tests.browser import ENTER, Browser, browser, missing
+from tests.browser import ENTER, Browser, missing
 from tests.forecast.traffic import record
 from tests.strict_csp import STRICT
 
@@ -31,12 +30,6 @@ PICTURES = os.environ.get("FORECAST_PICTURES")
 LEFT = "\ue012"
 QUOTA = "return document.querySelector('#id_limits-0-quota').value"
 LINE = "return document.querySelector('.ratelimiter-quota').getAttribute('y1')"
-
-
-@pytest.fixture
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, rule: Rule, settings: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
-from tests.browser import ENTER, Browser, browser, missing
+from tests.browser import ENTER, Browser, missing
 
 from ..pages import page_of
 
@@ -22,12 +21,6 @@ pytestmark = [
 ]
 
 HISTORY = reverse("admin:django_ratelimiter_history")
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule, RuleLimit
-from tests.browser import ENTER, Browser, browser, missing
+from tests.browser import ENTER, Browser, missing
 
 from ..pages import ADD_RULE
 
@@ -38,12 +38,6 @@ LAYOUTS: Final = {
 USED: Final = ["tier", "unlimited", "quota", "window_seconds", "window_seconds_unit", "algorithm", "soft_quota"]
 OTHERS: Final = ["calendar", "timezone", "anchor_day", "anchor", "burst", "refill", "slots", "max_delay_ms"]
 FIELDS: Final = [*USED[:-1], *OTHERS, USED[-1]]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, Tier
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
-from tests.browser import ENTER, TAB, Browser, browser, missing
+from tests.browser import ENTER, TAB, Browser, missing
 
 from .test_admin import REPORT
 from .test_pages import count, weigh
@@ -25,12 +24,6 @@ pytestmark = [
 ]
 
 PERIODS = ["Last hour", "Last 24 hours", "Last 7 days", "Last 30 days", "Last 90 days", "Last year"]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as window:
-        yield window
 
 
 @pytest.fixture
