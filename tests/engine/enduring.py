@@ -22,6 +22,8 @@ from tests.engine.hits import client_of
 QUOTA = 500
 HITS = 400
 PATIENCE = 20.0
+#: How long a process rests after each call: a server's death is waited for, and more calls meanwhile tell no more.
+REST_SECONDS = 0.002
 MANY = Limit(1_000_000, 86_400, "sliding_window_counter")
 FRESH = Charge("fresh", Limit(QUOTA, 86_400, "sliding_window_counter"))
 
@@ -81,9 +83,9 @@ def endure(url: str, deadline: float, number: int) -> Endured:
                 done.at_once += error.__cause__ is None
                 done.lost += may_have_been_run(error) and not several
                 failed.append(began)
-                time.sleep(0.001)
             except Exception as error:
                 done.others.append(repr(error))
+            time.sleep(REST_SECONDS)
         failed += wait_for(engine)
         done.back = failed[-1] - failed[0] if failed else 0.0
         together.wait()

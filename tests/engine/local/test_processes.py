@@ -10,7 +10,7 @@ from tests.engine.local.hits import INTERVAL, PROCESSES, QUOTA, SECONDS
 from tests.engine.local.world import most_within
 from tests.engine.test_processes import outcome
 
-RUNS, MANY = 8, 50
+RUNS, MANY = 5, 50
 
 
 @pytest.mark.once

@@ -19,7 +19,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import HOST
 from tests.clusters import NODE_TIMEOUT_MS, ServerWith, Watched, until
 from tests.engine.hits import DAY, QUOTA
-from tests.engine.test_processes import outcome
+from tests.engine.test_processes import OF_EIGHT, outcome
 
 CHARGE = Charge("key", Limit(5, 86_400, "token_bucket"))
 
@@ -51,8 +51,8 @@ def patient(watched: Watched, master: ServerWith) -> Iterator[None]:
 def test_eight_processes_admit_exactly_the_quota(watched: Watched, patient: None) -> None:
     host, port = watched.addresses[0]
     url = f"sentinel+redis://{host}:{port}/{watched.name}"
-    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, 2_000, 0)
-    assert found == {"admitted": QUOTA, "usage": [QUOTA, 16_000 - QUOTA]}
+    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, OF_EIGHT, 0)
+    assert found == {"admitted": QUOTA, "usage": [QUOTA, 8 * OF_EIGHT - QUOTA]}
 
 
 async def ask_both(engine: Any, server: ServerWith) -> list[int]:
