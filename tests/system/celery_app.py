@@ -27,6 +27,13 @@ def pay(self: Any, number: int) -> None:
     note("pay", number)
 
 
+@app.task(bind=True, name="transfer")
+@in_slot("bank")
+def transfer(self: Any, number: int) -> None:
+    """Wait for its turn, among others than payments."""
+    note("transfer", number)
+
+
 @app.task(name="quick")
 def quick(number: int) -> None:
     """Waits for nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -101,8 +102,7 @@ class Site:
         while len(self.workers) < WORKERS:
             if time.monotonic() > deadline or not self._process.running:
                 raise AssertionError(f"gunicorn did not start:\n{self.output}")
-            try:
+            with contextlib.suppress(OSError):
                 self.workers |= {self.new_client().process}
-            except OSError:
-                time.sleep(0.02)
+            time.sleep(0.02)  # a worker that answers already is not to keep the other one from starting
         self.disconnect()

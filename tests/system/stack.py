@@ -29,7 +29,7 @@ WORKERS = 3
 PATHS = {"/items/1/": "local", "/items/2/": "open", "/items/3/": "closed", "/items/4/": "local"}
 SECONDS = 20.0
 #: How long a worker rests after each request: a fault is waited for, and more requests meanwhile tell no more.
-REST_SECONDS = 0.005
+REST_SECONDS = 0.02
 ADDRESS = "203.0.113.1"
 
 #: For RATELIMITER. The workers choose the addresses that requests come from.
@@ -84,16 +84,6 @@ class Traffic:
         """Whether Redis has decided, in these answers, every path and address."""
         asked = {(path, address) for path in PATHS for address in self.addresses}
         return asked <= {(answer.path, answer.address) for answer in answers if answer.by_redis}
-
-    def wait_for_redis(self) -> None:
-        """Until each path has been decided by Redis from now on."""
-        self.wait_for(self.is_decided)
-
-    def wait_for(self, condition: Condition) -> list[Answer]:
-        """The answers from now on, as soon as the condition holds for them."""
-        begin = len(self.answers)
-        wait_for_all([self], condition)
-        return self.answers[begin:]
 
 
 def wait_for_all(several: Sequence[Traffic], condition: Condition) -> None:

@@ -42,7 +42,7 @@ def test_four_processes_stop_and_resume(
 ) -> None:
     make_rule(1, 1, failure_policy="closed")
     server = redis_server()
-    sites = [start_site(TEST_REDIS_URL=server.url, **DEFAULTS) for _ in range(2)]
+    sites = [start_site("--preload", TEST_REDIS_URL=server.url, **DEFAULTS) for _ in range(2)]
     processes = frozenset().union(*(site.workers for site in sites))
     clients = [client for site in sites for client in site.connect(4, RULED)]
     editor = edit(clients.pop())
@@ -81,7 +81,7 @@ def test_the_setting_serves_with_redis_and_database_down(
     server = redis_server()
     server.kill()
     away = {"TEST_REDIS_URL": server.url, "TEST_DATABASE_URL": "sqlite:////nowhere/at/all.sqlite3"}
-    site = start_site(SYSTEM_DISABLED="1", **away)
+    site = start_site("--preload", SYSTEM_DISABLED="1", **away)
     clients = [site.new_client() for _ in range(8)]
     assert {client.process for client in clients} <= site.workers
     assert [client.get(RULED).status for client in clients] == [200] * 8

@@ -25,8 +25,8 @@ from example_project.redis_server import HOST, WatchedProcess, free_port
 from .debug_asgi import COMPLAINT
 from .site import PROJECT, START_SECONDS
 
-#: 500; 1,250 in `make test`, 5,000 with ARGS=--long.
-REQUESTS = int(os.environ.get("TWIN_STEPS", "2_000")) // 4
+#: 250; 1,250 in `make test`, 5,000 with ARGS=--long.
+REQUESTS = int(os.environ.get("TWIN_STEPS", "1_000")) // 4
 CLIENTS = 6
 #: Seconds. The process forgets tiers and keys so often, and its rules are edited so often.
 FORGET = EDIT = 0.5

@@ -1,7 +1,8 @@
 """What can happen to Redis, under traffic through the whole stack of middleware, in threads and on an event loop.
 
 For each fault: no request fails (500), each is answered as its rule's failure policy says or as Redis has decided, no
-decision waits longer than the deadline and 10 ms, and when the fault is over Redis decides again by itself.
+decision waits longer than the deadline and 10 ms, and when the fault is over Redis decides again by itself. Threads and
+event loop are at work at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import redis
@@ -23,7 +24,17 @@ from example_project.redis_server import RedisServer, free_port
 from tests.engine.slow import SlowProxy
 
 from .conftest import MakeRule
-from .stack import LIMITER, PATHS, WIDE, Waits, assert_by_policy_or_redis, in_threads, on_an_event_loop
+from .stack import (
+    LIMITER,
+    PATHS,
+    WIDE,
+    Answer,
+    Waits,
+    assert_by_policy_or_redis,
+    in_threads,
+    on_an_event_loop,
+    wait_for_all,
+)
 
 #: What each fault is given to do its harm, and no longer than that.
 FAULT_SECONDS = 0.5
@@ -140,21 +151,23 @@ def rules(make_rule: MakeRule, stage: Stage) -> Iterator[None]:
         yield
 
 
+def shows(answers: list[Answer]) -> bool:
+    """Whether Redis has not decided one of them."""
+    return any(answer.status == 503 for answer in answers)
+
+
 @pytest.mark.once
-@pytest.mark.parametrize("driven", [in_threads, on_an_event_loop])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_fault(fault: Fault, driven: Callable[[], Any], stage: Stage, rules: None) -> None:
-    goes_on = FAULTS[fault]
-    with driven() as traffic, ExitStack() as undone:
-        traffic.wait_for_redis()
-        waits = Waits(traffic)
+def test_fault(fault: Fault, stage: Stage, rules: None) -> None:
+    with in_threads() as threads, on_an_event_loop() as loop, ExitStack() as undone:
+        both = threads, loop
+        wait_for_all(both, threads.is_decided)
+        waits = Waits(*both)
         undone.enter_context(contextmanager(fault)(stage))
-        if goes_on:
-            traffic.wait_for_redis()
-        else:
-            traffic.wait_for(lambda answers: any(answer.status == 503 for answer in answers))
+        wait_for_all(both, threads.is_decided if FAULTS[fault] else shows)
         time.sleep(FAULT_SECONDS)
         undone.close()
-        traffic.wait_for_redis()
-    assert_by_policy_or_redis(traffic)
+        wait_for_all(both, threads.is_decided)
+    for traffic in both:
+        assert_by_policy_or_redis(traffic)
     waits.assert_within_the_deadline()

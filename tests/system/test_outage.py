@@ -31,7 +31,7 @@ def test_redis_killed_under_traffic(
     make_rule(3, WIDE, failure_policy="closed", partition_by=["ip"])
     changed = make_rule(4, WIDE, failure_policy="open", partition_by=["ip"])
     server = redis_server()
-    site = start_site(TEST_REDIS_URL=server.url)
+    site = start_site("--preload", TEST_REDIS_URL=server.url)
     clients = site.connect(CLIENTS, LOCAL)
     editor = edit(clients.pop())
 

@@ -6,13 +6,14 @@ import http.client
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from example_project.redis_server import HOST, WatchedProcess, free_port
 
 from .conftest import MakeRule, StartSite
-from .site import PROJECT
+from .site import PROJECT, Site
 from .test_responses import UVICORN, wait_until
 
 #: What is exempt by hand; `None` = the default, which has STATIC_URL.
@@ -28,14 +29,19 @@ def ask(port: int, path: str, **headers: str) -> int:
         connection.close()
 
 
-@pytest.mark.parametrize("exempt", EXEMPT)
-def test_no_client_of_gunicorn_chooses_by_script_name_what_is_exempt(
-    start_site: StartSite, make_rule: MakeRule, exempt: str | None
-) -> None:
+@pytest.fixture(params=EXEMPT)
+def exempting(request: pytest.FixtureRequest) -> Site:
+    """A site with these exempt paths; that of the other tests has the default ones."""
+    if request.param is None:
+        return cast(Site, request.getfixturevalue("site"))
+    start: StartSite = request.getfixturevalue("start_site")
+    return start("--preload", SYSTEM_EXEMPT_PATHS=request.param)
+
+
+def test_no_client_of_gunicorn_chooses_by_script_name_what_is_exempt(exempting: Site, make_rule: MakeRule) -> None:
     """gunicorn takes a header SCRIPT_NAME from `forwarded_allow_ips`, which is 127.0.0.1 by default."""
-    make_rule(1, 2)
-    site = start_site(**({} if exempt is None else {"SYSTEM_EXEMPT_PATHS": exempt}))
-    connection = site.new_client().connection
+    rule = make_rule(1, 2, partition_by=["ip"])
+    connection = exempting.connect(2, rule.path)[0].connection
     statuses = []
     for prefix in ("/static", "/shop", "", "/static", "/admin"):
         connection.request("GET", f"{prefix}/items/1/", headers={"SCRIPT_NAME": prefix} if prefix else {})

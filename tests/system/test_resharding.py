@@ -21,7 +21,7 @@ from .conftest import MakeRule
 from .stack import Waits, in_threads, on_an_event_loop, wait_for_all
 from .test_failover import assert_exact, counted, lost_by_path
 
-LAST, QUOTA = "/items/5/", 300
+LAST, QUOTA = "/items/5/", 100
 MOVES = 4
 #: Keys that redis-cli moves in one step.
 STEP = 10

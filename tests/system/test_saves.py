@@ -18,7 +18,7 @@ from .load import Answer, Client, Traffic, send
 from .site import Site
 
 CLIENTS = 8
-REQUESTS = 400
+REQUESTS = 160
 #: A quota that nobody exhausts, and one that every client has exhausted already.
 WIDE, NARROW = 1_000_000, 1
 NOT_IN_FORCE = "Saved, not yet in force everywhere"
