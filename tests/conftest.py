@@ -7,12 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
 from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.test import client as test_client
 
 from django_ratelimiter import backend as connections
 from django_ratelimiter import heartbeats
@@ -34,9 +36,13 @@ profiles.load("short")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, each worker of pytest-xdist with another, so that none is waited for at the end."""
+    """Begin with the longest tests, each worker of pytest-xdist with another, so that none is waited for at the end.
+
+    Those with a browser go to one of the workers, for each that has one starts it.
+    """
     longest = [item for item in items if any(mark.kwargs.get("first") for mark in item.iter_markers("once"))]
     rest = [item for item in items if item not in longest]
+    rest.sort(key=lambda item: "window" not in getattr(item, "fixturenames", ()))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     for number, item in enumerate(longest):
         rest.insert(number % workers * len(items) // workers, item)  # where a worker's share of them begins
@@ -70,6 +76,20 @@ def _permissions_stay() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", without_them)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *_given: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _contexts_of_fields_are_not_kept() -> Iterator[None]:
+    """Keep for `response.context` what pages are made of, and no copy for each field, which took a sixth of forms."""
+    keep = test_client.store_rendered_templates
+
+    def keep_pages(store: dict[str, Any], signal: Any, sender: Any, template: Any, context: Any, **given: Any) -> None:
+        if not (template.name or "").startswith(("django/forms/", "admin/widgets/")):
+            keep(store, signal, sender, template, context, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_client, "store_rendered_templates", keep_pages)
         yield
 
 
