@@ -57,7 +57,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
 #: little on either (416 of 705 s). NUL characters (206 forms, 43 s) are the database's affair.
 WITHOUT_SERVERS = (
-    *(UNIT, "tests/engine", "tests/system", "tests/test_demo.py", "tests/admin/test_nul.py"),
+    *(UNIT, "tests/engine", "tests/system", "tests/outages", "tests/test_demo.py", "tests/admin/test_nul.py"),
     *("tests/usage/test_crash.py", "tests/usage/test_recount.py"),
 )
 

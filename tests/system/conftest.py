@@ -12,7 +12,6 @@ from django.contrib.auth import get_user_model
 
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
-from tests.clusters import Cluster
 
 from .editor import Editor
 from .load import Client
@@ -71,13 +70,6 @@ def start_site(tmp_path: Any) -> Iterator[StartSite]:
             return site
 
         yield start
-
-
-@pytest.fixture(scope="package")
-def bare_cluster() -> Iterator[Cluster]:
-    """Three masters without replicas that keep their data: what happens to one happens to its shards only."""
-    with Cluster(replicas=0, full_coverage=False, appendonly="yes") as cluster:
-        yield cluster
 
 
 @pytest.fixture

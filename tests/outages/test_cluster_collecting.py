@@ -25,10 +25,10 @@ from django_ratelimiter.rules import cache as rules_cache
 from django_ratelimiter.tasks import collect_usage
 from example_project.demo.admin_client import Form
 from tests.clusters import Cluster, ServerWith, until
+from tests.system.test_saves import NOT_IN_FORCE
 
 from .bare_cluster import alias
 from .conftest import MakeRule
-from .test_saves import NOT_IN_FORCE
 
 pytestmark = pytest.mark.once
 
