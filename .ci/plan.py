@@ -1,10 +1,18 @@
 """Which stages there are, and which tests each runs: what cannot come out otherwise is not asked twice.
 
-1. Code: style, types, imports, migrations, docs; and the unit tests, which need neither Redis nor Django.
-2. The whole suite on the Python of .venv, with SQLite and the wheel's Valkey.
-3. On another server version and PostgreSQL: what asks one of them.
-4. On MariaDB: what touches the database.
-5. On the latest Python with the latest Django: what they can change. On the pairs between that and .venv's: less.
+| Stage | Python, Django | Server, database | What is asked, and why |
+|---|---|---|---|
+| code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
+| the whole suite | .venv's | the wheel's Valkey, SQLite | everything, with the longest searches |
+| second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
+| | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
+| MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
+| the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own |
+| a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
+| the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
+
+Tests marked `once` run in the whole suite only: browsers, real sites, servers that die. Which paths these are, and why,
+is said in `selections.py`: a test that cannot fail in a stage where it has passed in another is not in it.
 
 With --long the searches are ten times longer or more, and the pairs between are asked as much as the latest.
 """

@@ -14,7 +14,7 @@ UNIT = "tests/unit"
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
 #: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
-SEARCHING = {"TWIN_STEPS": "5000"}
+SEARCHING = {"TWIN_STEPS": "2000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
@@ -32,8 +32,8 @@ RECOUNTED = ("Europe/Berlin-back", "America/New_York-forward")
 #: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database; what
 #: shows pages or headers made of rows that other tests read there.
 ASKS_NEITHER_SERVER_NOR_DATABASE = (
-    # Connections, forks and time limits of our own side: 61 s, 17 s, 17 s, 10 s, 9 s and 4 s.
-    "tests/engine/test_processes.py",
+    # Connections, forks, counters and time limits of our own side.
+    *("tests/engine/test_processes.py", "tests/engine/local", "tests/test_workers.py"),
     *(f"tests/engine/redis/test_{name}.py" for name in ("strange_replies", "strict_servers", "deadline")),
     "tests/engine/redis/cluster/test_far_cluster.py",
     "tests/engine/redis/connections/test_slow_connections.py",
@@ -51,7 +51,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/test_{name}.py" for name in ("redis_server", "translations")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("offered_is_enforced", "rule_form", "sentences")),
-    *(f"tests/admin/test_{name}.py" for name in ("permissions", "themes", "words")),
+    *(f"tests/admin/test_{name}.py" for name in ("page_queries", "permissions", "themes", "words")),
 )
 
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
@@ -81,9 +81,10 @@ SEEN_ALONE = (
 )
 
 #: A Python and a Django between the oldest and the latest. What all of these two pass fails there hardly ever, so it
-#: is asked where either has changed most from one release to the next.
+#: is asked where either has changed most from one release to the next: of the pages, the largest form and each address.
 BETWEEN = (
-    *("tests/api", "tests/checks", "tests/doors", "tests/limiter", "tests/models", "tests/admin/rules"),
+    *("tests/api", "tests/checks", "tests/doors", "tests/limiter", "tests/models"),
+    *(f"tests/admin/rules/test_{name}.py" for name in ("rule_form", "rule_list")),
     *("tests/admin/test_urls.py", "tests/admin/test_saves.py", "tests/usage/test_reports.py"),
 )
 

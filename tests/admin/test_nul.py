@@ -29,19 +29,19 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize(("page", "name"), [(page, name) for page, names in LISTS.items() for name in names])
-def test_lists(admin_client: Client, rule: Rule, page: str, name: str, text: str) -> None:
-    response = admin_client.get(page, {name: text}, follow=True)
-    assert response.status_code in (200, 400), response.status_code
+def test_lists(admin_client: Client, rule: Rule, page: str, name: str) -> None:
+    for text in TEXTS:
+        response = admin_client.get(page, {name: text}, follow=True)
+        assert response.status_code in (200, 400), text
 
 
-@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", ["period", "since", "until", "rule", "tier", "by", "client", "nonsense"])
 @pytest.mark.parametrize("page", ["", "rule/", "totals.csv", "series.json", "heaviest.csv"])
-def test_reports(admin_client: Client, rule: Rule, page: str, name: str, text: str) -> None:
-    response = admin_client.get(f"{USAGE}{page}", {"rule": "export", name: text})
-    assert response.status_code in (200, 400, 404)
+def test_reports(admin_client: Client, rule: Rule, page: str, name: str) -> None:
+    for text in TEXTS:
+        response = admin_client.get(f"{USAGE}{page}", {"rule": "export", name: text})
+        assert response.status_code in (200, 400, 404), text
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -36,7 +36,7 @@ from .conftest import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
-#: 1,000; 2,500 in `make test`, 10,000 with ARGS=--long.
+#: 1,000; 10,000 in `make test ARGS=--long`.
 REQUESTS = int(os.environ.get("TWIN_STEPS", "2_000")) // 2
 #: So many of them in two stages as well.
 STAGED = REQUESTS // 2

@@ -1,7 +1,7 @@
 """Whatever is sent: no exception, nobody takes another's address, and no key without bound.
 
-TWIN_STEPS, as in `tests/unit/test_twins.py`: ten times as many inputs are tried (20,000; 50,000 in `make test`,
-200,000 with ARGS=--long).
+TWIN_STEPS, as in `tests/unit/test_twins.py`: ten times as many inputs are tried (20,000; 200,000 in
+`make test ARGS=--long`).
 Each input is made from its number; to see one again, call its test's `…_input(number)`.
 """
 

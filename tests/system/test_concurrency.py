@@ -12,7 +12,7 @@ from .conftest import MakeRule, StartSite
 from .load import Answer, Client, Traffic, send
 from .site import Site
 
-#: 3; 5 in `make test`, 20 with ARGS=--long.
+#: 3; 20 in `make test ARGS=--long`.
 ROUNDS = max(3, int(os.environ.get("TWIN_STEPS", "2_000")) // 1_000)
 CLIENTS = 32
 REQUESTS = 224

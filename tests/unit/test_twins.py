@@ -1,7 +1,7 @@
 """MemoryEngine, RedisEngine and the exact reference give the same answers, whatever they are asked.
 
-TWIN_STEPS: twice the checks and peeks of each algorithm that `test_walks` makes (1,000; 2,500 in `make test`, 10,000
-with ARGS=--long).
+TWIN_STEPS: twice the checks and peeks of each algorithm that `test_walks` makes (1,000; 10,000 in `make test
+ARGS=--long`).
 The long run: `pytest -c pyproject.toml -m long -s tests/unit/test_twins.py`.
 TWIN_LONG_STEPS: how many it makes in all (1,000,000).
 """
