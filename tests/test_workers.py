@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import MANY_FILES, is_shared
+from tests.workers import MANY_FILES, SLOW, is_shared
 
 ROOT = Path(__file__).parent.parent
 TEST = "import os\ndef test_it(): print('ran in', os.environ.get('PYTEST_XDIST_WORKER', 'one process'))\n"
@@ -45,6 +45,12 @@ def configured(project: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("arguments", [["large"], ["small", "large"], ["."], ["large/../large"]], ids=str)
 def test_a_large_folder_is_shared(configured: Any, arguments: list[str]) -> None:
     assert is_shared(configured(*arguments))
+
+
+def test_slow_folders_are_shared_however_small(configured: Any) -> None:
+    assert is_shared(configured(str(ROOT / "tests/outages")))
+    assert all(folder.is_dir() for folder in SLOW)
+    assert not is_shared(configured(str(ROOT / "tests/outages/test_faults.py")))
 
 
 @pytest.mark.parametrize("argument", ["small", "large/test_large_0.py", "large/test_large_0.py::test_it", "gone"])

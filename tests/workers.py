@@ -15,8 +15,9 @@ from typing import Final
 
 import pytest
 
-#: So many files of tests are worth it.
-MANY_FILES: Final = 15
+#: So many files of tests are worth it; and these folders, whose tests take seconds each.
+MANY_FILES: Final = 10
+SLOW: Final = (Path(__file__).parent / "outages",)
 
 #: One more than processors, for tests that wait for servers; as in `.ci/stages.py`.
 WORKERS: Final = max(2, min(4, (os.cpu_count() or 2) + 1))
@@ -49,5 +50,7 @@ def is_shared(config: pytest.Config) -> bool:
 
 
 def files_of(path: Path) -> int:
-    """Return how many files of tests a folder holds; 0 for a file, or a test in one."""
+    """Return how many files of tests a folder holds; 0 for a file, or a test in one; enough for a slow folder."""
+    if path.resolve() in SLOW:
+        return MANY_FILES
     return sum(1 for _ in path.rglob("test_*.py")) if path.is_dir() else 0
