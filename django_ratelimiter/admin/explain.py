@@ -9,19 +9,17 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..callers.references import digests_of
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
-from ..explain.logline import LoggedRefusal, parse_log_line
-from ..explain.readers import CALLER_FIELDS, SEES_TIERS, CallerHidden, explain_to, may_name_callers
+from ..explain.logline import parse_log_line
+from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
 from ..explain.users import by_key
 from ..explain.words import (
     answer_in_words,
@@ -37,8 +35,9 @@ from ..explain.words import (
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord
-from ..values.references import DIGITS, Reference
+from ..values.references import Reference
 from .identities import label_of
+from .logged import as_in_force, caller_url, logged_context, prefilled, rule_url
 
 ADDRESS: Final = "django_ratelimiter_explain"
 #: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.
@@ -130,8 +129,9 @@ class ExplainPage(admin.ModelAdmin):
         if form.is_bound and form.is_valid():
             logged = parse_log_line(form.cleaned_data["pasted"])
             if logged is not None:
-                form = QuestionForm(initial=_from_log(logged, form.cleaned_data), asks_callers=asks_callers)
-                context = {"logged": logged, "logged_urls": _logged_urls(request, logged)}
+                logged = as_in_force(logged)
+                form = QuestionForm(initial=prefilled(logged, form.cleaned_data), asks_callers=asks_callers)
+                context = logged_context(request, logged)
             else:
                 context = self._answer(request, form)
         context |= {
@@ -166,7 +166,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         {
             "name": each.rule.name or each.rule.slug,
             "mode": Rule.Mode(each.rule.mode).label,
-            "url": _rule_url(request, each.rule.slug, keys),
+            "url": rule_url(request, each.rule.slug, keys),
             "why": reason_in_words(each, explanation),
         }
         for each in explanation.rules
@@ -184,7 +184,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         "applying": applying,
         "others": others,
         "left_out": explanation.left_out,
-        "caller_url": _caller_url(request, kind="user", value=by_key(user)) if user else "",
+        "caller_url": caller_url(request, kind="user", value=by_key(user)) if user else "",
         "digest_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
         "digest": digest,
     }
@@ -199,7 +199,7 @@ def _applying(
         "name": each.rule.name or slug,
         "mode": each.rule.mode,
         "mode_label": Rule.Mode(each.rule.mode).label,
-        "url": _rule_url(request, slug, keys),
+        "url": rule_url(request, slug, keys),
         "door": door_in_words(each.door),
         "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
         "shadow": shadow_in_words(each) if sees_counters else "",
@@ -232,24 +232,8 @@ def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, dige
         "width": f"{min(share, 100):.1f}%",
         "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
         "is_logged": bool(digest) and (counter.digest == digest or Reference("", digest).is_of(counter.digest)),
-        "url": _caller_url(request, digest=counter.digest, rule=rule.slug),
+        "url": caller_url(request, digest=counter.digest, rule=rule.slug),
     }
-
-
-def _rule_url(request: HttpRequest, slug: str, keys: dict[str, int]) -> str:
-    site = getattr(request, "current_app", "admin")
-    return reverse("admin:django_ratelimiter_rule_change", args=[keys[slug]], current_app=site) if slug in keys else ""
-
-
-def _caller_url(request: HttpRequest, **named: str) -> str:
-    """Return the address of a caller's page; "" for who may not see it, and where there is no such page."""
-    if not request.user.has_perm(SEES_TIERS):
-        return ""
-    try:
-        page = reverse("admin:django_ratelimiter_caller", current_app=getattr(request, "current_app", "admin"))
-    except NoReverseMatch:
-        return ""
-    return f"{page}?{urlencode(named)}"
 
 
 def _from_url(request: HttpRequest) -> dict[str, str]:
@@ -260,28 +244,6 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
     if "reference" in request.GET:
         given["pasted"] = request.GET["reference"]
     return {"method": "GET", "status": "200", **given}
-
-
-def _from_log(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
-    """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
-    rule = Rule.objects.filter(slug=logged.rule).first()
-    found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
-    found |= {"digest": logged.digest, "method": data["method"] or "GET"}
-    if rule is not None and not (data["path"] or data["view"]):
-        if rule.path_kind in ("exact", "prefix"):
-            found["path"] = rule.path
-        found |= {"view": rule.view_name, "scope": rule.scope}
-        if isinstance(rule.methods, list) and rule.methods:
-            found["method"] = rule.methods[0]
-    return found
-
-
-def _logged_urls(request: HttpRequest, logged: LoggedRefusal) -> list[str]:
-    """Return the pages of the callers whom a line, or a reference, may be about."""
-    if not request.user.has_perm(SEES_TIERS):
-        return []
-    digests = [logged.digest] if len(logged.digest) > DIGITS else digests_of(Reference(logged.rule, logged.digest))
-    return [_caller_url(request, digest=digest, rule=logged.rule) for digest in digests]
 
 
 def _pairs(text: str, sign: str, field: str) -> tuple[tuple[str, str], ...]:

@@ -16,11 +16,12 @@ from ..conf import django_setting, settings
 from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key
 from ..identity.proxies import client_address, client_ip
+from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_identity
 from ..values.references import parse_reference
-from .references import digests_of
+from .references import digests_of, everybody, rules_of
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 
@@ -45,7 +46,7 @@ class Caller:
     kind, value: how they were asked for; kind "digest" = nothing is known but the digest of their counters.
     known: values by the names that rules are split by. address: the whole IP address. api_key: the hash of the key.
     user: the row of the user; `None` = there is none, or another kind of caller. is_secret: they are known by a key
-    that may stand in no address and be kept nowhere.
+    that may stand in no address and be kept nowhere. rule: the slug in the reference that they were asked for by.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Caller:
     api_key: str | None = None
     user: Any = None
     is_secret: bool = False
+    rule: str = ""
 
     @property
     def open_value(self) -> str:
@@ -72,6 +74,16 @@ class Caller:
     def is_unknown_user(self) -> bool:
         """Whether a user was asked for whom the database does not have."""
         return self.kind == "user" and self.user is None
+
+    @property
+    def is_everybody(self) -> bool:
+        """Whether this is the digest of all callers together, whom rules count that are split by nothing."""
+        return self.kind == "digest" and self.value == everybody()
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether this is the digest of all requests that lack what a rule is split by."""
+        return self.kind == "digest" and self.value == missing()
 
     def partition(self, names: Iterable[str]) -> str | None:
         """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
@@ -135,14 +147,14 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     the digest is known. Raises UnknownCaller.
     """
     value = value.strip()
+    if kind == "reference":
+        return _caller_of_reference(value)
     if not value or len(value) > MAX_TEXT or "\0" in value:
         raise UnknownCaller(_("Say who the caller is."))
     if kind == "digest":
         if not _DIGEST.fullmatch(value):
             raise UnknownCaller(_("This is no digest of a client: it has 22 letters, digits, “-” and “_”."))
         return Caller(kind, value)
-    if kind == "reference":
-        return Caller("digest", _digest_of(value))
     if kind not in KINDS:
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
     parts = parts_of(value) if kind == "partition" else {kind: value}
@@ -152,8 +164,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     return _caller(kind, value, parts)
 
 
-def _digest_of(text: str) -> str:
-    """Return the digest that the reference of a rejection stands for."""
+def _caller_of_reference(text: str) -> Caller:
+    """Return the caller whom the reference of a rejection means. It may stand in a whole response."""
     reference = parse_reference(text)
     if reference is None:
         raise UnknownCaller(_("This is no reference of a rejection. Write it as “export#eJL8d1F2”."))
@@ -163,7 +175,7 @@ def _digest_of(text: str) -> str:
         raise UnknownCaller(text % {"rule": reference.rule})
     if len(digests) > 1:
         raise UnknownCaller(_("Several callers fit. Enter one of their digests: %s") % ", ".join(digests))
-    return digests[0]
+    return Caller("digest", digests[0], rule=rules_of(reference)[0])
 
 
 def parts_of(text: str) -> dict[str, str]:

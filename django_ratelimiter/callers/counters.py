@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -27,8 +27,7 @@ class Counter:
     """One counter of a caller. verdict: of a request of the rule's cost that came now; `None` = not known.
 
     digest: the caller in its name. is_shared: all callers have it. stands_in: it counts requests from the address
-    which lack what the rule is split by. before_login: the limits by which the rule decides where the user is not
-    known yet, as before a REST framework view has checked a token; empty = by the same.
+    which lack what the rule is split by.
     """
 
     rule: RuleRecord
@@ -38,7 +37,6 @@ class Counter:
     digest: str
     verdict: Verdict | None = None
     stands_in: bool = False
-    before_login: tuple[LimitRecord, ...] = ()
 
     @property
     def name(self) -> str:
@@ -107,12 +105,15 @@ class Unread(NamedTuple):
 class Counters:
     """All of a caller's counters. unread: the rules that more must be known for. unlimited: those without a limit for
     the caller's tier. problem: why the engine could not be asked; the counters are without verdicts then.
+    before_login: by which rules decide where the user is not known yet, as before a REST framework view has checked a
+    token; only of rules that have other limits then.
     """
 
     counters: Sequence[Counter]
     unread: Sequence[Unread] = ()
     unlimited: Sequence[RuleRecord] = ()
     problem: str = ""
+    before_login: Sequence[Counter] = ()
 
     @property
     def own(self) -> list[Counter]:
@@ -123,8 +124,30 @@ class Counters:
     def blocked(self) -> list[Counter]:
         return [each for each in self.counters if each.is_blocked]
 
+    @property
+    def blocked_before_login(self) -> list[Counter]:
+        """Those that reject a request of this caller whose token only the view can check, and no other request."""
+        return [each for each in self._before_login_alone() if each.is_blocked]
+
+    @property
+    def unknown_before_login(self) -> list[Counter]:
+        """Those of which nobody can say here whether they would reject such a request."""
+        return [each for each in self._before_login_alone() if each.verdict is None and each.rule.mode == "enforce"]
+
+    def _before_login_alone(self) -> list[Counter]:
+        slugs = {each.rule.slug for each in self.blocked}
+        return [each for each in self.before_login if each.rule.slug not in slugs]
+
+    def before_login_of(self, rule: RuleRecord) -> list[Counter]:
+        """Return those by which this rule decides where the user is not known yet; empty = by the same."""
+        return [each for each in self.before_login if each.rule is rule]
+
     def of(self, caller: Caller) -> Counters:
         """Return those that say something of the caller: of whom nothing but a key is known, their own in use."""
+        if caller.is_everybody:
+            return Counters([each for each in self.counters if each.is_shared], problem=self.problem)
+        if caller.is_nobody:
+            return Counters((), problem=self.problem)
         if caller.kind != "digest" and not caller.is_unknown_user:
             return self
         shown = [each for each in self.counters if not each.is_shared and (each.used or self.problem)]
@@ -153,53 +176,73 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
     Of a digest the tier is not known: it is that of the last rejection by the rule, if there was one lately.
     """
     counters: list[Counter] = []
+    before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
     seen = tiers_seen(caller.digest) if caller.kind == "digest" else {}
     for rule in _rules(rules):
         granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
-        template = RuleTemplate(rule, granted)
+        template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
+        if digest is not None:
+            counters += _counters(caller, template, digest)
+            before += _before_login(caller, template, digest, rules)
         if not template.records:
             unlimited.append(rule)
-            continue
-        digest = caller.digest_for(rule)
-        if digest is None:
+        elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-            continue
-        tier, before = str(template.tier or ""), _before_login(caller, rule, rules, template.records)
-        counters += [
-            Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), before)
-            for record, charge in zip(template.records, template.charges(None, None), strict=True)
-        ]
-    return read(Counters(counters, unread, unlimited))
+    return read(Counters(counters, unread, unlimited, before_login=before))
 
 
-def _before_login(
-    caller: Caller, rule: RuleRecord, rules: RuleSet, records: tuple[LimitRecord, ...]
-) -> tuple[LimitRecord, ...]:
-    """Return the limits of anonymous callers, where a rule that needs no user has others for this one."""
+def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
+    rule, tier = template.rule, str(template.tier or "")
+    return [
+        Counter(rule, tier, record, charge.fill(digest), digest, stands_in=caller.stands_in(rule))
+        for record, charge in zip(template.records, template.charges(None, None), strict=True)
+    ]
+
+
+def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
+    """Return the counters of anonymous callers, where a rule that needs no user has other limits for this one."""
     if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
-        return ()
-    if any(map(may_need_user, rule.partition_by)):
-        return ()
-    anonymous = rule.limits_for(rules.default_tier("anonymous"))
-    return () if anonymous == records else anonymous
+        return []
+    if any(map(may_need_user, template.rule.partition_by)):
+        return []
+    anonymous = RuleTemplate(template.rule, Entitlement(rules.default_tier("anonymous")))
+    return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
 
 
 def read(found: Counters) -> Counters:
     """Return these counters as they stand now."""
-    asked = [each for each in found.counters if not each.is_local]
+    own = {each.name: each for each in found.counters}
+    before = [each for each in found.before_login if each.name not in own]
+    asked = [each for each in (*found.counters, *before) if not each.is_local]
     try:
-        verdicts = iter(get_engine().peek([each.charge for each in asked]) if asked else ())
+        verdicts = get_engine().peek([each.charge for each in asked]) if asked else []
     except EngineUnavailable as error:
-        return Counters(found.counters, found.unread, found.unlimited, str(error))
-    counters = [each if each.is_local else _with(each, next(verdicts)) for each in found.counters]
-    return Counters(counters, found.unread, found.unlimited)
+        return replace(found, problem=str(error))
+    known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
+    return replace(
+        found,
+        counters=[known.get(each.name, each) for each in found.counters],
+        before_login=[
+            _measured(each, known.get(each.name)) if each.name in own else known.get(each.name, each)
+            for each in found.before_login
+        ],
+    )
 
 
-def _with(counter: Counter, verdict: Verdict) -> Counter:
-    fields = {name: getattr(counter, name) for name in Counter.__dataclass_fields__}
-    return Counter(**fields | {"verdict": verdict})
+def _measured(counter: Counter, same: Counter | None) -> Counter:
+    """Return a counter that has been read already, measured by this limit: one call cannot name it twice.
+
+    Not where it holds a level and not a number of units. "Until" is the latest possible time.
+    """
+    if same is None or same.verdict is None or "burst" in counter.charge.limit.traits.options:
+        return counter
+    remaining = max(counter.capacity - (same.capacity - same.verdict.remaining), 0)
+    allowed = remaining >= counter.charge.cost
+    retry_after = 0.0 if allowed else same.verdict.reset_after
+    return replace(counter, verdict=replace(same.verdict, allowed=allowed, remaining=remaining, retry_after=retry_after,
+                                            charge=counter.charge))  # fmt: skip
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:

@@ -20,13 +20,15 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     """Return who it is, the tier and why, and all counters as they are now. Nothing is charged.
 
     reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
-    "blocked" is by rules alone then. Of a digest "blocked" is `None`: its tier, and so its limits, are not known. Of a
+    "blocked" is by rules alone then. "blocked" is `None` of a digest, whose tier, and so its limits, are not known, and
+    of a user whom rules may reject only where the view checks a token itself: "before_login" has their counters. Of a
     user whom the database does not have, only counters in use count.
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
+    shown = (found.of(caller) if caller.is_everybody or caller.is_nobody else found).counters
     return {
         "caller": {"kind": caller.kind, "value": caller.value, "digest": caller.digest},
         "enforced": rules.enforced,
@@ -34,7 +36,8 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
         "access": _access(grounds),
         "tier": _tier(grounds),
         "hidden": _hidden(grounds),
-        "counters": [_counter(each, caller) for each in found.counters],
+        "counters": [_counter(each, caller) for each in shown],
+        "before_login": [_counter(each, caller) for each in found.before_login],
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
         "rejections": [_rejection(each) for each in refusals_of(found)],
@@ -48,7 +51,9 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
         return grounds.access.action == "deny"
     if caller.kind == "digest":
         return None
-    return bool(found.of(caller).blocked)
+    if found.of(caller).blocked:
+        return True
+    return None if found.blocked_before_login or found.unknown_before_login else False
 
 
 def _hidden(grounds: Grounds) -> list[str]:
@@ -104,12 +109,13 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
-def in_words(summary: dict[str, Any]) -> list[str]:
-    """Return the lines that the command writes."""
+def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
+    """Return the lines that the command writes. who: the caller of the summary."""
     tier, access = summary["tier"], summary["access"]
+    if who.is_everybody or who.is_nobody:
+        return [_title_of_nobody(who), *map(_line, summary["counters"])]
     caller = "{kind} {value} ({digest})".format(**summary["caller"])
-    states = {None: _("whether it is blocked is not known"), True: _("blocked"), False: _("not blocked")}
-    lines = [f"{caller}: {states[summary['blocked']]}"]
+    lines = [f"{caller}: {_state(summary)}"]
     if access:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip
@@ -121,6 +127,30 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     if summary["problem"]:
         lines.append(_("Redis cannot be asked now: %s") % summary["problem"])
     return lines
+
+
+def _title_of_nobody(who: Caller) -> str:
+    """Return what a reference stands for that names no caller."""
+    if who.is_everybody:
+        text = _("all callers together (%(digest)s): they share one counter, so the caller cannot be known from it")
+    else:
+        text = _("requests without what the rule %(rule)s counts by (%(digest)s): all of them are rejected")
+    return text % {"digest": who.digest, "rule": who.rule}
+
+
+def _state(summary: dict[str, Any]) -> str:
+    """Return whether the caller is blocked."""
+    if summary["blocked"] is not None:
+        return _("blocked") if summary["blocked"] else _("not blocked")
+    before = summary["before_login"]
+    blocking = [each["rule"] for each in before if each["blocked"]]
+    if not before:
+        return _("whether it is blocked is not known")
+    if blocking:
+        text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
+    else:
+        text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
+    return text % {"rules": ", ".join(dict.fromkeys(blocking or [each["rule"] for each in before]))}
 
 
 def _line(counter: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ def parse_log_line(text: str) -> LoggedRefusal | None:
     It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`.
     """
     found = _attributes(text)
-    reference = parse_reference(found.get("reference", "") or text)
+    reference = None if text.lstrip().startswith("curl ") else parse_reference(found.get("reference", "") or text)
     if reference is not None and not found.get("partition"):
         found |= {"rule": reference.rule, "partition": reference.start}
     message = _MESSAGE.search(found.pop("message", "") or text)

@@ -2,23 +2,39 @@
 
 A response to a rejected request bears one, and so do the line of the log and the list of recent rejections. It costs
 nothing: it is cut from what is known. A customer may read it out: case does not matter, nor do letters that look alike.
+Or the customer sends the whole response: the reference is found in it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 #: Characters of the digest: 48 bits, which tell a rule's callers apart.
 DIGITS: Final = 8
 
-_REFERENCE: Final = re.compile(rf"([\w.:-]+)#([\w-]{{{DIGITS}}})", re.ASCII)
+#: Longer texts are not searched: no response of ours to a rejected request is as long, with its fields.
+MAX_PASTED: Final = 10_000
+
+_SLUG: Final = r"([\w.:-]+)"
+#: The whole of a text, with spaces where people pause.
+_TYPED: Final = re.compile(rf"{_SLUG}\s*#\s*((?:[\w-]\s*){{{DIGITS}}})", re.ASCII)
+#: A word of a text; no part of an address.
+_WITHIN: Final = re.compile(rf"(?<![\w.:/#-]){_SLUG}#([\w-]{{{DIGITS}}})(?![\w#-])", re.ASCII)
+#: After the name of the field; a text of one line may have lost the line break behind it.
+_OF_FIELD: Final = re.compile(rf"X-RateLimit-Reference:\s*{_SLUG}#([\w-]{{{DIGITS}}})", re.ASCII | re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"://[^\s\"'<>]*")
+#: "Reference:", or what this is called in another language.
+_LABEL: Final = re.compile(r"(?:X-RateLimit-)?Reference\s*[:=]\s*|[^\W\d_]+\s*[:=]\s+", re.IGNORECASE)
+#: What may stand around a reference: quotes, brackets, and the end of a sentence.
+_AROUND: Final = " \t\r\n\"'`()[]<>.,;:!?\u00ab\u00bb\u2039\u203a\u2018\u2019\u201a\u201c\u201d\u201e"
 #: What is taken for another when it is read out or typed.
 _ALIKE: Final = str.maketrans({"l": "1", "i": "1", "o": "0", "_": "-"})
 
 
 class Reference(NamedTuple):
-    """The slug of the rule that rejected, and how the caller's digest begins."""
+    """The slug of the rule that rejected, as it was typed, and how the caller's digest begins."""
 
     rule: str
     start: str
@@ -27,6 +43,14 @@ class Reference(NamedTuple):
         """Return whether this digest begins like it, as far as people tell characters apart."""
         return _folded(digest[:DIGITS]) == _folded(self.start)
 
+    def rule_in(self, slugs: Iterable[str]) -> list[str]:
+        """Return which of these slugs it may name: the one that it spells, else those that differ in case only."""
+        slugs = list(dict.fromkeys(slugs))
+        return [self.rule] if self.rule in slugs else [each for each in slugs if each.lower() == self.rule.lower()]
+
+    def __str__(self) -> str:
+        return f"{self.rule}#{self.start}"
+
 
 def reference_of(rule: str, digest: str) -> str:
     """Return the reference of a rejection by this rule of the caller with this digest."""
@@ -34,9 +58,17 @@ def reference_of(rule: str, digest: str) -> str:
 
 
 def parse_reference(text: str) -> Reference | None:
-    """Return the reference that this text is; `None` if it is none."""
-    match = _REFERENCE.fullmatch("".join(text.split()))
-    return Reference(match[1], match[2]) if match else None
+    """Return the reference that this text is, or that stands in it, such as in a response; `None` if there is none.
+
+    Case, spaces, quotes around it and a label such as "Reference:" do not matter.
+    """
+    if len(text) > MAX_PASTED or "#" not in text:
+        return None
+    bare = text.strip(_AROUND)
+    if label := _LABEL.match(bare):
+        bare = bare[label.end() :].strip(_AROUND)
+    match = _TYPED.fullmatch(bare) or _OF_FIELD.search(text) or _WITHIN.search(_ADDRESS.sub(" ", text))
+    return Reference(match[1], "".join(match[2].split())) if match else None
 
 
 def _folded(text: str) -> str:

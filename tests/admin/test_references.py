@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.core.management import call_command
@@ -14,7 +15,7 @@ from django.urls import reverse
 
 from django_ratelimiter.callers.caller import UnknownCaller, caller_of
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import TopPartition
+from django_ratelimiter.models import Rule, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.doors.conftest import MakeRule, make_rule, people
 
@@ -57,7 +58,7 @@ def test_an_allowed_response_has_none(make_rule: MakeRule) -> None:
 
 def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
     client, found = operator(*ALL), digest("header:X-Org:acme")
-    typed = rejected["field"].upper().replace("EXPORT", "export")
+    typed = rejected["field"].upper()
     response = client.post(reverse("admin:django_ratelimiter_search"), {"q": typed})
     assert (response.status_code, f"digest={found}" in response.url) == (302, True)
     response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": typed})
@@ -111,3 +112,73 @@ def test_nobody_without_a_permission_finds_a_caller(rejected: dict[str, Any], op
     assert "explain/?reference=" in response.url
     shown = client.post(reverse("admin:django_ratelimiter_explain"), {"pasted": rejected["field"]})
     assert digest("header:X-Org:acme") not in shown.content.decode()
+
+
+@pytest.mark.parametrize("pasted", ["problem", "text", "page"])
+def test_a_whole_response_is_pasted_into_either_search(
+    rejected: dict[str, Any], operator: Callable[..., Client], pasted: str
+) -> None:
+    client, found = operator(*ALL), digest("header:X-Org:acme")
+    given = rejected[pasted] if isinstance(rejected[pasted], str) else json.dumps(rejected[pasted])
+    one_line = given.replace("\n", "")
+    for text in (given, one_line, one_line + " " * 600):
+        response = client.post(reverse("admin:django_ratelimiter_search"), {"q": text})
+        assert (response.status_code, f"digest={found}" in response.url) == (302, True)
+        for kind in ("user", "api_key", "ip", "session", "partition", "digest", "reference"):
+            response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": kind, "value": text})
+            assert (response.status_code, response.url.endswith(f"?digest={found}")) == (302, True), kind
+
+
+def test_the_fields_take_a_whole_response(operator: Callable[..., Client]) -> None:
+    page = operator(*ALL).get(reverse("admin:django_ratelimiter_search")).content.decode()
+    assert 'name="q" maxlength="10000"' in page
+
+
+@pytest.fixture
+def shared(make_rule: MakeRule, people: None) -> str:
+    """The reference of a rejection by a rule whose counter all callers share."""
+    make_rule("Site", quota=1, partition_by=[], path_kind="exact", path="/hello/")
+    Client().get("/hello/")
+    return str(Client().get("/hello/")["X-RateLimit-Reference"])
+
+
+def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, operator: Callable[..., Client]) -> None:
+    client = operator(*ALL)
+    rule = Rule.objects.get(slug="Site")
+    address = reverse("admin:django_ratelimiter_rule_change", args=[rule.pk])
+    for url, sent in (
+        ("search", {"q": shared.lower()}),
+        ("caller", {"kind": "reference", "value": shared.upper()}),
+    ):
+        page = client.post(reverse(f"admin:django_ratelimiter_{url}"), sent, follow=True)
+        text = " ".join(page.content.decode().split())
+        assert "<h1>All callers together</h1>" in text
+        assert f'All callers share one counter of this rule: <a href="{address}">{rule.name}</a>.' in text
+        assert f"explain/?{urlencode({'reference': shared})}" in text
+        assert [row.counter.rule.slug for row in page.context["counters"]] == ["Site"]
+        assert "Reset all counters" not in text
+        assert "Whether this client is blocked" not in text
+    page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})
+    text = " ".join(page.content.decode().split())
+    assert "All callers share this rule&#x27;s counter" in text or "All callers share this rule's counter" in text
+    assert f'<a href="{address}">Open the rule Site</a>' in text
+    assert page.context["logged_urls"] == []
+    shown = client.post(
+        reverse("admin:django_ratelimiter_explain"), {"path": "/hello/", "digest": shared.partition("#")[2]}
+    )
+    assert shown.context["digest_found"]
+
+
+def test_of_a_missing_value_the_pages_say_so(
+    make_rule: MakeRule, people: None, operator: Callable[..., Client]
+) -> None:
+    make_rule(
+        "org", quota=1, partition_by=["header:X-Org"], missing_partition="deny", path_kind="exact", path="/hello/"
+    )
+    reference = Client().get("/hello/")["X-RateLimit-Reference"]
+    client = operator(*ALL)
+    text = client.post(reverse("admin:django_ratelimiter_search"), {"q": reference}, follow=True).content.decode()
+    assert "Requests that lack what this rule counts by are rejected:" in text
+    assert "Counters now" not in text
+    page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": reference})
+    assert (page.context["is_missing"], page.context["logged_urls"]) == (True, [])

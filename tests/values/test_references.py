@@ -1,10 +1,10 @@
-"""References of rejections, as they are read out and typed."""
+"""References of rejections, as they are read out, typed and pasted."""
 
 from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.values.references import Reference, parse_reference, reference_of
+from django_ratelimiter.values.references import MAX_PASTED, Reference, parse_reference, reference_of
 
 DIGEST = "eJL8d1F2-oIl0_abcdefgh"
 
@@ -13,6 +13,7 @@ def test_a_reference_is_read_back() -> None:
     reference = parse_reference(reference_of("code:shop.views.order", DIGEST))
     assert reference == Reference("code:shop.views.order", "eJL8d1F2")
     assert reference.is_of(DIGEST)
+    assert str(reference) == "code:shop.views.order#eJL8d1F2"
 
 
 @pytest.mark.parametrize("typed", ["export#eJL8d1F2", " export # ejl8d1f2 ", "export#EJL8D1F2", "export#eJI8dlF2"])
@@ -23,8 +24,69 @@ def test_case_and_what_looks_alike_do_not_matter(typed: str) -> None:
     assert not reference.is_of("x" + DIGEST)
 
 
+def test_the_rule_is_found_in_any_case() -> None:
+    reference = Reference("EXPORT", "eJL8d1F2")
+    assert reference.rule_in(["search", "Export", "export", "exports"]) == ["Export", "export"]
+    assert reference.rule_in(["export", "EXPORT"]) == ["EXPORT"]
+    assert reference.rule_in(["search"]) == []
+
+
 @pytest.mark.parametrize(
-    "text", ["", "export", "export#", "export#eJL8d1F", "export#eJL8d1F2x", "#eJL8d1F2", "ä#eJL8d1F2"]
+    "typed",
+    [
+        "  export#eJL8d1F2\n",
+        '"export#eJL8d1F2"',
+        "“export#eJL8d1F2”",
+        "'export#eJL8d1F2'.",
+        "(export#eJL8d1F2)",
+        "`export#eJL8d1F2`,",
+        "Reference: export#eJL8d1F2",
+        "reference : export#eJL8d1F2",
+        "Referenz: export # eJL8d1F2",
+        "X-RateLimit-Reference: export#eJL8d1F2",
+        'Reference: "export#eJL8d1F2"',
+        "reference=export#eJL8d1F2",
+        "He says it is export#eJL8d1F2, since noon.",
+    ],
+)
+def test_what_stands_around_it_does_not_matter(typed: str) -> None:
+    assert parse_reference(typed) == Reference("export", "eJL8d1F2")
+
+
+PROBLEM = (
+    '{"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Too many requests", '
+    '"violated-policies": ["export"], "reference": "export#eJL8d1F2"}'
+)
+TEXT = "Too many requests\nYou have sent more.\nPlease try again in 47 seconds.\nReference: export#eJL8d1F2\n"
+FIELDS = "HTTP/1.1 429 Too Many Requests\r\nX-RateLimit-Reference: export#eJL8d1F2\r\nRetry-After: 1200\r\n"
+PAGE = '<p class="reference">Reference: <code>export#eJL8d1F2</code></p>'
+
+
+@pytest.mark.parametrize("is_one_line", [False, True], ids=["", "one line"])
+@pytest.mark.parametrize("pasted", [PROBLEM, PROBLEM.replace(": ", ":"), TEXT, FIELDS, PAGE, FIELDS + "\r\n" + PROBLEM])
+def test_it_is_found_in_a_whole_response(pasted: str, is_one_line: bool) -> None:
+    """A field of one line drops the breaks of what is pasted into it, and puts nothing in their place."""
+    pasted = pasted.replace("\r", "").replace("\n", "") if is_one_line else pasted
+    assert parse_reference(pasted) == Reference("export", "eJL8d1F2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "export", "export#", "export#eJL8d1F", "export#eJL8d1F2x", "#eJL8d1F2", "ä#eJL8d1F2"),
+        "https://example.org/docs#sections",
+        "/docs#sections",
+        "curl 'https://example.org/export?a=b#sections'",
+        '{"type": "https://iana.org/assignments/http-problem-types#quotaabc"}',
+        "x" * MAX_PASTED + " export#eJL8d1F2",
+    ],
 )
 def test_what_is_none(text: str) -> None:
+    assert parse_reference(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 9_998 + "#", "a:" * 4_999 + "#", "a " * 4_999 + "#", "#" * 10_000, "a#" * 5_000]
+)
+def test_a_hostile_text_is_none(text: str) -> None:
     assert parse_reference(text) is None

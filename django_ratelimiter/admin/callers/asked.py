@@ -6,14 +6,30 @@ from typing import Final
 
 from django.http import HttpRequest, QueryDict
 
-from ...callers.caller import Caller, open_parts
+from ...callers.caller import Caller, UnknownCaller, caller_of, open_parts
 from ...explain.users import by_key
 from ...usage import names
 from ...values.partitions import encode_partition, partition_names
+from ...values.references import parse_reference
 
 #: What the operator's session keeps: the callers who were looked up, but for those known by a secret.
 LOOKED_UP: Final = "ratelimiter_callers"
 MAX_LOOKED_UP: Final = 50
+
+
+def caller_typed(kind: str, text: str) -> Caller:
+    """Return the caller whom the form of the search means. Raises UnknownCaller.
+
+    Whatever kind was chosen, a reference or a whole response with one leads to its caller, unless that kind has this.
+    """
+    if kind == "reference" or parse_reference(text) is None:
+        return caller_of(kind, text)
+    try:
+        caller = caller_of(kind, text)
+    except UnknownCaller:
+        return caller_of("reference", text)
+    is_response = len(text.split()) > 1 and kind != "partition"
+    return caller_of("reference", text) if is_response or caller.is_unknown_user else caller
 
 
 def known_in(request: HttpRequest) -> list[str]:

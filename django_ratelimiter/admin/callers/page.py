@@ -24,11 +24,12 @@ from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_t
 from ...callers.refusals import refusals_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
+from ...rules import inline
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
 from . import rows
 from .act_forms import act_from, days
-from .asked import known_in, looked_up, open_query, remember
+from .asked import caller_typed, known_in, looked_up, open_query, remember
 
 ADDRESS: Final = "django_ratelimiter_caller"
 
@@ -97,7 +98,7 @@ class CallerPage(admin.ModelAdmin):
     def _look_up(self, request: HttpRequest) -> HttpResponse:
         """On to the page of who was typed. What may stand in no log is not in its address."""
         try:
-            caller = caller_of(request.POST.get("kind", ""), request.POST.get("value", ""))
+            caller = caller_typed(request.POST.get("kind", ""), request.POST.get("value", ""))
         except UnknownCaller as error:
             return self._search(request, str(error))
         return self._to(request, caller)
@@ -106,7 +107,8 @@ class CallerPage(admin.ModelAdmin):
         """On to the page of a caller, whose address holds no key of an API or a session."""
         remember(request, caller)
         if caller.is_secret or caller.kind == "digest":
-            return HttpResponseRedirect(self._url({"digest": caller.digest}))
+            named = {"rule": caller.rule} if caller.is_everybody or caller.is_nobody else {}
+            return HttpResponseRedirect(self._url({"digest": caller.digest, **named}))
         return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
 
     def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
@@ -152,7 +154,8 @@ class CallerPage(admin.ModelAdmin):
             "user_url": rows.Links.row(links, caller.user) if caller.user is not None else "",
             "user_name": name,
             "enforced": rules.enforced,
-            "explain_url": links.explain(caller),
+            "explain_url": links.explain(caller, request.GET.get("rule", "")),
+            "named_rules": _named_rules(request, rules, links),
             "find_url": self._url({}),
             "log": log_of(caller),
             "refusals": refusals_of(counters),
@@ -174,15 +177,14 @@ class CallerPage(admin.ModelAdmin):
         }
 
     def _counters(self, request: HttpRequest, caller: Caller, found: Counters, links: rows.Links) -> dict[str, Any]:
-        shown, is_digest = found.of(caller), caller.kind == "digest"
+        shown = found.of(caller)
         unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
                   for each in found.unread]  # fmt: skip
         missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
         context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown.counters, links, is_assumed=is_digest),
+            "counters": rows.counter_rows(shown, caller, links),
             "problem": found.problem,
-            "blocked": [] if is_digest else shown.blocked,
-            "blocked_until": rows.blocked_until(shown.blocked),
+            "state": rows.state_of(shown, links),
             "unread": unread,
             "unlimited": [(rule, links.rule(rule.slug)) for rule in found.unlimited],
             "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
@@ -203,11 +205,18 @@ def _may_see(request: HttpRequest) -> bool:
     return any(request.user.has_perm(each) for each in CALLER_PERMISSIONS)
 
 
+def _named_rules(request: HttpRequest, rules: Any, links: rows.Links) -> list[rows.RuleLink]:
+    """Return the rule that the address names, whose reference led here; empty = none, or none in force."""
+    slug = request.GET.get("rule", "")
+    found = [rule.name for rule in (*rules.rules, *inline.registered()) if rule.slug == slug]
+    return [rows.RuleLink(name, links.rule(slug)) for name in found[:1]]
+
+
 def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:
     """Return what the form of acts shows."""
     may_grant = request.user.has_perm(GRANT)
     return {
-        "may_unblock": request.user.has_perm(UNBLOCK),
+        "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
         "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
         "token": new_token(request.user, caller),
@@ -229,4 +238,8 @@ def _title(caller: Caller, name: str) -> str:
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Client %s")}
     if caller.kind == "session":
         return str(caller).capitalize()
+    if caller.is_everybody:
+        return _("All callers together")
+    if caller.is_nobody:
+        return _("Requests without what the rule counts by")
     return labels[caller.kind] % (caller.value if caller.kind != "api_key" else f"{caller.value[:8]}…")

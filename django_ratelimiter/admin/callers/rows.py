@@ -19,6 +19,7 @@ from ...callers.giving_back import Lease
 from ...explain.users import by_key
 from ...models import Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, units
+from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names
 
@@ -47,6 +48,13 @@ class CounterRow(NamedTuple):
     until: str
     is_assumed: bool
     before_login: str
+
+
+class RuleLink(NamedTuple):
+    """A rule's name, and the address of its page; "" = none for this operator."""
+
+    name: str
+    url: str
 
 
 class LeaseRow(NamedTuple):
@@ -85,21 +93,26 @@ class Links:
             return ""
         return self.url(f"{model._meta.app_label}_{model._meta.model_name}_change", row.pk)
 
-    def explain(self, caller: Caller) -> str:
-        """Return the page that explains a request of this caller's."""
+    def explain(self, caller: Caller, rule: str = "") -> str:
+        """Return the page that explains a request of this caller's. rule: of the reference that led here."""
         known = {
             "user": by_key(caller.user_id) if caller.user_id else "",
             "ip": caller.address,
             "api_key": caller.api_key,
         }
+        if rule and (caller.is_everybody or caller.is_nobody):
+            known["reference"] = reference_of(rule, caller.digest)
         query = {name: value for name, value in known.items() if value}
         url = self.url("django_ratelimiter_explain") if self._may_see_rules else ""
         return f"{url}?{urlencode(query)}" if url else ""
 
 
-def counter_rows(counters: Iterable[Counter], links: Links, *, is_assumed: bool = False) -> list[CounterRow]:
+def counter_rows(found: Counters, caller: Caller, links: Links) -> list[CounterRow]:
     """Return the lines, those that block the caller first, then the fullest."""
-    rows = [_row(counter, links, is_assumed) for counter in counters]
+    rows = [
+        _row(counter, links, _is_assumed(counter, caller), found.before_login_of(counter.rule))
+        for counter in found.counters
+    ]
     return sorted(rows, key=lambda row: (not row.counter.is_blocked, not row.counter.is_limited, -_share(row.counter)))
 
 
@@ -107,7 +120,12 @@ def _share(counter: Counter) -> float:
     return (counter.used or 0) / counter.capacity
 
 
-def _row(counter: Counter, links: Links, is_assumed: bool) -> CounterRow:
+def _is_assumed(counter: Counter, caller: Caller) -> bool:
+    """Return whether nobody knows if this is the caller's limit, for the tier is not known."""
+    return caller.kind == "digest" and (counter.rule.depends_on_tier or not caller.is_everybody)
+
+
+def _row(counter: Counter, links: Links, is_assumed: bool, before_login: Iterable[Counter]) -> CounterRow:
     share = _share(counter)
     known = counter.verdict is not None
     full_in = round((counter.full_in or 0) * 1_000_000)
@@ -126,7 +144,7 @@ def _row(counter: Counter, links: Links, is_assumed: bool) -> CounterRow:
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": moment_in_words(counter.blocked_until)} if counter.blocked_until else "",
         is_assumed,
-        "; ".join(map(limit_in_words, counter.before_login)),
+        "; ".join(limit_in_words(each.record) for each in before_login),
     )
 
 
@@ -152,7 +170,40 @@ def _rough(microseconds: int) -> str:
     return duration(seconds * 1_000_000) if seconds else _("now")
 
 
-def blocked_until(blocked: Sequence[Counter]) -> str:
+class State(NamedTuple):
+    """Which rules reject the caller now, for the first line of the page.
+
+    own, shared: those of the caller alone, and those whose counter all callers share, with the addresses of their
+    pages; "" = none. until: when all of them pass; "" = never, or not known. before_login: those that reject only where
+    a view checks a token itself. unknown: those of which that cannot be said. until_before_login: at the latest.
+    """
+
+    own: Sequence[RuleLink]
+    shared: Sequence[RuleLink]
+    until: str
+    before_login: Sequence[RuleLink]
+    unknown: Sequence[RuleLink]
+    until_before_login: str
+
+
+def state_of(found: Counters, links: Links) -> State:
+    """Return how the caller stands."""
+    return State(
+        _named((each for each in found.blocked if not each.is_shared), links),
+        _named((each for each in found.blocked if each.is_shared), links),
+        _until(found.blocked),
+        _named(found.blocked_before_login, links),
+        _named(found.unknown_before_login, links),
+        _until(found.blocked_before_login),
+    )
+
+
+def _named(counters: Iterable[Counter], links: Links) -> list[RuleLink]:
+    """Return the rules of these counters, each once."""
+    return list(dict.fromkeys(RuleLink(each.rule.name, links.rule(each.rule.slug)) for each in counters))
+
+
+def _until(blocked: Sequence[Counter]) -> str:
     """Return until when the caller is rejected by some of these; "" = not at all, or for good."""
     ends: list[datetime] = [each.blocked_until for each in blocked if each.blocked_until]
     return moment_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""

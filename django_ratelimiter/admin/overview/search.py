@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ...callers.caller import UnknownCaller, caller_of
-from ...callers.references import digests_of
+from ...callers.references import digests_of, rules_of
 from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
@@ -46,11 +46,14 @@ class Match(NamedTuple):
 def find(text: str, viewer: Viewer) -> list[Match]:
     """Return the pages that this text may lead to, the likeliest first; empty = nothing is known by it.
 
-    A page that the site does not have is left out. "user:…", "rule:…" and the like look for that kind alone.
+    A page that the site does not have is left out. "user:…", "rule:…" and the like look for that kind alone. A whole
+    response to a rejected request, which bears a reference, is as good as that.
     """
     text = text.strip()
-    if not text or "\0" in text or len(text) > MAX_LENGTH:
+    if not text or "\0" in text:
         return []
+    if len(text) > MAX_LENGTH:
+        return [match for match in _references(text, viewer) if match.url]
     kind, colon, rest = text.partition(":")
     if colon and kind in KINDS and rest.strip():
         found: Iterable[Match] = _of_kind(kind, rest.strip(), viewer)
@@ -159,9 +162,9 @@ def _references(text: str, viewer: Viewer) -> Iterator[Match]:
         return
     digests = digests_of(reference) if viewer.sees_callers else []
     for digest in digests:
-        yield Match(_("Caller"), text, viewer.digest_url(digest, rule=reference.rule))
+        yield Match(_("Caller"), str(reference), viewer.digest_url(digest, rule=rules_of(reference)[0]))
     if not digests and viewer.sees_rules:
-        yield Match(_("Rejection"), text, viewer.url("explain", reference=text))
+        yield Match(_("Rejection"), str(reference), viewer.url("explain", reference=str(reference)))
 
 
 _FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {

@@ -23,8 +23,11 @@ def search_context(viewer: Viewer) -> dict[str, str]:
     """Return what the search field needs; nothing for who would find nothing."""
     if not viewer.searches:
         return {}
-    texts = _("User, API key, address, rule or path"), _("User, API key or address")
-    return {"search_url": viewer.url("search"), "search_label": texts[0] if viewer.sees_rules else texts[1]}
+    if viewer.sees_rules:
+        text = _("User, API key, address, rule, path, or the reference of a rejection")
+    else:
+        text = _("User, API key, address, or the reference of a rejection")
+    return {"search_url": viewer.url("search"), "search_label": text}
 
 
 class OverviewSearch(admin.ModelAdmin):

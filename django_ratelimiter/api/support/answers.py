@@ -47,7 +47,10 @@ class RateLimitCounterSerializer(serializers.Serializer[Any]):
     used = serializers.IntegerField(allow_null=True, help_text="Units; null = not known.")
     left = serializers.IntegerField(allow_null=True)
     full_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back.")
-    blocked = serializers.BooleanField(allow_null=True, help_text="null = not known: of a digest.")
+    blocked = serializers.BooleanField(
+        allow_null=True,
+        help_text="null = not known: of a digest, and of a user whom only rules in `before_login` reject.",
+    )
     blocked_until = serializers.DateTimeField(allow_null=True, help_text="null = not blocked, or for good.")
     shared = serializers.BooleanField(help_text="All callers have it.")
     leases = serializers.BooleanField(help_text="It counts requests in progress.")
@@ -86,11 +89,19 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
 
     caller = RateLimitCallerNameSerializer()
     enforced = serializers.BooleanField(help_text="false while all enforcement is stopped.")
-    blocked = serializers.BooleanField(allow_null=True, help_text="null = not known: of a digest.")
+    blocked = serializers.BooleanField(
+        allow_null=True,
+        help_text="null = not known: of a digest, and of a user whom only rules in `before_login` reject.",
+    )
     access = RateLimitCallerAccessSerializer(allow_null=True)
     tier = RateLimitCallerTierSerializer()
     hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
     counters = RateLimitCounterSerializer(many=True)
+    before_login = RateLimitCounterSerializer(
+        many=True,
+        help_text="Of rules that have other limits where a REST framework view checks a token itself: what they decide "
+        "by then. `blocked_until` is the latest possible time.",
+    )
     unread = RateLimitUnreadSerializer(many=True)
     unlimited = serializers.ListField(child=serializers.CharField(), help_text="Rules without a limit for the tier.")
     rejections = RateLimitRejectionSerializer(many=True)

@@ -141,12 +141,13 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             (kind, self._options[kind]) for kind in (*KINDS, "digest", "reference") if self._options[kind]
         ]
         try:
-            summary = summary_of(caller_of(kind, value, self._options["known"]))
+            who = caller_of(kind, value, self._options["known"])
+            summary = summary_of(who)
         except UnknownCaller as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be asked now: %s") % error) from error
-        self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary)))
+        self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))
 
     def off(self) -> None:
         """Stop all enforcement."""

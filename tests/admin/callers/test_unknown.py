@@ -138,3 +138,29 @@ def test_a_link_to_a_new_assignment_may_name_nobody(admin_client: Client, field:
 def test_a_link_to_a_new_assignment_names_a_user(admin_client: Client, ann: User) -> None:
     add = reverse("admin:django_ratelimiter_tierassignment_add")
     assert f'value="{ann.pk}" selected>ann<' in shown(admin_client.get(f"{add}?user={ann.pk}"))
+
+
+def test_the_first_line_tells_own_rules_from_shared_ones(admin_client: Client, page: str, ann: User) -> None:
+    for slug in ("site", "search-all"):
+        rule = Rule.objects.create(slug=slug, name=slug.title(), mode="enforce", path_kind="exact", path="/")
+        RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
+    use_up()
+    state = admin_client.get(page).context["state"]
+    assert ([each.name for each in state.own], sorted(each.name for each in state.shared)) == (
+        ["Export"], ["Search-All", "Site"])  # fmt: skip
+    text = words(admin_client.get(page))
+    assert "One rule rejects requests of this caller now:" in text
+    assert "2 rules that all callers share reject requests of everybody now:" in text
+
+
+def test_the_first_line_does_not_say_not_blocked_where_a_token_would_be(
+    admin_client: Client, ann: User, shared: Rule
+) -> None:
+    Tier.objects.update(default_for="authenticated")
+    page = f"{CALLER}?kind=user&value=id%3A{ann.pk}"
+    assert "not blocked" in words(admin_client.get(page))
+    use_up()
+    text = words(admin_client.get(page))
+    assert ">it depends</span>" in text
+    assert "They reject such requests now:" in text
+    assert "not blocked" not in text

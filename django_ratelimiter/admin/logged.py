@@ -1,0 +1,69 @@
+"""What the page that explains says of a pasted line of the log, or of a reference, before anything is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.http import urlencode
+
+from ..callers.references import digests_of, everybody, rules_of
+from ..explain.logline import LoggedRefusal
+from ..explain.readers import CALLER_FIELDS, SEES_TIERS
+from ..limiter.templates import missing
+from ..models import Rule
+from ..values.references import DIGITS, Reference
+
+
+def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
+    """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
+    rule = Rule.objects.filter(slug=logged.rule).first()
+    found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
+    found |= {"digest": logged.digest, "method": data["method"] or "GET"}
+    if rule is not None and not (data["path"] or data["view"]):
+        if rule.path_kind in ("exact", "prefix"):
+            found["path"] = rule.path
+        found |= {"view": rule.view_name, "scope": rule.scope}
+        if isinstance(rule.methods, list) and rule.methods:
+            found["method"] = rule.methods[0]
+    return found
+
+
+def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
+    """Return it with the rule as it is spelled: customers read references out in any case."""
+    rule = rules_of(Reference(logged.rule, logged.digest))[0]
+    return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
+
+
+def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:
+    """Return what the page says of a line of the log, or of a reference: whose it may be, and of which rule."""
+    found, context = Reference(logged.rule, logged.digest), {"logged": logged}
+    is_common = found.is_of(everybody()) or found.is_of(missing())
+    keys = dict(Rule.objects.filter(slug=logged.rule).values_list("slug", "pk"))
+    digests = [logged.digest] if len(logged.digest) > DIGITS else []
+    if not digests and logged.digest and request.user.has_perm(SEES_TIERS) and not is_common:
+        digests = digests_of(found)
+    urls = [caller_url(request, digest=digest, rule=logged.rule) for digest in digests if not is_common]
+    return context | {
+        "is_shared": bool(logged.digest) and found.is_of(everybody()),
+        "is_missing": bool(logged.digest) and found.is_of(missing()),
+        "logged_rule_url": rule_url(request, logged.rule, keys),
+        "logged_urls": list(filter(None, urls)),
+    }
+
+
+def rule_url(request: HttpRequest, slug: str, keys: dict[str, int]) -> str:
+    site = getattr(request, "current_app", "admin")
+    return reverse("admin:django_ratelimiter_rule_change", args=[keys[slug]], current_app=site) if slug in keys else ""
+
+
+def caller_url(request: HttpRequest, **named: str) -> str:
+    """Return the address of a caller's page; "" for who may not see it, and where there is no such page."""
+    if not request.user.has_perm(SEES_TIERS):
+        return ""
+    try:
+        page = reverse("admin:django_ratelimiter_caller", current_app=getattr(request, "current_app", "admin"))
+    except NoReverseMatch:
+        return ""
+    return f"{page}?{urlencode(named)}"
