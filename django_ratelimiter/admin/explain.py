@@ -22,11 +22,11 @@ from ..explain.logline import parse_log_line
 from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
 from ..explain.users import by_key
 from ..explain.words import (
-    answer_in_words,
     bypass_in_words,
     counter_in_words,
     door_in_words,
     doubts_of,
+    headline_of,
     reason_in_words,
     rows_in_words,
     shadow_in_words,
@@ -175,7 +175,7 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
     user = explanation.identities.get("user")
     return {
         "explanation": explanation,
-        "answer": answer_in_words(explanation.response) if sees_counters else "",
+        "answer": headline_of(explanation) if sees_counters else "",
         "bypass": bypass_in_words(explanation),
         "doubts": doubts_of(explanation),
         "tier": tier_in_words(explanation.tier),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..models.tiers import SUBJECTS
 from ..rules.cache import access_list
 from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
-from ..values.access import NOBODY
+from ..values.access import NOBODY, AccessList
 from .doors import Door, Passage, has_limiter, pass_doors
 from .explanation import (
     Bypass,
@@ -35,6 +36,7 @@ from .explanation import (
 )
 from .question import Question
 from .request import BuiltRequest, build_request, find_caller, find_view, language_of
+from .views import checks_credentials
 
 
 def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
@@ -42,12 +44,8 @@ def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
 
     heeds_access: else the answer is as if there were no access entries. Raises QuestionError for what cannot be asked.
     """
-    http = build_request(question)
-    with translation.override(language_of(http)):
-        find_view(http)
-        caller = find_caller(question, http)
-        passage = pass_doors(question, http, caller, access_list() if heeds_access else NOBODY)
-        response = _response(question, http, passage)
+    entries = access_list() if heeds_access else NOBODY
+    http, passage, response = _answered(question, entries)
     rules = tuple(_explain_rule(rule, passage) for rule in (*passage.rules.rules, *passage.coded))
     return Explanation(
         facts=_facts(http, passage),
@@ -64,7 +62,31 @@ def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
         identities=_identities(passage),
         unexplained=passage.unexplained,
         problem=passage.problem,
+        with_token=_with_token(question, http, entries, response),
     )
+
+
+def _answered(
+    question: Question, entries: AccessList, *, has_token: bool = False
+) -> tuple[BuiltRequest, Passage, ClientResponse]:
+    """Return the request, how it passed the doors, and its response. has_token: its user comes with a token."""
+    http = build_request(question)
+    with translation.override(language_of(http)):
+        find_view(http)
+        caller = replace(find_caller(question, http), has_token=has_token)
+        passage = pass_doors(question, http, caller, entries)
+        return http, passage, _response(question, http, passage)
+
+
+def _with_token(
+    question: Question, http: BuiltRequest, entries: AccessList, response: ClientResponse
+) -> ClientResponse | None:
+    """Return the response to the user's token, which the middleware cannot check, where it is another."""
+    if not question.user or "HTTP_AUTHORIZATION" in http.META or not checks_credentials(http):
+        return None
+    other = _answered(question, entries, has_token=True)[2]
+    is_alike = other.allowed == response.allowed and (other.allowed or other.binding == response.binding)
+    return None if is_alike else other
 
 
 def _bypass(passage: Passage) -> Bypass:

@@ -14,10 +14,10 @@ from .curl import with_curl
 from .explanation import Explanation, RuleExplanation
 from .question import Question, QuestionError
 from .words import (
-    answer_in_words,
     bypass_in_words,
     counter_in_words,
     doubts_of,
+    headline_of,
     reason_in_words,
     rows_in_words,
     shadow_in_words,
@@ -66,7 +66,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     facts, response = explanation.facts, explanation.response
     named = _(", view %(view)s, route %(route)s") % {"view": facts.view_name, "route": facts.route}
     yield f"{facts.method} {facts.path}{named if facts.route or facts.view_name else ''}"
-    yield answer_in_words(response)
+    yield headline_of(explanation)
     yield from (f"  {name}: {value}" for name, value in response.fields.items())
     if response.body:
         yield from ("", *(f"  {line}" for line in response.body.splitlines()))

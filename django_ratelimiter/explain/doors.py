@@ -28,7 +28,7 @@ from ..values.access import AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
-from .views import Step, ViewCode, code_of
+from .views import Step, ViewCode, checks_credentials, code_of
 
 _MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
@@ -106,7 +106,7 @@ def _pass(passage: Passage) -> None:
     view = http.resolver_match.func if http.resolver_match else None
     later = decides_later(view)
     passage.bypass = _bypass_of_middleware(http)
-    log_in(http, caller, before_view=later)
+    log_in(http, caller, before_view=later or checks_credentials(http))
     if not passage.bypass:
         passage.is_rejected = not limiter.check(http, before_authentication=later).allowed
     try:

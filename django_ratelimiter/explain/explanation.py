@@ -121,7 +121,9 @@ class Explanation:
     doors: what asks the limiter, in order. bypass: why no rule is looked at. unknown: names of values that the question
     does not give and that matter. unexplained: names of what limits the view by code of its own.
     unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
-    left_out: rules that are not in force at all. identities: values of the caller by name, of what the rules ask for.
+    with_token: the response if the user comes with a token that the view checks itself, where that is another; `None` =
+    it is the same. left_out: rules that are not in force at all. identities: values of the caller by name, of what the
+    rules ask for.
     hidden: what has been taken out, for the reader may not view it.
     """
 
@@ -140,6 +142,7 @@ class Explanation:
     hidden: tuple[str, ...] = ()
     unchecked: bool = False
     problem: str = ""
+    with_token: ClientResponse | None = None
 
     @property
     def applying(self) -> tuple[RuleExplanation, ...]:

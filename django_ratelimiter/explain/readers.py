@@ -47,7 +47,7 @@ def _as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
         hidden.append("counters")
         rules = tuple(replace(each, counters=(), value="") for each in explanation.rules)
         response = replace(explanation.response, allowed=True, status=None, fields={}, body="", binding="", delay=0.0)
-        explanation = replace(explanation, rules=rules, response=response, identities={})
+        explanation = replace(explanation, rules=rules, response=response, identities={}, with_token=None)
     if not reader.has_perm(SEES_TIERS):
         hidden.append("tiers")
         rules = tuple(replace(each, rows="") for each in explanation.rules)

@@ -65,10 +65,14 @@ class BuiltRequest(WSGIRequest):
 
 @dataclass(slots=True)
 class KnownCaller:
-    """Who sends a request, as far as the question says. user: `None` = whoever the session belongs to."""
+    """Who sends a request, as far as the question says.
+
+    user: `None` = whoever the session belongs to. has_token: the user comes with a token that only the view can check.
+    """
 
     user: Any
     api_key_hash: str
+    has_token: bool = False
 
 
 def build_request(question: Question) -> BuiltRequest:
@@ -117,10 +121,11 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
 def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False) -> None:
     """Put the caller's user on the request.
 
-    before_view: nobody but the view can say whose credentials are in a field Authorization, if there is one. Until then
-    the request is that of its session's user.
+    before_view: nobody but the view can say whose credentials a token is, or a field Authorization. Until then the
+    request is that of its session's user.
     """
-    if caller.user is not None and not (before_view and "HTTP_AUTHORIZATION" in http.META):
+    has_token = caller.has_token or "HTTP_AUTHORIZATION" in http.META
+    if caller.user is not None and not (before_view and has_token):
         http.user = caller.user
     elif getattr(http, "session", None) is None:
         http.user = AnonymousUser()

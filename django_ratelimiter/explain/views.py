@@ -20,6 +20,8 @@ from .request import BuiltRequest
 
 #: Whose `allow_request` asks the limiter, and does nothing else.
 _OURS: Final = "django_ratelimiter.throttling"
+#: Takes the user whom the middleware knows.
+_BY_SESSION: Final = "rest_framework.authentication.SessionAuthentication"
 #: The module of the views that django-ninja makes.
 _NINJAS: Final = "ninja.operation"
 
@@ -67,6 +69,18 @@ def code_of(http: BuiltRequest) -> ViewCode:
     elif made is not None:
         found.then = _handled(made, http)
     return found
+
+
+def checks_credentials(http: BuiltRequest) -> bool:
+    """Return whether the view of this request is one of the REST framework's that takes more than sessions."""
+    view: Any = http.resolver_match.func if http.resolver_match else None
+    chosen = getattr(view, "initkwargs", None) or {}
+    by_default = getattr(getattr(view, "cls", None), "authentication_classes", ())
+    return any(not _is_by_session(each) for each in chosen.get("authentication_classes", by_default))
+
+
+def _is_by_session(authentication: Any) -> bool:
+    return any(f"{each.__module__}.{each.__qualname__}" == _BY_SESSION for each in authentication.__mro__)
 
 
 def limits_of(view: Any) -> list[ViewLimit]:

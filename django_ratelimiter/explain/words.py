@@ -197,8 +197,17 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
     return "; ".join(words)
 
 
+def headline_of(explanation: Explanation) -> str:
+    """Return what the caller would get, in one line; both answers where it depends on how the user is logged in."""
+    answer = answer_in_words(explanation.response)
+    if explanation.with_token is None:
+        return answer
+    text = _("If a session logs the user in: %(answer)s With a token that the view checks itself: %(other)s")
+    return text % {"answer": answer, "other": answer_in_words(explanation.with_token)}
+
+
 def answer_in_words(response: ClientResponse) -> str:
-    """Return what the caller would get, in one line."""
+    """Return what a request would be answered, in one line."""
     if not response.allowed:
         by = (
             _("Rejected with status %(status)s by %(rule)s.")
@@ -233,6 +242,13 @@ def doubts_of(explanation: Explanation) -> list[str]:
             _(
                 "The credentials in the field Authorization are not checked here: this answer is for a caller who is "
                 "not logged in. Enter the user to have the answer for that user."
+            )
+        )
+    if explanation.with_token is not None:
+        found.append(
+            _(
+                "The middleware cannot check a token: it decides the rules that need no user as for an anonymous "
+                "caller. What follows is for a session. Add the field Authorization to have it for a token."
             )
         )
     if explanation.unexplained:

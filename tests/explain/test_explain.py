@@ -18,7 +18,7 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
-from django_ratelimiter.explain.words import bypass_in_words, doubts_of, reason_in_words, tier_in_words
+from django_ratelimiter.explain.words import bypass_in_words, doubts_of, headline_of, reason_in_words, tier_in_words
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
@@ -276,6 +276,33 @@ def test_credentials_that_only_the_view_can_check_are_named(make_rule: MakeRule,
     User.objects.get_or_create(username="ann")
     question = Question(path="/hello/", ip="192.0.2.7", user=user, headers=(("Authorization", "Token x"),))
     assert any("Authorization" in doubt for doubt in doubts_of(explain(question))) is doubts
+
+
+@pytest.mark.parametrize("path", ["/api/", "/unthrottled/"])
+def test_a_user_with_a_token_is_anonymous_to_the_middleware(
+    make_rule: MakeRule, people: None, client: Client, path: str
+) -> None:
+    """A rule that all callers share, with a lower limit for callers without a tier."""
+    shared = make_rule("shared", quota=2)
+    pro = Tier.objects.create(slug="pro", name="Pro", rank=2, default_for="authenticated")
+    RuleLimit.objects.create(rule=shared, tier=pro, quota=50, window_seconds=60)
+    token = {"Authorization": "Name ann", "X-Name": "ann"}
+    assert explain(asked(path, user="ann")).with_token is None
+    answers = [client.get(path, headers=token).status_code for _ in range(3)]
+    explained = explain(asked(path, user="ann"))
+    assert explained.response.allowed
+    if path == "/api/":  # the rule waits for the throttle, which knows the user
+        assert (answers, explained.with_token) == ([200, 200, 200], None)
+        return
+    assert answers == [200, 200, 429]
+    assert explained.with_token is not None
+    assert headline_of(explained) == (
+        "If a session logs the user in: Allowed. "
+        "With a token that the view checks itself: Rejected with status 429 by shared."
+    )
+    assert any("cannot check a token" in doubt for doubt in doubts_of(explained))
+    with_field = explain(asked(path, user="ann", headers=tuple(token.items())))
+    assert (with_field.response.status, with_field.with_token) == (429, None)
 
 
 CODED = [

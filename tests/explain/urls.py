@@ -29,6 +29,13 @@ class Throttled(APIView):
         return Response()
 
 
+class Unthrottled(APIView):
+    authentication_classes: ClassVar = [NameAuthentication]
+
+    def get(self, request: Request) -> Response:
+        return Response()
+
+
 def tenant(request: HttpRequest) -> str | None:
     """An identity that the body holds."""
     return request.POST.get("tenant")
@@ -40,6 +47,7 @@ urlpatterns = [
     path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
+    path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
     path("scoped/", ratelimit("export")(hello), name="scoped"),
     path("coded/", ratelimit(key="ip", rate="5/m")(hello), name="coded"),
 ]
