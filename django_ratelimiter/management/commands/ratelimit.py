@@ -27,6 +27,7 @@ from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
+from ..pipes import quiet_pipes
 
 
 class Command(FileCommands, ForecastCommands, BaseCommand):
@@ -61,7 +62,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except ValueError as error:
             raise CommandError(str(error)) from error
         own = getattr(self, f"run_{subcommand}", None)  # Django's own `check` is another
-        (own or getattr(self, subcommand))()
+        with quiet_pipes(self.stdout, self.stderr):
+            (own or getattr(self, subcommand))()
 
     def watch(self) -> None:
         """Tell of what is amiss: by the log and by signals, once when it begins."""
