@@ -137,8 +137,12 @@ class GiveBack(_CounterAct):
         if self.units < 1:
             raise ActRefused(_("Give back 1 unit or more."))
         self._given = give_back(counter, self.units)
-        return Done(_("Gave back %(given)d of %(units)d units: %(rule)s.") % {
-            "given": self._given, "units": self.units, "rule": counter.rule.slug})  # fmt: skip
+        text = ngettext(
+            "Gave back %(given)d of %(units)d unit: %(rule)s.",
+            "Gave back %(given)d of %(units)d units: %(rule)s.",
+            self.units,
+        )
+        return Done(text % {"given": self._given, "units": self.units, "rule": counter.rule.slug})
 
     def judged(self, text: str, after: Counter) -> Outcome:
         if self._given >= self.units or not after.used:

@@ -26,6 +26,7 @@ from .options import (
     calendar_choices,
     columns_used,
     refill_choices,
+    window_in_short,
 )
 from .rules import Rule
 from .tiers import Tier
@@ -202,16 +203,13 @@ class RuleLimit(models.Model):
 
     @property
     def in_short(self) -> str:
-        """The tier and its quota, whether they can be enforced or not: "free: 100 / 60 s"."""
+        """The tier and its quota, whether they can be enforced or not: "free: 100/h", "free: 5/90 s"."""
         tier = self.tier.slug if self.tier else gettext("every other tier")
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
         if self.calendar:
             return f"{tier}: {self.quota} / {self.calendar}"
-        seconds = str(self.window_seconds)
-        if "." in seconds:
-            seconds = seconds.rstrip("0").rstrip(".")
-        return f"{tier}: {self.quota} / {seconds} s"
+        return f"{tier}: {self.quota}/{window_in_short(self.window_seconds)}"
 
     def natural_key(self) -> tuple[Any, ...]:
         tier = self.tier.slug if self.tier else None

@@ -1,11 +1,13 @@
-"""The columns of a limit that its algorithm uses, and the labels that forms show for their values."""
+"""The columns of a limit that its algorithm uses, the labels that forms show for their values, and windows in short."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from ..engine.calendars import CALENDARS
 from ..engine.registry import ANCHORS, REFILLS, Algorithm
@@ -26,6 +28,14 @@ NOT_GIVEN: Final[Mapping[str, Any]] = {
     "anchor_day": None,
     "max_delay_ms": 0,
 }
+
+#: Seconds, and how they are abbreviated.
+_UNITS: Final = (
+    (86_400, pgettext_lazy("days, abbreviated", "d")),
+    (3_600, pgettext_lazy("hours, abbreviated", "h")),
+    (60, pgettext_lazy("minutes, abbreviated", "min")),
+    (1, pgettext_lazy("seconds, abbreviated", "s")),
+)
 
 #: The columns whose names are not the engine's.
 COLUMNS: Final = {"window": "window_seconds", "max_delay": "max_delay_ms"}
@@ -88,3 +98,18 @@ def calendar_choices() -> Choices:
 
 def _choices(column: str) -> Choices:
     return [(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]]
+
+
+def window_in_short(seconds: Any) -> str:
+    """Return a window in the longest unit that measures it, as the list of rules has it: "d", "12 h", "0.25 s".
+
+    What is no number, in a row that nobody has saved, is returned as it is.
+    """
+    try:
+        value = Decimal(str(seconds))
+        found = next((each for each in _UNITS if value and not value % each[0]), _UNITS[-1])
+    except InvalidOperation:
+        return str(seconds)
+    count = f"{value / found[0]:f}"
+    count = count.rstrip("0").rstrip(".") if "." in count else count
+    return str(found[1]) if count == "1" else f"{count} {found[1]}"

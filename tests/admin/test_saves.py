@@ -28,8 +28,8 @@ class TestSave:
         rule = Rule.objects.get()
         assert (rule.methods, rule.partition_by, rule.failure_policy) == (["GET", "POST"], ["user"], "closed")
         assert [limit.in_short for limit in rule.limits.all()] == [
-            "free: 9 / 1.5 s",
-            "free: 100 / 60 s",
+            "free: 9/1.5 s",
+            "free: 100/min",
             "every other tier: unlimited",
         ]
         assert number() == before + 1
@@ -69,7 +69,7 @@ class TestSave:
     def test_deleting_is_one_version(self, admin_client: Client, rule: Rule, free: Tier) -> None:
         before = number()
         warning = shown(admin_client.get(page_of(free, "delete")))
-        assert "Limit: export, free: 100 / 60 s" in warning  # it goes along
+        assert "Limit: export, free: 100/min" in warning  # it goes along
         assert admin_client.post(page_of(rule, "delete"), {"post": "yes"}).status_code == 302
         assert number() == before + 1
         other = Tier.objects.create(slug="pro", name="Pro")

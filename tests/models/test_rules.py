@@ -305,3 +305,23 @@ class TestLimit:
         for of in (None, tier, low):
             RuleLimit.objects.create(rule=rule, tier=of, quota=1, window_seconds=60)
         assert [limit.tier for limit in rule.limits.all()] == [low, tier, None]
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (Decimal("8.64E+4"), "free: 5/d"),
+            (Decimal("86400.000"), "free: 5/d"),
+            (172_800, "free: 5/2 d"),
+            (3_600, "free: 5/h"),
+            (Decimal("900"), "free: 5/15 min"),
+            (90, "free: 5/90 s"),
+            ("0.250", "free: 5/0.25 s"),
+            (0, "free: 5/0 s"),
+            ("x", "free: 5/x"),
+            ("NaN", "free: 5/NaN s"),
+        ],
+    )
+    def test_a_window_is_shown_in_its_longest_unit(self, rule: Rule, tier: Tier, seconds: Any, text: str) -> None:
+        limit = RuleLimit(rule=rule, tier=tier, quota=5, window_seconds=seconds)
+        assert limit.in_short.replace(tier.slug, "free") == text
+        assert str(limit).endswith(limit.in_short)

@@ -194,7 +194,7 @@ def test_a_bad_row_costs_its_own_rule_alone(
 def test_the_reason_names_the_limit(rules: tuple[Rule, Rule]) -> None:
     spoil(rules[0], "rulelimit", "window_seconds", 0)
     (reason,) = reasons_against(rules[0])
-    assert reason.startswith("Limit “free: 10 / 0")
+    assert reason.startswith("Limit “free: 10/0")
 
 
 def test_a_bad_tier_costs_the_rules_that_limit_it(rules: tuple[Rule, Rule], tiers: dict[str, Tier]) -> None:

@@ -1,4 +1,4 @@
-"""The processes that were heard of lately, in words."""
+"""The processes that have decided requests lately, in words."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def processes_context(health: Health, status: Status, *, in_detail: bool) -> dic
     found = health.processes
     if not found:
         return {}
-    minutes = round(HEARD_SECONDS / 60)
-    text = _("%(count)s heard of in the last %(minutes)d minutes")
-    count = {"count": text % {"count": number(len(found)), "minutes": minutes}}
+    if len(found) == 1:
+        text = _("1, this one: no other has decided a request in the last %(minutes)d minutes")
+    else:
+        text = _("%(count)s: this one, and those that have decided a request in the last %(minutes)d minutes")
+    count = {"count": text % {"count": number(len(found)), "minutes": round(HEARD_SECONDS / 60)}}
     if not in_detail:
         return count
     return {

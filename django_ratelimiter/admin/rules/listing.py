@@ -123,6 +123,7 @@ def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
     except NoReverseMatch:  # a site of the project's own may have no reports
         report = ""
     context = {
+        "count": together.requests,
         "requests": number(together.requests) if together.requests else "",
         "denied": number(together.denied) if together.denied else "",
         "shadow_denied": number(together.shadow_denied) if together.shadow_denied else "",

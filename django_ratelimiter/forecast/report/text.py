@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ..agreement import Agreement
 from ..comparison import Comparison
@@ -42,28 +43,53 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
 def traffic_of(found: Comparison) -> str:
     """Return in words what was replayed."""
     difference = found.difference
+    callers = _callers(difference.callers)
     words = {
-        "requests": f"{found.decided:,}",
-        "callers": f"{difference.callers:,}" if difference.is_exact else _("about %s") % f"{difference.callers:,}",
+        "requests": _requests(found.decided),
+        "callers": callers if difference.is_exact else _("about %s") % callers,
         "first": _moment(found.first_us),
         "last": _moment(found.last_us),
     }
-    return _("Traffic: %(requests)s requests of %(callers)s callers, %(first)s to %(last)s (UTC).") % words
+    return _("Traffic: %(requests)s of %(callers)s, %(first)s to %(last)s (UTC).") % words
 
 
 def notes_of(found: Comparison) -> list[str]:
     """Return in words what the numbers leave out."""
     notes = list(found.doubts)
     if found.exempt:
-        notes.append(_("%s requests ask for paths that no rule applies to.") % f"{found.exempt:,}")
+        text = ngettext(
+            "%s request asks for a path that no rule applies to.",
+            "%s requests ask for paths that no rule applies to.",
+            found.exempt,
+        )
+        notes.append(text % f"{found.exempt:,}")
     if found.inline:
-        notes.append(_("%s requests are for views with rates in their code, which are left out.") % f"{found.inline:,}")
+        text = ngettext(
+            "%s request is for a view with rates in its code, which is left out.",
+            "%s requests are for views with rates in their code, which are left out.",
+            found.inline,
+        )
+        notes.append(text % f"{found.inline:,}")
     if found.unknown_users:
-        notes.append(_("%s users of the log are not in this database; they count as anonymous.") % found.unknown_users)
+        text = ngettext(
+            "%s user of the log is not in this database, and counts as anonymous.",
+            "%s users of the log are not in this database; they count as anonymous.",
+            found.unknown_users,
+        )
+        notes.append(text % found.unknown_users)
     if found.out_of_order:
-        notes.append(_("%s lines are earlier than a line before them.") % f"{found.out_of_order:,}")
+        text = ngettext(
+            "%s line is earlier than a line before it.",
+            "%s lines are earlier than a line before them.",
+            found.out_of_order,
+        )
+        notes.append(text % f"{found.out_of_order:,}")
     if found.dropped:
-        text = _("%s counters were dropped for lack of memory, so the numbers of rejected requests are too low.")
+        text = ngettext(
+            "%s counter was dropped for lack of memory, so the numbers of rejected requests are too low.",
+            "%s counters were dropped for lack of memory, so the numbers of rejected requests are too low.",
+            found.dropped,
+        )
         notes.append(text % f"{found.dropped:,}")
     return notes
 
@@ -90,26 +116,39 @@ def summary_of(found: Comparison) -> Iterator[str]:
     """Yield what it comes to, in sentences."""
     difference, total = found.difference, found.difference.total
     if found.after is None:
-        text = _("Rejected by these rules: %(number)s requests (%(share)s).")
-        yield text % {"number": f"{total.before:,}", "share": percent(total.before, total.requests)}
+        text = _("Rejected by these rules: %(requests)s (%(share)s).")
+        yield text % {"requests": _requests(total.before), "share": percent(total.before, total.requests)}
         return
     for text, requests, callers in (
         (_("Newly rejected"), total.newly, difference.newly_callers),
         (_("No longer rejected"), total.no_longer, difference.no_longer_callers),
     ):
-        yield _("%(what)s: %(requests)s requests (%(share)s), %(callers)s callers (%(of_callers)s).") % {
+        yield _("%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).") % {
             "what": text,
-            "requests": f"{requests:,}",
+            "requests": _requests(requests),
             "share": percent(requests, total.requests),
-            "callers": f"{callers:,}",
+            "callers": _callers(callers),
             "of_callers": percent(callers, difference.callers),
         }
-    yield _("The same: %(requests)s requests (%(share)s).") % {
-        "requests": f"{total.same:,}",
+    yield _("The same: %(requests)s (%(share)s).") % {
+        "requests": _requests(total.same),
         "share": percent(total.same, total.requests),
     }
     if total.shadow:
-        yield _("Rules in shadow would reject %s requests more, if they were enforced.") % f"{total.shadow:,}"
+        text = ngettext(
+            "Rules in shadow would reject %s request more, if they were enforced.",
+            "Rules in shadow would reject %s requests more, if they were enforced.",
+            total.shadow,
+        )
+        yield text % f"{total.shadow:,}"
+
+
+def _requests(number: int) -> str:
+    return ngettext("%s request", "%s requests", number) % f"{number:,}"
+
+
+def _callers(number: int) -> str:
+    return ngettext("%s caller", "%s callers", number) % f"{number:,}"
 
 
 def change_table(

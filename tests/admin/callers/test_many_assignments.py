@@ -50,7 +50,7 @@ def test_the_page_that_asks_counts_them(admin_client: Client, crowd: Tier, rule:
         page = shown(admin_client.get(page_of(crowd, "delete")))
     assert "Tier assignments: 3000" in page
     assert "3000 tier assignments" in page
-    assert "Limit: export, free: 100 / 60 s" in page
+    assert "Limit: export, free: 100/min" in page
 
 
 def test_deletes_them_all_as_one_version(admin_client: Client, crowd: Tier) -> None:

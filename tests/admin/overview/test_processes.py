@@ -47,14 +47,16 @@ def older(version: Version, by: int = 1) -> Version:
 
 
 def test_says_who_still_has_an_older_version(admin_client: Client, saved: Version) -> None:
-    assert "Processes 1 heard of in the last 2 minutes" in text_of(admin_client.get(OVERVIEW))
+    assert "Processes 1, this one: no other has decided a request in the last 2 minutes" in text_of(
+        admin_client.get(OVERVIEW)
+    )
     for process, version in (("a", saved), ("b", older(saved)), ("c", older(saved)), ("d", older(saved, 2))):
         say(process, version)
     response = admin_client.get(OVERVIEW)
     text = text_of(response)
     assert "not yet in force everywhere" not in text  # none of them decides by it any more
     counted = f"1 of 5 still have version {saved.number - 2}. 2 of 5 still have version {saved.number - 1}."
-    assert f"Processes 5 heard of in the last 2 minutes {counted}" in text
+    assert f"Processes 5: this one, and those that have decided a request in the last 2 minutes {counted}" in text
     assert "Redis has the latest version. These processes load it" in text
     assert "Needs attention Nothing." in text  # they mend it by themselves
     assert "<code><b>a:7</code>, 2" in shown(response)
@@ -91,7 +93,7 @@ def test_one_shard_with_an_older_version_is_enough(
 def test_hosts_are_for_who_may_see_rules(operator: Callable[..., Client], saved: Version) -> None:
     say("a", older(saved))
     response = operator("view_usage_report").get(OVERVIEW)
-    assert "Processes 2 heard of" in text_of(response)
+    assert "Processes 2: this one" in text_of(response)
     assert "<b>a" not in shown(response)
     assert "still have version" not in shown(response)
 
@@ -106,4 +108,4 @@ def test_what_cannot_be_read_is_no_error_page(
     text = text_of(admin_client.get(OVERVIEW))
     assert "Enforcement on" in text
     assert "Problem NOPERM" in text
-    assert "Processes 1 heard of" in text
+    assert "Processes 1, this one" in text
