@@ -18,7 +18,7 @@ from django.utils.translation import get_language
 from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
-from .headers import drop_fields, may_wait, refusal, write_fields
+from .headers import add_reference, drop_fields, may_wait, refusal, write_fields
 from .limiter import io, leases, refunds
 from .rules.routes import is_translated
 
@@ -46,6 +46,7 @@ class RateLimitMiddleware:
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self.aprocess_view  # type: ignore[method-assign, assignment]
+            self.process_template_response = self.aprocess_template_response  # type: ignore[method-assign]
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
@@ -111,6 +112,17 @@ class RateLimitMiddleware:
             return None
         # A template of the project's may ask for the user.
         return await sync_to_async(refusal)(request, decision) if may_wait(request) else refusal(request, decision)
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        """Add the reference to what REST framework says of a rejection, before it is rendered."""
+        decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+        if not decision.allowed:
+            add_reference(response, decision)
+        return response
+
+    async def aprocess_template_response(self, request: HttpRequest, response: Any) -> Any:
+        """The same on an event loop."""
+        return RateLimitMiddleware.process_template_response(self, request, response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Answer for a view that raised what says that this request was refused, such as `Ratelimited`.

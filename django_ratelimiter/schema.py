@@ -32,7 +32,12 @@ _RETRY_AFTER: Final = {
     "description": "Seconds until the request would pass. Absent if it never will.",
 }
 #: The framework's body, where the view's throttle refuses.
-_DETAIL: Final = {"type": "object", "properties": {"detail": _TEXT}, "required": ["detail"]}
+_REFERENCE: Final = {**_TEXT, "description": "Names the rejection towards the operators of this site."}
+_DETAIL: Final = {
+    "type": "object",
+    "properties": {"detail": _TEXT, "reference": _REFERENCE},
+    "required": ["detail"],
+}
 #: The middleware's, which refuses before the view is asked.
 _PROBLEM: Final = {
     "type": "object",
@@ -42,7 +47,7 @@ _PROBLEM: Final = {
         "status": {"type": "integer"},
         "detail": _TEXT,
         "violated-policies": {"type": "array", "items": _TEXT},
-        "reference": {**_TEXT, "description": "Names the rejection towards the operators of this site."},
+        "reference": _REFERENCE,
     },
     "required": ["type", "title", "status", "detail", "violated-policies"],
 }

@@ -24,7 +24,7 @@ from ..rules.cache import access_list
 from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
-from .doors import Door, Passage, has_limiter, pass_doors
+from .doors import Door, Passage, pass_doors
 from .explanation import (
     Bypass,
     ClientResponse,
@@ -35,7 +35,7 @@ from .explanation import (
     TierExplanation,
 )
 from .question import Question
-from .request import BuiltRequest, build_request, find_caller, find_view, language_of
+from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .views import checks_credentials
 
 

@@ -19,7 +19,7 @@ from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, Stal
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
 from ..limiter.path import ATTEMPTS, trials
 from ..limiter.templates import RuleCharge
-from ..middleware import RateLimitMiddleware, decides_later, exemption
+from ..middleware import decides_later, exemption
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
@@ -27,10 +27,8 @@ from ..rules.tiers import Entitlement
 from ..values.access import AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
-from .request import BuiltRequest, KnownCaller, assume_values, has_middleware, log_in
+from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
 from .views import Step, ViewCode, checks_credentials, code_of
-
-_MIDDLEWARE = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
 
 @dataclass(slots=True)
@@ -158,11 +156,6 @@ def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
     if not settings.ENABLED:
         return "disabled"
     return exemption(http) if has_limiter() else "no middleware"
-
-
-def has_limiter() -> bool:
-    """Return whether the project has our middleware."""
-    return has_middleware(_MIDDLEWARE)
 
 
 def _rules_in_force() -> tuple[RuleSet, str]:

@@ -29,6 +29,7 @@ from .users import TwoUsers, find_user
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _SESSIONS: Final = "django.contrib.sessions.middleware.SessionMiddleware"
+_LIMITER: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
 
 
@@ -154,6 +155,11 @@ def language_of(http: BuiltRequest) -> str:
     if _LOCALES in django_setting("MIDDLEWARE", ()):
         return get_language_from_request(http, check_path=True)
     return str(django_setting("LANGUAGE_CODE"))
+
+
+def has_limiter() -> bool:
+    """Return whether the project has our middleware."""
+    return has_middleware(_LIMITER)
 
 
 def has_middleware(path: str) -> bool:

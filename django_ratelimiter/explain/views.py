@@ -16,7 +16,8 @@ from django.db import connections
 from django.http.response import HttpResponseBase
 
 from ..decorators import ViewLimit
-from .request import BuiltRequest
+from ..headers import add_reference
+from .request import BuiltRequest, has_limiter
 
 #: Whose `allow_request` asks the limiter, and does nothing else.
 _OURS: Final = "django_ratelimiter.throttling"
@@ -148,6 +149,9 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
         with _transactions_as_they_are():
             response = made.handle_exception(error)
         final: HttpResponseBase = made.finalize_response(request, response, *made.args, **made.kwargs)
+        decision = getattr(http, "ratelimit", None)
+        if decision is not None and not decision.allowed and has_limiter():
+            add_reference(final, decision)
         if hasattr(final, "render"):
             final.render()
         return final

@@ -13,8 +13,7 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ..conf import django_setting
-from ..explain.doors import has_limiter
-from ..explain.request import find_view, language_of
+from ..explain.request import find_view, has_limiter, language_of
 from ..middleware import Exemption, decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .fields import drop_fields, response_fields, retry_after, write_fields
 from .policies import Quota, name_of, policy_name, quota_of
-from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, may_wait, refusal, status_of, words_of
+from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, add_reference, may_wait, refusal, status_of, words_of
 from .syntax import Policy, ratelimit_fields
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Policy",
     "Quota",
     "RefusalText",
+    "add_reference",
     "drop_fields",
     "may_wait",
     "name_of",

@@ -94,6 +94,18 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     return response
 
 
+def add_reference(response: HttpResponseBase, decision: Decision) -> None:
+    """Name the rejection in the body that REST framework is going to write: {"detail": …} gets a "reference" as well.
+
+    A body of another shape is the project's own, and stays as it is.
+    """
+    data, binding = getattr(response, "data", None), decision.binding
+    if response.status_code != 429 or getattr(response, "is_rendered", True) or binding is None or decision.access:
+        return
+    if isinstance(data, dict) and data.keys() == {"detail"} and (reference := binding.reference):
+        response.data = {**data, "reference": reference}  # type: ignore[attr-defined]
+
+
 def may_wait(request: HttpRequest) -> bool:
     """Return whether the response to a refusal is made by the project's own code, or of a template."""
     return settings.RESPONSE is not None or _preferred_body(request) == "html"

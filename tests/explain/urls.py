@@ -36,6 +36,13 @@ class Unthrottled(APIView):
         return Response()
 
 
+class Busy(Throttled):
+    """A view that says 429 of itself."""
+
+    def get(self, request: Request) -> Response:
+        return Response({"detail": "Busy."}, status=429)
+
+
 def tenant(request: HttpRequest) -> str | None:
     """An identity that the body holds."""
     return request.POST.get("tenant")
@@ -47,6 +54,7 @@ urlpatterns = [
     path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
+    path("busy/", Busy.as_view(), name="busy"),
     path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
     path("scoped/", ratelimit("export")(hello), name="scoped"),
     path("coded/", ratelimit(key="ip", rate="5/m")(hello), name="coded"),

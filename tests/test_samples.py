@@ -1,0 +1,78 @@
+"""Responses that the documentation shows are those that a site sends: the same fields in the same order, and texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.test import Client
+
+from tests.doors.conftest import MakeRule, make_rule, people
+
+__all__ = ["make_rule", "people"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+
+#: Fields of Django's own middleware, and of the page that is not there.
+OTHERS = (
+    "Content-Type: text/html",
+    "Content-Length:",
+    "X-Content-Type-Options:",
+    "Referrer-Policy:",
+    "Cross-Origin-Opener-Policy:",
+)
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def sample(page: str, begins: str) -> str:
+    """The block of code that begins so."""
+    found = re.findall(r"^```\w*\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    [text] = [each for each in found if each.startswith(begins)]
+    return str(text)
+
+
+def without_figures(text: str) -> str:
+    """Without what differs from one second, or one site's key, to the next."""
+    return re.sub(r"#[\w-]{8}|(?<=t=)\d+|(?<=in )\d+|(?<=: )\d{2,}", "…", text)
+
+
+def responses(make_rule: MakeRule, accept: str) -> list[str]:
+    """The first and the last of four, as curl shows them."""
+    options = {"window_seconds": 60}
+    make_rule("per-address", quota=3, limit=options, algorithm="sliding_window_counter", partition_by=["ip"])
+    client = Client(headers={"Accept": accept})
+    found = []
+    for _ in range(4):
+        response = client.get("/no-such-page/")
+        fields = "".join(f"{name}: {value}\n" for name, value in response.items())
+        found.append(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\n{fields}\n{response.content.decode()}")
+    return found
+
+
+def test_those_of_the_quickstart(make_rule: MakeRule) -> None:
+    first, *_, last = responses(make_rule, "text/plain")
+    for sent, begins in ((first, "HTTP/1.1 404"), (last, "HTTP/1.1 429")):
+        shown = without_figures(sample("quickstart.md", begins))
+        head, _empty, text = without_figures(sent).partition("\n\n")
+        ours = [line for line in head.splitlines() if not line.startswith(OTHERS)]
+        assert "\n".join([*ours, *(["", text] if shown.count("\n\n") else [""])]) == shown
+
+
+def test_the_problem_document(make_rule: MakeRule) -> None:
+    last = responses(make_rule, "application/json")[-1].partition("\n\n")[2]
+    shown = json.loads(sample("reference/fields.md", '{\n  "type": "https://iana'))
+    found = json.loads(last)
+    assert list(found) == list(shown)
+    assert without_figures(str(found)) == without_figures(str(shown))
+
+
+def test_the_body_of_rest_framework(make_rule: MakeRule, people: None) -> None:
+    make_rule("per-user", quota=1, partition_by=["user"])
+    client = Client(headers={"Authorization": "Name ann", "X-Name": "ann"})
+    client.get("/api/")
+    found = client.get("/api/").json()
+    shown = json.loads(sample("reference/fields.md", '{"detail"'))
+    assert without_figures(str(found)) == without_figures(str(shown))
