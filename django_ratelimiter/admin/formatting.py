@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
+from ..explain.moments import moment_in_words
 from ..models import Rule
 from .identities import label_of
 
@@ -35,7 +35,7 @@ def split_in_words(rule: Rule) -> str:
 def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:
     """Return the time for which something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
     now = timezone.now()
-    start, end = (_moment(each) if each else "" for each in (starts_at, ends_at))
+    start, end = (moment_in_words(each) if each else "" for each in (starts_at, ends_at))
     if ends_at and ends_at <= now:
         return _("over since %(end)s") % {"end": end}
     if starts_at and starts_at > now:
@@ -43,7 +43,3 @@ def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str
     if ends_at:
         return _("until %(end)s") % {"end": end}
     return _("since %(start)s") % {"start": start} if starts_at else ""
-
-
-def _moment(moment: datetime) -> str:
-    return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final, NamedTuple
 
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -184,11 +181,6 @@ def counter_named(caller: Caller, name: str) -> Counter:
     if not found:
         raise ActRefused(_("There is no such counter of this caller's own."))
     return found[0]
-
-
-def moment_in_words(moment: datetime) -> str:
-    """Return a moment in the reader's time zone."""
-    return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
 
 
 def as_typed(multiplier: Decimal) -> str:

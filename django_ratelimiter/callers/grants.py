@@ -12,12 +12,13 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..conf import settings
+from ..explain.moments import moment_in_words
 from ..models import AccessEntry, Tier, TierAssignment
 from ..models.validation import normal_partition
 from ..rules import cache, tiers
 from ..rules.stored import access_cache
 from ..values.access import ACTIONS
-from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed, moment_in_words
+from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed
 from .caller import Caller
 from .counters import latest_rules
 from .grounds import grounds_of

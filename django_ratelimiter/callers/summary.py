@@ -7,8 +7,9 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from ..explain.moments import until_in_words
 from ..rules.formatting import limit_in_words
-from .acts import as_typed, moment_in_words
+from .acts import as_typed
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, latest_rules
 from .grounds import Grounds, grounds_of
@@ -164,4 +165,4 @@ def _line(counter: dict[str, Any]) -> str:
 
 
 def _words(text: str | None) -> str:
-    return "" if text is None else moment_in_words(datetime.fromisoformat(text))
+    return "" if text is None else until_in_words(datetime.fromisoformat(text))

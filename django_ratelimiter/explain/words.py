@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
-from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
+from .moments import moment_in_words, until_in_words
 
 #: Why no rule is looked at.
 BYPASSES: Final[dict[str, Any]] = {
@@ -40,11 +39,6 @@ DOORS: Final[dict[str, Any]] = {
 def door_in_words(name: str) -> str:
     """Return which call of the limiter decides a rule."""
     return str(DOORS[name])
-
-
-def moment_in_words(moment: datetime) -> str:
-    """Return a moment to the second."""
-    return str(date_format(timezone.localtime(moment), "Y-m-d H:i:s"))
 
 
 def bypass_in_words(explanation: Explanation) -> str:
@@ -191,9 +185,9 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
         words.append(_("a request like this one never passes"))
     elif counter.blocked_until:
         text = _("blocked until %(time)s") if mode == "enforce" else _("would be blocked until %(time)s")
-        words.append(text % {"time": moment_in_words(counter.blocked_until)})
+        words.append(text % {"time": until_in_words(counter.blocked_until)})
     if counter.reset_at:
-        words.append(_("full again at %(time)s") % {"time": moment_in_words(counter.reset_at)})
+        words.append(_("full again at %(time)s") % {"time": until_in_words(counter.reset_at)})
     return "; ".join(words)
 
 

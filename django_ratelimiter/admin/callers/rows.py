@@ -12,10 +12,10 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from ...callers import history
-from ...callers.acts import moment_in_words
 from ...callers.caller import Caller
 from ...callers.counters import Counter, Counters
 from ...callers.giving_back import Lease
+from ...explain.moments import moment_in_words, until_in_words
 from ...explain.users import by_key
 from ...models import Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, units
@@ -142,7 +142,7 @@ def _row(counter: Counter, links: Links, is_assumed: bool, before_login: Iterabl
         f"{100 * share:.2f}%",
         "ratelimiter-full" if counter.is_limited or share >= 1 else "ratelimiter-nearly" if share >= NEARLY else "",
         _rough(full_in) if known else "",
-        _("until %(until)s") % {"until": moment_in_words(counter.blocked_until)} if counter.blocked_until else "",
+        _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",
         is_assumed,
         "; ".join(limit_in_words(each.record) for each in before_login),
     )
@@ -206,7 +206,7 @@ def _named(counters: Iterable[Counter], links: Links) -> list[RuleLink]:
 def _until(blocked: Sequence[Counter]) -> str:
     """Return until when the caller is rejected by some of these; "" = not at all, or for good."""
     ends: list[datetime] = [each.blocked_until for each in blocked if each.blocked_until]
-    return moment_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
+    return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
 
 def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:
