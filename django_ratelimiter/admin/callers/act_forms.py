@@ -38,7 +38,7 @@ def days(today: date | None = None) -> list[EndDay]:
     }
     choices[friday] = _("the end of %(day)s")
     return [
-        EndDay(day.isoformat(), text % {"day": date_format(day, "l, j F")}, day == friday)
+        EndDay(day.isoformat(), text % {"day": f"{date_format(day, 'l')}, {date_format(day)}"}, day == friday)
         for day, text in sorted(choices.items())
     ]
 

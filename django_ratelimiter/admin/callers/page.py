@@ -12,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...callers.acts import GRANT, UNBLOCK, ActRefused
@@ -239,7 +239,7 @@ def _title(caller: Caller, name: str) -> str:
     if caller.kind == "session":
         return str(caller).capitalize()
     if caller.is_everybody:
-        return _("All callers together")
+        return pgettext("caller", "All callers together")
     if caller.is_nobody:
         return _("Requests without what the rule counts by")
     return labels[caller.kind] % (caller.value if caller.kind != "api_key" else f"{caller.value[:8]}…")

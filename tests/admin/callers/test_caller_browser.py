@@ -12,8 +12,11 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import RequestFactory, override_settings
+from django.urls import reverse
 
 from django_ratelimiter import limiter
+from django_ratelimiter.callers.references import everybody
+from django_ratelimiter.headers import refusal
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import ENTER, TAB, Browser, missing
 
@@ -115,7 +118,9 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     [said] = page.texts(".messagelist li")
     assert said.startswith("2 times each limit until")
     assert "Checked: it is in force" in said
-    assert page.texts("#ratelimiter-state") == ["not blocked No rule that could be read rejects this caller now."]
+    assert page.texts("#ratelimiter-state") == [
+        "not blocked No rule that could be checked rejects this caller now. Others need to know more."
+    ]
     assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
     picture(page, "doubled")
     assert page.complaints() == []
@@ -147,3 +152,38 @@ def test_is_as_wide_as_the_screen_and_can_be_used_by_keyboard(page: Browser, ann
         " && e.type !== 'submit').map(e => e.outerHTML)"
     )
     assert page.script(unnamed) == []
+
+
+@pytest.fixture
+def site() -> Rule:
+    """A rule whose counter all callers share, used up."""
+    rule = Rule.objects.create(slug="whole-site", name="Whole site", mode="enforce")
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3_600), algorithm="fixed_window")
+    return rule
+
+
+def test_from_a_pasted_response_to_the_reason(page: Browser, ann: User, live_server: Any, site: Rule) -> None:
+    """The operator has what the customer has sent, as a program got it, and nothing else."""
+    request = RequestFactory().get("/", headers={"Accept": "text/plain"})
+    request.user = ann
+    limiter.check(_again(request))
+    decision = limiter.check(_again(request))
+    assert decision.binding is not None
+    body = refusal(request, decision).content.decode()
+    assert f"Reference: {decision.binding.reference}" in body
+    for text, title, told in (
+        (body, f"User {ann.pk}, ann", "One rule rejects requests of this caller now: Exports."),
+        (
+            f"WHOLE-SITE#{everybody()[:8]}",
+            "All callers together",
+            "All callers share one counter of this rule: Whole site.",
+        ),
+    ):
+        page.open(f"{live_server.url}{reverse('admin:app_list', args=['django_ratelimiter'])}")
+        one_line = text.replace("\n", "")  # as a browser pastes it
+        page.script("document.querySelector('#ratelimiter-search').value = arguments[0]", one_line)
+        page.type("#ratelimiter-search", ENTER)
+        page.wait_for("#ratelimiter-state")
+        assert page.texts("h1") == [title]
+        assert told in page.texts("#ratelimiter-state")[0]
+        picture(page, f"pasted-{title[:4].lower()}")
