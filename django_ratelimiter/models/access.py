@@ -25,7 +25,7 @@ class AccessEntry(models.Model):
 
     class Action(models.TextChoices):
         ALLOW = "allow", _("allow: no rule is met")
-        DENY = "deny", _("deny: every request is refused (403)")
+        DENY = "deny", _("deny: every request is rejected (403)")
 
     class Kind(models.TextChoices):
         IP = "ip", _("address or network")

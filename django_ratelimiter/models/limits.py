@@ -132,7 +132,7 @@ class RuleLimit(models.Model):
         default=NOT_GIVEN["max_delay_ms"],
         db_default=NOT_GIVEN["max_delay_ms"],
         blank=True,
-        help_text=_("For synchronous workers, which sleep meanwhile. 0 = refuse what would have to wait."),
+        help_text=_("For synchronous workers, which sleep meanwhile. 0 = reject what would have to wait."),
     )
     soft_quota = models.PositiveBigIntegerField(
         _("soft quota"),

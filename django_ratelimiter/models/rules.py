@@ -39,7 +39,7 @@ class Rule(models.Model):
     class MissingPartition(models.TextChoices):
         SKIP = "skip", _("does not meet this rule")
         IP = "ip", _("is counted by IP address")
-        DENY = "deny", _("is refused")
+        DENY = "deny", _("is rejected")
 
     class ChargeWhen(models.TextChoices):
         ANY = "any", _("always")
@@ -48,7 +48,7 @@ class Rule(models.Model):
 
     class FailurePolicy(models.TextChoices):
         OPEN = "open", _("allow every request")
-        CLOSED = "closed", _("refuse every request (503)")
+        CLOSED = "closed", _("reject every request (503)")
         LOCAL = "local", _("count in each process, with a share of the quota")
 
     class Owner(models.TextChoices):
@@ -120,10 +120,10 @@ class Rule(models.Model):
         ),
     )
     count_refusals = models.BooleanField(
-        _("count refusals"),
+        _("count rejections"),
         default=False,
         db_default=False,  # rows that SQL writes may lack it
-        help_text=_("A refused request counts as well. Callers who keep asking may then be kept out for longer."),
+        help_text=_("A rejected request counts as well. Callers who keep asking may then be kept out for longer."),
     )
     sync_interval_ms = models.IntegerField(
         _("count in each process for (ms)"),
@@ -141,7 +141,7 @@ class Rule(models.Model):
         help_text=_("Every rule that matches applies; the lower number is decided and shown first."),
     )
     message = models.CharField(
-        _("message"), max_length=300, blank=True, help_text=_("Shown to the caller who is refused.")
+        _("message"), max_length=300, blank=True, help_text=_("Shown to the caller whose request is rejected.")
     )
     description = models.TextField(_("description"), blank=True, help_text=_("For operators; callers never see it."))
     owner = models.CharField(

@@ -55,7 +55,7 @@ class CodeRule(NamedTuple):
         """Describe this record."""
         limits = [record.limit for records in rule.limits.values() for record in records]
         refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
-        words = _("refuses every request") if refuses_all else limits_in_words(rule)
+        words = _("rejects every request") if refuses_all else limits_in_words(rule)
         return cls(rule.slug, rule.mode, _(" and ").join(rule.partition_by), words)
 
 

@@ -144,7 +144,7 @@ def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
             height = 100 * amount / top
             base -= height
             segments.append(Segment(kind, _percent(base), _percent(height)))
-    labels = [_("%s admitted") % number(figures.allowed), _("%s rejected") % number(figures.denied)]
+    labels = [_("%s allowed") % number(figures.allowed), _("%s rejected") % number(figures.denied)]
     if figures.shadow_denied:
         labels.append(_("%s would be rejected") % number(figures.shadow_denied))
     return segments, f"{span(point)}: {', '.join(labels)}"

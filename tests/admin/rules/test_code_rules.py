@@ -28,7 +28,7 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     inline.register(inline.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
     response = admin_client.get(RULES)
     assert response.context["rules_in_code"] == [
-        ("code:shop.closed", "shadow", "<key>", "refuses every request"),
+        ("code:shop.closed", "shadow", "<key>", "rejects every request"),
         ("code:shop.order", "enforce", "user or ip", "every tier: 100 per minute, sliding window, exact"),
     ]
     page = shown(response)

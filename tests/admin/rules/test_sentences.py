@@ -81,7 +81,7 @@ def test_the_longest_that_a_leaky_bucket_holds() -> None:
     delays = [engine.check([charge], now_us=0)[0] for _ in range(6)]
     assert [verdict.delay for verdict in delays if verdict.allowed] == [0, 6, 12, 18, 24]
     limit.max_delay_ms = 1500
-    assert "refuses what would have to wait longer than 1.5 seconds" in sentences(limit)
+    assert "rejects what would have to wait longer than 1.5 seconds" in sentences(limit)
     assert "None is held" in sentences(row("leaky_bucket", burst=1))
 
 
@@ -118,7 +118,7 @@ def test_options(columns: dict[str, Any], says: str) -> None:
         ({"cost": 5}, None, "One request spends 5."),
         ({"charge_when": "success"}, None, "given back if its response is a failure"),
         ({"charge_when": "failure"}, None, "given back unless its response is a failure"),
-        ({"count_refusals": True}, None, "A refused request counts as well"),
+        ({"count_refusals": True}, None, "A rejected request counts as well"),
     ],
 )
 def test_what_the_rule_adds(rule: dict[str, Any], tier: str | None, says: str) -> None:

@@ -97,7 +97,7 @@ class TestTotals:
         add(6, tier="", allowed=4)
         add(6, rule="gone", tier="gone too", denied=1, allowed=1)
         title, *rows, together = lines(staff.get(REPORT))
-        assert title == ["Rule", "Tier", "Requests", "Admitted", "Rejected", "Rejection rate"]
+        assert title == ["Rule", "Tier", "Requests", "Allowed", "Rejected", "Rejection rate"]
         assert rows == [
             ["gone", "gone too", "2", "1", "1", "50.0 %"],
             ["Search the catalogue", "no tier", "4", "4", "0", "0.0 %"],
@@ -108,7 +108,7 @@ class TestTotals:
     def test_shadow_and_soft_columns_only_where_there_is_something(self, staff: Client) -> None:
         add(5, allowed=6, denied=1, shadow_denied=3, soft_exceeded=2)
         title, _row, together = lines(staff.get(REPORT))
-        assert title[3:7] == ["Admitted", "Beyond soft quota", "Rejected", "Would be rejected"]
+        assert title[3:7] == ["Allowed", "Beyond soft quota", "Rejected", "Would be rejected"]
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
 
     def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, client: Client) -> None:
@@ -213,9 +213,9 @@ class TestChart:
         assert "<style" not in content
         named = r'<svg class="ratelimiter-bars" role="img" aria-labelledby="(\S+) (\S+)">\s*<title id="\1">'
         assert re.search(named, content)
-        assert "3 admitted and 1 rejected in all" in content
+        assert "3 allowed and 1 rejected in all" in content
         assert content.count('<g class="ratelimiter-bar">') == 60
-        assert "3 admitted, 1 rejected, 1 would be rejected</title>" in content
+        assert "3 allowed, 1 rejected, 1 would be rejected</title>" in content
         assert 'href="/static/django_ratelimiter/usage.css"' in page
 
     @pytest.mark.parametrize(

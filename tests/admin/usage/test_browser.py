@@ -167,7 +167,7 @@ def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None
     page.type(".ratelimiter-search input[name$=ip]", "192.0.2.7" + ENTER)
     page.wait_for(".ratelimiter-search [role=status]")
     [told] = page.texts(".ratelimiter-search [role=status]")
-    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 admitted and 3 rejected")
+    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 allowed and 3 rejected")
     assert page.complaints() == []
 
 

@@ -60,7 +60,7 @@ def test_a_user_by_name_or_primary_key(staff: Client, split_by: Any) -> None:
     for typed in ("ann", str(ann.pk)):
         response = find(staff, user=typed)
         assert found(response) == mine
-        assert "1,200 admitted and 34 rejected, in hours in which it was among the heaviest" in text_of(response)
+        assert "1,200 allowed and 34 rejected, in hours in which it was among the heaviest" in text_of(response)
     assert "client=" not in re.search(r'href="([^"]*)">All rules', shown(response))[1]  # type: ignore[index]
 
 
