@@ -7,8 +7,8 @@ from datetime import datetime
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..explain.moments import moment_in_words
 from ..models import Rule
+from ..rules.formatting import moment_in_words
 from .identities import label_of
 
 

@@ -12,10 +12,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..explain.moments import moment_in_words
 from ..models import AccessEntry, Tier, TierAssignment
 from ..models.validation import normal_partition
 from ..rules import cache, tiers
+from ..rules.formatting import moment_in_words
 from ..rules.stored import access_cache
 from ..values.access import ACTIONS
 from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed

@@ -7,8 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from ..explain.moments import until_in_words
-from ..rules.formatting import limit_in_words
+from ..rules.formatting import limit_in_words, until_in_words
 from .acts import as_typed
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, latest_rules

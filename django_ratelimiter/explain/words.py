@@ -8,9 +8,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
-from .moments import moment_in_words, until_in_words
 
 #: Why no rule is looked at.
 BYPASSES: Final[dict[str, Any]] = {

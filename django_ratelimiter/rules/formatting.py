@@ -1,11 +1,14 @@
-"""Limits in plain words."""
+"""Limits and times in plain words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Final
 
-from django.utils.formats import number_format
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy, pgettext_lazy
 
@@ -40,6 +43,9 @@ PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (
         ngettext_lazy("a second", "%(count)s seconds", "count"),
     ),
 )
+
+#: A moment that is nearer than this is also told by how far away it is: DATETIME_FORMAT knows no seconds.
+NEAR: Final = timedelta(minutes=2)
 
 CALENDAR_RATES: Final = {
     "day": gettext_lazy("%(quota)s per calendar day"),
@@ -172,6 +178,21 @@ def duration(microseconds: int) -> str:
 def units(number: int) -> str:
     """Return a number with its thousands set apart."""
     return number_format(number, force_grouping=True)
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Return a moment, as "Nov. 22, 2026, 4:30 p.m."."""
+    return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
+
+
+def until_in_words(moment: datetime, now: datetime | None = None) -> str:
+    """Return a moment at which something ends: "Nov. 22, 2026, 4:30 p.m. (in 47 seconds)", rounded up to the minute."""
+    rest = moment - (now or timezone.now())
+    whole = moment.replace(second=0, microsecond=0)
+    text = moment_in_words(whole if whole == moment else whole + timedelta(minutes=1))
+    if not timedelta(0) < rest < NEAR:
+        return text
+    return _("%(moment)s (in %(time)s)") % {"moment": text, "time": duration(ceil(rest.total_seconds()) * 1_000_000)}
 
 
 def _decimal(microseconds: int) -> str:

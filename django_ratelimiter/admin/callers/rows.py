@@ -15,10 +15,9 @@ from ...callers import history
 from ...callers.caller import Caller
 from ...callers.counters import Counter, Counters
 from ...callers.giving_back import Lease
-from ...explain.moments import moment_in_words, until_in_words
 from ...explain.users import by_key
 from ...models import Rule, TierAssignment
-from ...rules.formatting import duration, limit_in_words, units
+from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
 from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import translation
 
-from django_ratelimiter.explain.moments import moment_in_words, until_in_words
+from django_ratelimiter.rules.formatting import moment_in_words, until_in_words
 
 NOW = datetime(2026, 11, 22, 22, 30, 12, tzinfo=UTC)
 
