@@ -94,7 +94,7 @@ def test_entries_and_assignments_are_for_who_may_see_them(
 def test_resets_and_gives_back_once(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     client = agent("unblock_caller")
     give = {"counters": ["export:f86400"], "units": 1, "reason": "he called", "act": "ticket-4711"}
-    assert post(client, RESET, blocked, **give).json()["text"].startswith("Gave back 1 of 1 units: export.")
+    assert post(client, RESET, blocked, **give).json()["text"].startswith("Gave back 1 of 1 unit: export.")
     assert not post(client, RESET, blocked, **give).json()["changed"]
     assert post(client, CALLER, blocked).json()["counters"][0]["used"] == 2
     assert post(client, RESET, blocked, reason="he called").json()["took"]
