@@ -5,8 +5,6 @@ Also a rule's own history, in the place of Django's, which names fields but not 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,26 +21,18 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...engine.base import Version
 from ...rules.stored.history import log
 from ...rules.stored.history.back import NotBroughtBack, NothingToBringBack, bring_back, plan_back
 from ...rules.stored.history.changes import diff
 from ...rules.stored.storage import committed_version, primary, snapshots
 from ..reasons import ReasonField
 from ..versioned import tell_whether_in_force
+from .keys import BRING_BACK, COMPARE, LIST, VERSION, exact_key_of, keys_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
-
-LIST: Final = "django_ratelimiter_history"
-VERSION: Final = "django_ratelimiter_history_version"
-COMPARE: Final = "django_ratelimiter_history_compare"
-BRING_BACK: Final = "django_ratelimiter_history_bring_back"
 
 PER_PAGE: Final = 20
 #: The parameter of a rule's own history that says from which version back.
 OLDER: Final = "until"
-
-_KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
-_MOST: Final = 2**63 - 1
 
 
 class BringBackForm(forms.Form):
@@ -85,7 +75,7 @@ class HistoryPages(admin.ModelAdmin):
     def version_view(self, request: HttpRequest, key: str) -> HttpResponse:
         """Show one version, and what it has changed of the one before it."""
         self._may_view(request)
-        row = _row_of(key)
+        row = row_named(key)
         before = log.row_before(log.version_of(row))
         context = {"title": capfirst(row), "row": row, "key": key, "before": before}
         if before is not None:
@@ -96,7 +86,7 @@ class HistoryPages(admin.ModelAdmin):
     def compare_view(self, request: HttpRequest) -> HttpResponse:
         """Show what differs between two versions: `?from=7&to=12`."""
         self._may_view(request)
-        before, after = (_row_of(request.GET.get(name, "")) for name in ("from", "to"))
+        before, after = (row_named(request.GET.get(name, "")) for name in ("from", "to"))
         context = {
             "title": _("Compare %(before)s and %(after)s") % {"before": before, "after": after},
             "changes": diff(before.snapshot, after.snapshot),
@@ -109,7 +99,7 @@ class HistoryPages(admin.ModelAdmin):
         if not request.user.has_perm(PUBLISH):
             raise PermissionDenied
         self._may_view(request)
-        row = _row_of(key)
+        row = row_named(key)
         way = plan_back(log.version_of(row))
         if way is None:
             raise Http404
@@ -137,7 +127,7 @@ class HistoryPages(admin.ModelAdmin):
     def _bring_back(self, request: HttpRequest, row: Any, reason: str, seen: str) -> bool:
         """Bring it back, log it and say so. False = the page is to be shown again: the rules have changed."""
         try:
-            made = bring_back(log.version_of(row), _version_of(seen), request.user, reason)
+            made = bring_back(log.version_of(row), version_named(seen), request.user, reason)
         except NothingToBringBack as error:
             messages.info(request, str(error))
             return True
@@ -162,7 +152,7 @@ class HistoryPages(admin.ModelAdmin):
         if not self.has_view_or_change_permission(request, rule):
             raise PermissionDenied
         start = request.GET.get(OLDER)
-        past = log.past_of_rule(request.GET.get("slug") or rule.slug, _version_of(start) if start else None)
+        past = log.past_of_rule(request.GET.get("slug") or rule.slug, version_named(start) if start else None)
         context = {
             "title": _("Change history: %s") % rule,
             "object": rule,
@@ -182,38 +172,3 @@ class HistoryPages(admin.ModelAdmin):
         request.current_app = self.admin_site.name
         common = self.admin_site.each_context(request)
         return TemplateResponse(request, f"admin/django_ratelimiter/{template}", {**common, **own, **context})
-
-
-def keys_of(versions: Sequence[Any]) -> list[str]:
-    """Return what names each version in an address: its number; with its epoch where a later one has that number."""
-    numbers = {version.number for version in versions}
-    latest = dict(snapshots().filter(number__in=numbers).order_by("epoch").values_list("number", "epoch"))
-    return [
-        f"{version.number}" if latest.get(version.number) == version.epoch else exact_key_of(version)
-        for version in versions
-    ]
-
-
-def exact_key_of(version: Any) -> str:
-    """Return what names a version for good."""
-    return f"{version.number}-{version.epoch}"
-
-
-def _version_of(key: str) -> Version:
-    """Return the version that a key with an epoch names. Http404 if it names none."""
-    found = _KEY.fullmatch(key)
-    if not found or not found[2] or max(map(int, found.groups())) > _MOST:
-        raise Http404
-    return Version(int(found[1]), int(found[2]))
-
-
-def _row_of(key: str) -> Any:
-    """Return the stored version of this key, the latest of its number. Http404 if there is none."""
-    found = _KEY.fullmatch(key)
-    if not found or max(int(part or 0) for part in found.groups()) > _MOST:
-        raise Http404
-    rows = snapshots().filter(number=int(found[1])).prefetch_related("author")
-    row = (rows.filter(epoch=int(found[2])) if found[2] else rows).first()
-    if row is None:
-        raise Http404
-    return row

@@ -14,7 +14,7 @@ from ...rules import cache
 from ...rules.stored import storage
 from ...rules.stored.history import log
 from ...usage.times import aware
-from ..history.pages import exact_key_of
+from ..history.keys import exact_key_of
 from .health import Health
 
 #: What `switch_enforcement` writes into the version that it makes.
