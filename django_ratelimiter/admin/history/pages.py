@@ -29,6 +29,7 @@ from ..reasons import ReasonField
 from ..versioned import tell_whether_in_force
 from .keys import BRING_BACK, COMPARE, LIST, VERSION, exact_key_of, keys_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
+from .undo import offered_lately, reason_to_bring_back
 
 PER_PAGE: Final = 20
 #: The parameter of a rule's own history that says from which version back.
@@ -57,6 +58,17 @@ class HistoryPages(admin.ModelAdmin):
         ]
         return [*pages, *super().get_urls()]
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list of rules, above it the way back from a change of the last day."""
+        undo = offered_lately(request, self.admin_site.name) if request.method == "GET" else None
+        return super().changelist_view(request, {"undo": undo} | (extra_context or {}))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        rule = kwargs.get("obj")
+        if rule is not None and request.method == "GET":
+            context["undo"] = offered_lately(request, self.admin_site.name, rule.slug)
+        return super().render_change_form(request, context, *args, **kwargs)
+
     def versions_view(self, request: HttpRequest) -> HttpResponse:
         """Show the stored versions, the latest first, with what each has changed."""
         self._may_view(request)
@@ -77,7 +89,7 @@ class HistoryPages(admin.ModelAdmin):
         self._may_view(request)
         row = row_named(key)
         before = log.row_before(log.version_of(row))
-        context = {"title": capfirst(row), "row": row, "key": key, "before": before}
+        context: dict[str, Any] = {"title": capfirst(row), "row": row, "key": key, "before": before}
         if before is not None:
             context |= {"before_key": keys_of([before])[0], "changes": diff(before.snapshot, row.snapshot)}
         context["is_latest"] = log.version_of(row) == committed_version()
@@ -104,7 +116,7 @@ class HistoryPages(admin.ModelAdmin):
         if way is None:
             raise Http404
         missing = missing_permissions(request, way.changes)
-        form = BringBackForm(initial={"seen": exact_key_of(way.seen)})
+        form = BringBackForm(initial={"seen": exact_key_of(way.seen), "reason": reason_to_bring_back(row)})
         if request.method == "POST":
             if missing:
                 raise PermissionDenied
@@ -157,7 +169,14 @@ class HistoryPages(admin.ModelAdmin):
             "title": _("Change history: %s") % rule,
             "object": rule,
             "module_name": str(capfirst(self.opts.verbose_name_plural)),
-            "entries": list(zip(keys_of([entry.row for entry in past.entries]), past.entries, strict=True)),
+            "entries": list(
+                zip(
+                    keys_of([entry.row for entry in past.entries]),
+                    keys_of([entry.before for entry in past.entries]),
+                    past.entries,
+                    strict=True,
+                )
+            ),
             "older": past.older and exact_key_of(past.older),
             "older_slug": past.slug,
         }

@@ -10,13 +10,12 @@ from django.db import router
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
-from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
 from ...rules.stored import tables
 from ...usage.reports.chart import number
 from ...usage.reports.totals import Freshness, freshness
-from ...usage.times import now
+from ..history.undo import ago, offered_undo
 from ..refusals import names_in_words
 from . import last_hour
 from .attention import read_rule_doubts, read_usage_doubts
@@ -107,9 +106,7 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
         "summary": note and note.summary,
         "reason": note and note.reason,
         "is_everywhere": status.is_everywhere,
-        "back_url": viewer.url("history_bring_back", status.before)
-        if status.before and viewer.may("publish_rule")
-        else "",
+        "undo": offered_undo(viewer.request, viewer.site.name),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }
 
@@ -135,9 +132,7 @@ def _collected(fresh: Freshness) -> str:
     """Return when counts last came in."""
     if fresh.collected_at is None:
         return _("more than a week ago") if fresh.latest else _("never")
-    if (now() - fresh.collected_at).total_seconds() < 60:
-        return _("less than a minute ago")
-    return _("%s ago") % timesince(fresh.collected_at)
+    return ago(fresh.collected_at)
 
 
 def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:

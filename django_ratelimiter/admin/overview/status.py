@@ -12,9 +12,7 @@ from ...engine.base import Version
 from ...models import RuleSetVersion
 from ...rules import cache
 from ...rules.stored import storage
-from ...rules.stored.history import log
 from ...usage.times import aware
-from ..history.keys import exact_key_of
 from .health import Health
 
 #: What `switch_enforcement` writes into the version that it makes.
@@ -37,8 +35,7 @@ class Status(NamedTuple):
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
     stopped: when and by whom; `None` = it is not, or nobody knows. number: of the latest version in the database; 0 =
     there is none. version: who made it; `None` = that is not stored. older: the versions that shards of the engine
-    still have, with how many have each; likewise of processes. before: what names the version before it in an address;
-    "" = none is stored.
+    still have, with how many have each; likewise of processes.
     """
 
     state: str
@@ -47,7 +44,6 @@ class Status(NamedTuple):
     version: VersionNote | None
     older: Mapping[int, int]
     older_processes: Mapping[int, int]
-    before: str
 
     @property
     def is_everywhere(self) -> bool:
@@ -56,16 +52,14 @@ class Status(NamedTuple):
 
 
 def read_status(health: Health) -> Status:
-    """Read it from the primary database, in up to six short queries."""
+    """Read it from the primary database, in up to five short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _note(storage.snapshots(committed))
     stopped = None if enforced else _note(storage.snapshots().filter(summary=STOPPED))
     older = _older(health.versions, committed)
     older_processes = _older([each.version for each in health.processes], committed)
-    row = log.row_before(committed)
-    before = exact_key_of(row) if row is not None else ""
-    return Status(_state(enforced, health), stopped, committed.number, latest, older, older_processes, before)
+    return Status(_state(enforced, health), stopped, committed.number, latest, older, older_processes)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

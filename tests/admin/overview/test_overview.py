@@ -79,13 +79,16 @@ def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
 def test_leads_back_to_the_version_before(
     admin_client: Client, operator: Callable[..., Client], saved: Rule, admin_user: User
 ) -> None:
-    before, back = storage.committed_version(), "Go back to the version before"
-    assert back not in text_of(admin_client.get(OVERVIEW))  # no other is stored
-    cache.invalidate(admin_user, "Rule Export saved again")
+    before = storage.committed_version()
+    back = f"Bring back version {before.number}, the one before"
+    assert "the one before" not in text_of(admin_client.get(OVERVIEW))  # no other is stored
+    with cache.editing(admin_user, "Rule Export saved again"):
+        Rule.objects.update(mode="off")
     url = reverse("admin:django_ratelimiter_history_bring_back", args=[f"{before.number}-{before.epoch}"])
     assert f'href="{url}">{back}' in shown(admin_client.get(OVERVIEW))
+    assert "The rules changed less than a minute ago, by admin." in text_of(admin_client.get(OVERVIEW))
     assert admin_client.get(url).status_code == 200
-    assert back not in text_of(operator(*EVERYTHING_VIEWED).get(OVERVIEW))
+    assert "the one before" not in text_of(operator(*EVERYTHING_VIEWED).get(OVERVIEW))
 
 
 def test_says_since_when_and_by_whom_it_is_stopped(admin_client: Client, admin_user: User, saved: Rule) -> None:

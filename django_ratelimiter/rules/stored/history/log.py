@@ -37,9 +37,10 @@ class VersionEntry(NamedTuple):
 
 
 class RuleEntry(NamedTuple):
-    """A version that changed a rule, and what."""
+    """A version that changed a rule, and what. before: the version before it."""
 
     row: Any
+    before: Any
     change: Change
 
 
@@ -66,15 +67,19 @@ def rows() -> Any:
 
 def entries_of(page: Sequence[Any]) -> list[VersionEntry]:
     """Return these neighbouring versions, the latest first, with their changes, in one query."""
+    return [*iter_entries(page)]
+
+
+def iter_entries(page: Sequence[Any]) -> Iterator[VersionEntry]:
+    """Yield what `entries_of` returns; of versions that nobody asks for, no changes are worked out."""
     if not page:
-        return []
+        return
     snapshots = _snapshots_from(version_of(page[0]), len(page) + 1)
-    entries, after = [], next(snapshots, None)
+    after = next(snapshots, None)
     for row in page:
         before = next(snapshots, None)
-        entries.append(VersionEntry(row, None if before is None or after is None else diff(before, after)))
+        yield VersionEntry(row, None if before is None or after is None else diff(before, after))
         after = before
-    return entries
 
 
 def row_before(version: Version) -> Any:
@@ -92,10 +97,10 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
     page = [*storage.snapshots_until(first).defer("snapshot").prefetch_related("author")[: LOOKED_THROUGH + 1]]
     entries: list[RuleEntry] = []
     neighbours = pairwise(_snapshots_from(first, LOOKED_THROUGH + 1))
-    for row, (after, earlier) in zip(page, neighbours, strict=False):
+    for (row, before), (after, earlier) in zip(pairwise(page), neighbours, strict=False):
         pair = _pair_of(slug, earlier, after)
         if pair is not None and differ(pair):
-            entries.append(RuleEntry(row, rule_change(pair, earlier, after)))
+            entries.append(RuleEntry(row, before, rule_change(pair, earlier, after)))
             slug = pair.before["slug"] if pair.before else slug
     return RulePast(entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None)
 

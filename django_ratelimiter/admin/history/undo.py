@@ -1,0 +1,138 @@
+"""The way back from the last change in one click: who has changed the rules, or one of them, and the version before."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.text import Truncator
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import RuleSetVersion
+from ...rules.stored import storage
+from ...rules.stored.history import log
+from ...rules.stored.history.changes import Change, summary
+from ...usage.times import aware, now
+from .keys import BRING_BACK, exact_key_of
+from .permissions import PUBLISH
+
+#: For so long the list of rules, and a rule's form, offer the way back.
+LATELY: Final = timedelta(days=1)
+#: Among so many of the latest versions the one is looked for that changed something last.
+RECENT: Final = 10
+#: Characters of what a version has changed.
+MAX_WORDS: Final = 200
+
+_REASON_LENGTH: Final = RuleSetVersion._meta.get_field("reason").max_length or 255
+
+
+class LastChange(NamedTuple):
+    """The latest version that has changed something, and the one before it. later: how many have changed more since."""
+
+    row: Any
+    before: Any
+    changes: list[Change]
+    later: int
+
+
+class Undo(NamedTuple):
+    """What a page offers. when_and_who: of the change. what: it has changed. later: what would be undone beside it."""
+
+    url: str
+    number: int
+    when_and_who: str
+    what: str
+    later: str
+
+
+def last_change(slug: str | None = None, since: datetime | None = None) -> LastChange | None:
+    """Return the last change that bringing back the version before it undoes; `None` = none of the latest was one.
+
+    slug: of a rule; `None` = any rule or tier. since: an aware moment; no version from before it is looked at.
+    At most two queries.
+    """
+    rows = [*storage.snapshots().defer("snapshot")[: RECENT + 1]]
+    recent = [row for row in rows[:-1] if since is None or aware(row.created_at) >= since]
+    later = 0
+    for place, entry in enumerate(log.iter_entries(recent)):
+        changes = [change for change in entry.changes or () if _is_undone(change)]
+        if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
+            return LastChange(entry.row, rows[place + 1], changes, later)
+        later += bool(changes)
+    return None
+
+
+def offered_undo(
+    request: HttpRequest, site: str, slug: str | None = None, since: datetime | None = None
+) -> Undo | None:
+    """Return the way back from the last change; `None` if there is none, or this user may not go it.
+
+    site: the name of the admin site. slug, since: as in `last_change`.
+    """
+    if not request.user.has_perm(PUBLISH):
+        return None
+    found = last_change(slug, since)
+    if found is None:
+        return None
+    try:
+        url = reverse(f"admin:{BRING_BACK}", args=[exact_key_of(found.before)], current_app=site)
+    except NoReverseMatch:
+        return None
+    what = Truncator(summary(found.changes)).chars(MAX_WORDS)
+    return Undo(url, found.before.number, when_and_who(found.row), what, _later(found.later) if slug else "")
+
+
+def offered_lately(request: HttpRequest, site: str, slug: str | None = None) -> Undo | None:
+    """Return the way back as `offered_undo` does, from a change of the last day."""
+    return offered_undo(request, site, slug, now() - LATELY)
+
+
+def reason_to_bring_back(version: Any) -> str:
+    """Return what stands in the field for the reason at first: which versions are undone. version: the stored row."""
+    later = storage.snapshots_after(log.version_of(version)).defer("snapshot")
+    count, number = later.count(), version.number
+    if count != 1:
+        text = ngettext(
+            "Back to version %(number)s: undo the %(count)s version since.",
+            "Back to version %(number)s: undo the %(count)s versions since.",
+            count,
+        )
+        return text % {"number": number, "count": count}
+    undone = later.first()
+    author = undone.author.get_username() if undone.author else ""
+    details = ": ".join(filter(None, (author, undone.summary)))
+    text = _("Undo version %(number)s") % {"number": undone.number}
+    return Truncator(f"{text} ({details})" if details else text).chars(_REASON_LENGTH)
+
+
+def when_and_who(row: Any) -> str:
+    """Return how long ago a version was made, and by whom: "5 minutes ago, by ada"."""
+    when = ago(aware(row.created_at))
+    return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago a moment is, in words."""
+    if (now() - moment).total_seconds() < 60:
+        return _("less than a minute ago")
+    return _("%s ago") % timesince(moment, depth=1)
+
+
+def _is_undone(change: Change) -> bool:
+    """Return whether this is brought back: not the switch of all enforcement, nor counters that were reset."""
+    if change.subject == "enforcement":
+        return False
+    return change.kind != "changed" or any(field.name != "generation" for field in change.fields)
+
+
+def _later(count: int) -> str:
+    if not count:
+        return ""
+    text = ngettext(
+        "This undoes %(count)s later change as well.", "This undoes %(count)s later changes as well.", count
+    )
+    return text % {"count": count}

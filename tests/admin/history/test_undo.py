@@ -1,0 +1,160 @@
+"""One click from where an operator is to the page that brings back the version before the last change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+
+from ..pages import RULES, BrowserForm, number, page_of, shown
+from .test_history import ALL
+
+pytestmark = pytest.mark.django_db
+
+OVERVIEW = reverse("admin:app_list", args=["django_ratelimiter"])
+
+
+def back(version: int) -> str:
+    """The address of the page that asks whether to bring back a version."""
+    row = RuleSetVersion.objects.get(number=version)
+    return reverse("admin:django_ratelimiter_history_bring_back", args=[f"{row.number}-{row.epoch}"])
+
+
+def offer(version: int) -> str:
+    return f'<a href="{back(version)}">Bring back version {version}, the one before</a>'
+
+
+def text(response: object) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown(response)))
+
+
+@pytest.fixture
+def good(rule: Rule) -> int:
+    """The number of the version that a bad one came after."""
+    cache.invalidate()
+    good = number()
+    with cache.editing(User.objects.create_user("ada"), "rule export saved", "Nobody needs it."):
+        Rule.objects.update(mode="off")
+    return good
+
+
+def test_is_offered_where_the_operator_is(admin_client: Client, rule: Rule, good: int) -> None:
+    for page, says in (
+        (OVERVIEW, "The rules changed less than a minute ago, by ada."),
+        (RULES, "The rules changed less than a minute ago, by ada."),
+        (page_of(rule), "This rule changed less than a minute ago, by ada."),
+    ):
+        response = admin_client.get(page)
+        assert offer(good) in shown(response), page
+        assert f"{says} Rule “Export”: Mode: enforce → off" in text(response), page
+    for page in (page_of(rule, "history"), reverse("admin:django_ratelimiter_history_version", args=[good + 1])):
+        assert f"Bring back version {good}, the one before" in text(admin_client.get(page)), page
+    assert number() == good + 1  # nothing of that has changed anything
+
+
+def test_takes_two_presses_and_no_typing(admin_client: Client, rule: Rule, good: int) -> None:
+    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
+    assert sent["reason"] == [f"Undo version {good + 1} (ada: rule export saved)"]
+    assert admin_client.post(back(good), sent).status_code == 302
+    rule.refresh_from_db()
+    assert rule.mode == "enforce"
+    assert RuleSetVersion.objects.get(number=good + 2).reason == sent["reason"][0]
+
+
+def test_the_reason_counts_the_versions_since(admin_client: Client, good: int) -> None:
+    cache.invalidate()
+    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
+    assert sent["reason"] == [f"Back to version {good}: undo the 2 versions since."]
+
+
+def test_the_reason_fits_its_field(admin_client: Client, rule: Rule, good: int) -> None:
+    with cache.editing(User.objects.create_user("x" * 150), "y" * 200):
+        Rule.objects.update(mode="shadow")
+    sent = BrowserForm(shown(admin_client.get(back(good + 1)))).sent
+    assert len(sent["reason"][0]) == 255
+    assert admin_client.post(back(good + 1), sent).status_code == 302
+
+
+def test_passes_by_what_cannot_be_brought_back(admin_client: Client, admin_user: User, rule: Rule, good: int) -> None:
+    """Who has stopped all enforcement first, or reset counters, looks for the bad rule all the same."""
+    cache.switch_enforcement(False, admin_user)
+    with cache.editing(admin_user, "counters"):
+        RuleLimit.objects.update(generation=7)
+    cache.invalidate(admin_user)
+    for page in (OVERVIEW, RULES, page_of(rule)):
+        assert offer(good) in shown(admin_client.get(page))
+
+
+def test_the_form_says_what_else_is_undone(admin_client: Client, rule: Rule, good: int) -> None:
+    with cache.editing(summary="another"):
+        other = Rule.objects.create(slug="other", name="Other")
+    form = admin_client.get(page_of(rule))
+    assert offer(good) in shown(form)
+    assert "This undoes 1 later change as well." in text(form)
+    assert offer(good + 1) in shown(admin_client.get(page_of(other)))
+    response = admin_client.get(RULES)
+    assert offer(good + 1) in shown(response)
+    assert "later change" not in text(response)
+
+
+def test_an_older_change_is_offered_by_the_overview_alone(admin_client: Client, rule: Rule, good: int) -> None:
+    RuleSetVersion.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    assert offer(good) in shown(admin_client.get(OVERVIEW))
+    assert "The rules changed 1 day ago, by ada." in text(admin_client.get(OVERVIEW))
+    for page in (RULES, page_of(rule)):
+        assert "the one before" not in text(admin_client.get(page))
+
+
+@pytest.mark.parametrize("lacking", ["publish_rule", "view_rule"])
+def test_is_offered_to_whom_may_do_it(operator: Callable[..., Client], rule: Rule, good: int, lacking: str) -> None:
+    client = operator(*({*ALL, "view_usagebucket", "view_usage_report"} - {lacking, "change_rule"}))
+    for page in (OVERVIEW, RULES, page_of(rule)):
+        assert "the one before" not in text(client.get(page)), page
+
+
+def test_nothing_is_offered_where_nothing_is_stored_before(admin_client: Client, rule: Rule) -> None:
+    for _ in range(2):
+        for page in (OVERVIEW, RULES, page_of(rule)):
+            assert "the one before" not in text(admin_client.get(page))
+        cache.invalidate()  # the oldest version: nobody can tell what it changed
+
+
+def test_what_others_have_typed_is_escaped(admin_client: Client, rule: Rule, good: int) -> None:
+    with cache.editing(User.objects.create_user("<q>"), "<i>sum</i>"):
+        Rule.objects.update(name="<script>alert(1)</script>", mode="shadow")
+    for page in (OVERVIEW, RULES, page_of(rule), back(good + 1)):
+        found = admin_client.get(page).content.decode()
+        assert "the one before" in found or page == back(good + 1)
+        assert "<script>alert" not in found
+        assert "<i>sum" not in found
+        assert "<q>" not in found
+
+
+def test_is_looked_for_in_the_latest_few_only(admin_client: Client, rule: Rule, good: int) -> None:
+    costs = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            admin_client.get(page_of(rule))
+        costs.append(len(queries))
+        for _ in range(12):
+            cache.invalidate()
+    assert costs[1] <= costs[0]
+    assert "the one before" not in text(admin_client.get(page_of(rule)))
+
+
+def test_a_post_to_the_list_or_form_brings_nothing_back(admin_client: Client, rule: Rule, good: int) -> None:
+    for page in (RULES, page_of(rule), OVERVIEW):
+        admin_client.post(page, {"reason": "x", "seen": f"{good}-1"})
+    assert storage.committed_version().number == good + 1
