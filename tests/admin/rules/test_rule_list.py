@@ -155,7 +155,7 @@ class TestLeftOut:
 
 class TestActions:
     @pytest.mark.parametrize(("action", "mode"), [("switch_off", "off"), ("shadow", "shadow"), ("enforce", "enforce")])
-    def test_saves_row_by_row_and_logs(self, admin_client: Client, action: str, mode: str) -> None:
+    def test_saves_all_as_one_version_and_logs_each(self, admin_client: Client, action: str, mode: str) -> None:
         rules = [
             Rule.objects.create(slug=each, name=each, mode=each, scope="api") for each in ("off", "shadow", "enforce")
         ]
