@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ..engine.usage.refusals import Refusal
+from ..engine.usage.refusals import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Refusal
 from ..exceptions import EngineUnavailable
 from ..explain.users import by_key
 from ..models import Rule, Tier
@@ -95,8 +95,18 @@ class RefusalsPage(admin.ModelAdmin):
             "rules": sorted(records),
             "every": UPDATE_SECONDS,
             "query": urlencode({"rule": rule}) if rule else "",
+            "exactly": RECORDED_EXACTLY,
+            "one_in": RECORDED_ONE_IN,
+            "kept": KEPT,
+            "access_url": _access_url(request),
         }
         return TemplateResponse(request, "admin/django_ratelimiter/refusals.html", context)
+
+
+def _access_url(request: HttpRequest) -> str:
+    """Return the URL of the list of access entries that deny; empty for who may not see it."""
+    may_see = any(request.user.has_perm(f"django_ratelimiter.{act}_accessentry") for act in ("view", "change"))
+    return _url(request, "django_ratelimiter_accessentry_changelist", {"action__exact": "deny"}) if may_see else ""
 
 
 def _records() -> Mapping[str, RuleRecord]:

@@ -16,7 +16,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +74,26 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d", last)
     assert since <= last
     assert why == NOTHING
+
+
+def test_says_what_it_shows_and_what_it_may_miss(staff: Client) -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", staff.get(PAGE).content.decode()).split())
+    assert "Shown The latest 100 callers that rules have rejected, at most a day ago." in text
+    assert "the first 20 are recorded one by one, then one in 20, which counts as 20." in text
+    assert "Some 600 callers are kept." in text
+    assert "Not shown Callers that an access entry denies: they are recorded nowhere." in text
+    assert "Access entries that deny" not in text
+
+
+def test_leads_to_the_access_entries_that_deny(operator: LogIn) -> None:
+    client = operator("view_usage_report", "view_accessentry")
+    AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.1")
+    AccessEntry.objects.create(action="allow", kind="ip", value="192.0.2.2")
+    found = re.search(r'href="([^"]*)">Access entries that deny', client.get(PAGE).content.decode())
+    assert found
+    page = client.get(found[1]).content.decode()
+    assert "192.0.2.1" in page
+    assert "192.0.2.2" not in page
 
 
 def test_a_former_rule_s_refusals_are_shown_by_its_slug(staff: Client) -> None:
