@@ -91,6 +91,7 @@ PAGES: Final = [
     Page("enforcement", "django_ratelimiter_enforcement", viewer=403),
     Page("rules", "django_ratelimiter_rule_changelist"),
     Page("rule", "django_ratelimiter_rule_change", args=first(Rule)),
+    Page("rule-changed", "django_ratelimiter_rule_change", args=lambda: [Rule.objects.get(slug="export").pk]),
     Page("rule-forecast", "django_ratelimiter_rule_change", {"_forecast": "advise"}, args=first(Rule)),
     Page("rule-add", "django_ratelimiter_rule_add", viewer=403),
     Page("rule-log", "django_ratelimiter_rule_history", args=first(Rule)),
