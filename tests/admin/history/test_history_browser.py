@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -50,6 +51,28 @@ def test_back_to_the_last_good_version(window: Browser, site: str, rule: Rule) -
     window.wait_for(".messagelist")
     assert "is in force everywhere" in window.texts(".messagelist")[0]
     assert "Everybody needs it." in window.texts(".ratelimiter-rows tbody tr")[0]
+    rule.refresh_from_db()
+    assert rule.mode == "enforce"
+    assert window.complaints() == []
+
+
+@pytest.mark.parametrize("start", ["overview", "rules", "rule"])
+def test_one_press_leads_to_the_question_and_a_second_answers_it(
+    window: Browser, site: str, rule: Rule, start: str
+) -> None:
+    pages = {
+        "overview": reverse("admin:app_list", args=["django_ratelimiter"]),
+        "rules": reverse("admin:django_ratelimiter_rule_changelist"),
+        "rule": page_of(rule),
+    }
+    window.open(f"{site}{pages[start]}")
+    window.click("a[href$='/bring-back/']")
+    window.wait_for("#ratelimiter-bring-back")
+    rule.refresh_from_db()
+    assert rule.mode == "off"
+    window.press(ENTER)  # the reason is filled in, and has the focus
+    window.wait_for(".messagelist")
+    assert re.search(r"Undo version \d+ \(ada: rule export saved\)", window.texts(".ratelimiter-rows tbody tr")[0])
     rule.refresh_from_db()
     assert rule.mode == "enforce"
     assert window.complaints() == []
