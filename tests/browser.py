@@ -81,9 +81,9 @@ class Browser:
         self.resize(width, 1000)
         self._tell("Emulation.setEmulatedMedia", {"media": "print"})
 
-    def pictured(self, height: int) -> bytes:
-        """The page from its top as a PNG, so many pixels of it."""
-        clip = {"x": 0, "y": 0, "width": self.script("return innerWidth"), "height": height, "scale": 1}
+    def pictured(self, height: int, top: int = 0) -> bytes:
+        """The page as a PNG, so many pixels of it, from so many below its top."""
+        clip = {"x": 0, "y": top, "width": self.script("return innerWidth"), "height": height, "scale": 1}
         told = self._tell("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
         return base64.b64decode(told["data"])
 

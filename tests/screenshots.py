@@ -4,7 +4,8 @@ Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark,
 fails if a page is broader than the screen, breaks a strict Content-Security-Policy, cannot load something, or has a
 fault by axe-core. That is taken from npm once, into .cache/axe; --no-axe leaves it out.
 
---docs puts some of them into the documentation, where they are to be looked at before they are committed.
+--docs puts some of them into the documentation, where they are to be looked at before they are committed; without
+names of pages also those of `tests.docs_pictures`.
 DJANGO_SETTINGS_MODULE names other settings than `tests.settings`, such as some that add a theme of the admin to these.
 """
 
@@ -110,6 +111,10 @@ def main() -> int:
                 for name in names if chosen.docs else ():
                     (ROOT / f"docs/howto/{name}.png").write_bytes(window.pictured(window.script(BOTTOM) + 20))
                 faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
+        if chosen.docs and not chosen.pages:
+            from tests import docs_pictures
+
+            docs_pictures.take(window, address, ROOT / "docs/howto")
     print(f"{len(wanted) * len(VARIANTS)} pictures in {chosen.to}")
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -1,0 +1,143 @@
+"""The documentation's pictures of reports and of two editors at once: what `python -m tests.screenshots --docs` adds.
+
+Reports need months of usage, which replace what the other pictures show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from math import pi, sin
+from pathlib import Path
+from typing import Final
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, TopPartition, UsageBucket
+from django_ratelimiter.rules import cache
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
+
+from .browser import Browser
+
+#: Requests of a busy hour by rule and tier, and how many of a hundred are too many.
+BUSY: Final = {
+    ("search", "free"): (4_200, 10),
+    ("search", "pro"): (2_700, 4),
+    ("export", "free"): (640, 32),
+    ("export", "pro"): (410, 11),
+    ("login", "free"): (1_500, 7),
+    ("uploads", "free"): (3_100, 6),
+}
+DAYS: Final = 62
+
+#: The admin's own list of apps takes the room of what is to be seen.
+HIDE_NAVIGATION: Final = """
+for (const each of document.querySelectorAll('#nav-sidebar, #toggle-nav-sidebar')) each.remove();
+"""
+
+#: From where to where a picture reaches: the top of the first element that is named, and the bottom of the second.
+REACH: Final = """
+const [first, last] = [...arguments].map(each => document.querySelector(each).getBoundingClientRect());
+return [Math.max(0, Math.floor(first.top + scrollY - 20)), Math.ceil(last.bottom + scrollY + 20)];
+"""
+
+
+def take(window: Browser, address: str, folder: Path) -> None:
+    """Take them all."""
+    _conflict(window, address, folder)
+    _fill()
+    usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
+    rule = reverse("admin:django_ratelimiter_usagebucket_rule")
+    client = f"{rule}?period=30d&rule=search&by=denied&client={_client(0)}"
+    for name, url, first, last, dark in (
+        ("reports-all", f"{usage}?period=7d", "body", "tfoot", False),
+        ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
+        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", False),
+        ("reports-clients", client, "#ratelimiter-heaviest", ".ratelimiter-search", False),
+        ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", True),
+    ):
+        window.resize(360 if dark else 1000, 900, dark=dark)
+        window.open(f"{address}{url}")
+        _picture(window, folder / f"{name}.png", first, last)
+
+
+def _conflict(window: Browser, address: str, folder: Path) -> None:
+    """Type something into the form of a rule that somebody else saves meanwhile."""
+    rule = Rule.objects.get(slug="export")
+    window.resize(1100, 900)
+    window.script("document.cookie = 'django_language=en; path=/'")
+    window.open(f"{address}{reverse('admin:django_ratelimiter_rule_change', args=[rule.pk])}")
+    with cache.editing(User.objects.create_user("bob"), "rule export saved", "Reports were slow"):
+        rule.message = "Please wait a minute."
+        rule.cost = 2
+        rule.save()
+    window.script("document.querySelector('#id_name').value = 'Exports'")
+    window.script("document.querySelector('#rule_form [name=_save]').click()")
+    window.wait_for("#ratelimiter-conflict")
+    _picture(window, folder / "history-conflict.png", "body", "#rule_form .errorlist")
+
+
+def _picture(window: Browser, file: Path, first: str, last: str) -> None:
+    window.script(HIDE_NAVIGATION)
+    top, bottom = window.script(REACH, first, last)
+    file.write_bytes(window.pictured(bottom - top, top))
+
+
+def _client(place: int) -> str:
+    return digest(f"user:{place + 1}")
+
+
+def _fill() -> None:
+    """Two months of usage, with nights, weekends, and a morning on which somebody was rejected often."""
+    with transaction.atomic():
+        UsageBucket.objects.all().delete()
+        TopPartition.objects.all().delete()
+        UsageBucket.objects.bulk_create(_buckets(), batch_size=1_000)
+        TopPartition.objects.bulk_create(_clients(), batch_size=1_000)
+
+
+def _buckets() -> Iterator[UsageBucket]:
+    zone = timezone.get_default_timezone()
+    days: dict[tuple[str, str, str], list[int]] = {}
+    last = floor(now(), Granularity.HOUR, zone)
+    for ago in range(24 * DAYS, 0, -1):
+        start = last - timedelta(hours=ago)
+        local = start.astimezone(zone)
+        wave = 0.2 + max(0.0, sin((local.hour - 6) / 14 * pi)) * (0.4 if local.weekday() > 4 else 0.8)
+        for (slug, tier), (busy, of_hundred) in BUSY.items():
+            requests = round(busy * wave * (1 + 0.06 * sin(ago * 7 + busy)))
+            share = of_hundred * (5 if ago in (31, 32) and slug == "search" else wave) / 100
+            refused = min(round(requests * share), requests)
+            kind = "shadow_denied" if slug == "uploads" else "denied"
+            figures = {"allowed": requests - refused, kind: refused, "partitions": 3 + round(busy**0.5 * wave)}
+            yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="hour", start=stored(start), **figures)
+            day = floor(start, Granularity.DAY, zone).isoformat()
+            sums = days.setdefault((slug, tier, day), [0, 0, 0])
+            for place, figure in enumerate((requests - refused, refused, figures["partitions"])):
+                sums[place] += figure
+    for (slug, tier, day), (allowed, refused, partitions) in days.items():
+        start = floor(datetime.fromisoformat(day), Granularity.DAY, zone)
+        kind = "shadow_denied" if slug == "uploads" else "denied"
+        figures = {"allowed": allowed, kind: refused, "partitions": partitions // 3}
+        yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="day", start=stored(start), **figures)
+
+
+def _clients() -> Iterator[TopPartition]:
+    zone = timezone.get_default_timezone()
+    for granularity, width in (("hour", timedelta(hours=1)), ("day", timedelta(days=1))):
+        last = floor(now(), Granularity(granularity), zone)
+        for ago in range(1, 24 * 8 if granularity == "hour" else DAYS):
+            start = floor(last - ago * width, Granularity(granularity), zone)
+            for place in range(12):
+                yield TopPartition(
+                    rule_slug="search",
+                    granularity=granularity,
+                    start=stored(start),
+                    partition=_client(place),
+                    allowed=round(width.total_seconds() / 60 * 9 / (place + 2)),
+                    denied=round(width.total_seconds() / 75 / (place + 1) ** 2),
+                )
