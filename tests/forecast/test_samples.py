@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
@@ -178,10 +176,3 @@ def test_a_quota_beyond_what_databases_can_hold() -> None:
 def test_a_day_too_far_away_is_no_period(day: str) -> None:
     with pytest.raises(ValueError, match="is no period"):
         read_period(day)
-
-
-def test_thresholds_are_numbers_where_the_server_binds_them() -> None:
-    with CaptureQueriesContext(connection) as queries:
-        record(START, {"a": [9]})
-        assert forecast(None, rule(others=Limit(5, 60, FIXED)), PERIOD).by_tier
-    assert any("THEN CAST(" in each["sql"] for each in queries)

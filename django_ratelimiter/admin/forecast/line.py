@@ -92,12 +92,10 @@ def rates(forecast: Forecast, row: LimitRow, limit: Limit) -> list[int]:
     width, cost = found[0], forecast.after.cost
     own = {tier for tier in forecast.after.limits if tier is not None}
     tier = row.limit.tier.slug if row.limit.tier else None
-    peaks = forecast.peaks.get(width, {})
-    return sorted(
-        _needed(peak * cost, limit, width)
-        for (of, _who), peak in peaks.items()
-        if (of == tier if tier is not None else of not in own)
-    )
+    if width not in forecast.tally.widths:
+        return []
+    tiers = [of for of in forecast.tally.requests if (of == tier if tier is not None else of not in own)]
+    return sorted(_needed(peak * cost, limit, width) for of in tiers for peak in forecast.tally.peaks_of(of, width))
 
 
 def _needed(units: int, limit: Limit, width: Width) -> int:

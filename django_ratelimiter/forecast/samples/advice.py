@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import gt
 from typing import Final, NamedTuple
 
 from ...engine.limits import SECONDS
@@ -71,13 +72,15 @@ def advise(
     """Return proposals for each tier that was met. share: of callers that may be rejected, from 0 to 1.
 
     attack: is left out of the period, where it is a part of it: its callers must not raise the proposals.
-    A fixed number of queries: one for each window and period, and one more for the requests of the attack.
+    A fixed number of queries: the samples of each period are read once. Memory: that of a `Forecast` for each.
     """
     calm = Forecast(None, rule, period, widths=WIDTHS, without=attack, coverage=coverage)
-    other = None if attack is None else Forecast(None, rule, attack, widths=WIDTHS, coverage=calm.coverage)
     found = [each for tier in calm.tiers for each in _of_tier(calm, tier, rule.cost, share)]
-    if other is not None and other.sampled:
-        found = _against(other, found, rule.cost)
+    if attack is not None:
+        thresholds = {width: _allowed_by(found, width, rule.cost) for width in WIDTHS}
+        other = Forecast(None, rule, attack, widths=WIDTHS, beyond=thresholds, coverage=calm.coverage)
+        if other.sampled:
+            found = _against(other, found, rule.cost)
     seconds = (period.end - period.start).total_seconds()
     if attack is not None:
         seconds -= max(0.0, (min(attack.end, period.end) - max(attack.start, period.start)).total_seconds())
@@ -95,7 +98,7 @@ def _of_tier(calm: Forecast, tier: str, cost: int, share: float) -> Iterable[Pro
         limits.append((HOUR, quota, burst))
     for width, quota, burst_or_none in limits:
         parts = Quantiles(*(estimates.quantile(units[width], part) for part in (0.5, 0.9, 0.99, 1)))
-        above = len(_above(calm, tier, _allowed(width, quota, burst_or_none), cost))
+        above = _above(calm, tier, _allowed(width, quota, burst_or_none), cost)
         of_all = estimates.share_of_callers((above, above, above), callers)
         yield Proposal(
             tier, width.seconds, quota, burst_or_none, parts, callers, above, of_all, callers * share >= 1
@@ -105,22 +108,23 @@ def _of_tier(calm: Forecast, tier: str, cost: int, share: float) -> Iterable[Pro
 def _against(attack: Forecast, proposals: list[Proposal], cost: int) -> list[Proposal]:
     """Return the proposals with what they would have rejected in this period."""
     found = []
-    beyond: dict[tuple[str, int, int | None], int] = {}
-    for width in WIDTHS:
-        of_width = [each for each in proposals if each.window == width.seconds]
-        thresholds = [{each.tier: (each.quota + (each.burst or 0)) // cost} for each in of_width]
-        for row in reading.beyond(attack.source, width, thresholds):
-            for each, requests in zip(of_width, row.requests, strict=True):
-                key = each.tier, each.window, each.burst
-                beyond[key] = beyond.get(key, 0) + requests
+    places = {width: [each for each in proposals if each.window == width.seconds] for width in WIDTHS}
     for each in proposals:
         width = Width(each.window)
-        callers = len(_units(attack, each.tier, width, cost))
-        above = len(_above(attack, each.tier, _allowed(width, each.quota, each.burst), cost))
-        requests = beyond.get((each.tier, each.window, each.burst), 0) * (1 if attack.is_shared else SAMPLED_ONE_IN)
+        callers = attack.tally.sampled(each.tier)
+        above = _above(attack, each.tier, _allowed(width, each.quota, each.burst), cost)
+        place = places[width].index(each) - len(places[width])  # those of the rule itself come before
+        rows = attack.tally.beyond(width).items()
+        requests = sum(row[place] for (tier, _at), row in rows if tier == each.tier)
+        requests *= 1 if attack.is_shared else SAMPLED_ONE_IN
         share = estimates.share_of_callers((above, above, above), callers)
         found.append(replace(each, attack_share=share, attack_requests=float(requests)))
     return found
+
+
+def _allowed_by(proposals: list[Proposal], width: Width, cost: int) -> list[dict[str, int]]:
+    """Return the requests that each proposal of a window allows in it, by its tier."""
+    return [{each.tier: (each.quota + (each.burst or 0)) // cost} for each in proposals if each.window == width.seconds]
 
 
 def _allowed(width: Width, quota: int, burst: int | None) -> dict[Width, int]:
@@ -130,18 +134,16 @@ def _allowed(width: Width, quota: int, burst: int | None) -> dict[Width, int]:
     return {MINUTE: burst + quota // 60, HOUR: quota + burst}
 
 
-def _above(found: Forecast, tier: str, most: Mapping[Width, int], cost: int) -> set[str]:
-    return {
-        who
-        for width, threshold in most.items()
-        for (of, who), peak in found.peaks[width].items()
-        if of == tier and peak * cost > threshold
-    }
+def _above(found: Forecast, tier: str, most: Mapping[Width, int], cost: int) -> int:
+    """Return how many sampled callers need more units than these in any of these widths."""
+    peaks = zip(*(found.tally.peaks_of(tier, width) for width in most), strict=True)
+    thresholds = [threshold // cost for threshold in most.values()]
+    return sum(any(map(gt, each, thresholds)) for each in peaks)
 
 
 def _units(found: Forecast, tier: str, width: Width, cost: int) -> list[int]:
     """Return what each sampled caller spent in its busiest cell, the least first."""
-    return sorted(peak * cost for (of, _who), peak in found.peaks[width].items() if of == tier)
+    return sorted(peak * cost for peak in found.tally.peaks_of(tier, width))
 
 
 def _quota(units: list[int], share: float) -> int:

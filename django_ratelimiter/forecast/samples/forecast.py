@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
+from operator import gt
 from typing import Final
 
 from ...rules.records import RuleRecord
@@ -15,19 +16,14 @@ from ...usage.reports.coverage import Coverage, Period, read_coverage
 from ...usage.reports.totals import Figures
 from ...usage.times import Granularity
 from . import estimates, reading
-from .cells import CellThresholds, Width, thresholds_by_tier
+from .cells import MAX_THRESHOLD, CellThresholds, Width, thresholds_by_tier
 from .estimates import NOTHING, SAMPLED_ONE_IN, Range
-from .reading import Beyond, Source
+from .reading import Source
 from .results import CallerForecast, Effect, HourForecast, TierForecast
-
-#: So many callers are named, those with the most requests in a cell.
-MAX_CALLERS: Final = 25
+from .tally import ByTier, Tally, TopCaller
 
 #: The thresholds of a rule by tier and by the width of cells.
 Limits = Mapping[str, Mapping[Width, CellThresholds]]
-
-#: A tier and the digest of a caller in it.
-Key = tuple[str, str]
 
 #: Counts at the three thresholds of cells.
 Levels = tuple[int, int, int]
@@ -35,15 +31,19 @@ Levels = tuple[int, int, int]
 #: The thresholds of cells, as places in them.
 MOST, EVEN, SAFE = 0, 1, 2
 
+#: Who is counted beside the two sides: callers whom only the rule as it would be rejects, and only the rule as it is.
+NEWLY, NO_LONGER = 2, 3
+
 #: Of a rule without any limit, the requests of a minute are shown.
 MINUTE: Final = Width(60)
 
 
 class Forecast:
-    """The forecast of one rule and period. What it reads, it reads when it is first asked for.
+    """The forecast of one rule and period. What it reads, it reads when it is first asked for; samples only once.
 
     before: the rule as it is; `None` = there is none. after: as it would be. widths: further widths of cells to know
-    the callers' peaks in. without: a part of the period whose samples are not to be read.
+    the callers' peaks in. beyond: further thresholds, by width, that `tally` adds up what is beyond. without: a part
+    of the period whose samples are not to be read. Memory: that of `Tally` and of `reading.callers`.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Forecast:
         period: Period,
         *,
         widths: Iterable[Width] = (),
+        beyond: Mapping[Width, Sequence[ByTier]] | None = None,
         without: Period | None = None,
         coverage: Coverage | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class Forecast:
         counted_as = before or after
         self.is_shared = not counted_as.partition_by
         self.source = Source(counted_as.slug, period, self.is_shared, without)
-        self._further = tuple(widths)
+        self._further, self._further_thresholds = tuple(widths), beyond or {}
 
     @cached_property
     def recorded(self) -> dict[str, Figures]:
@@ -90,25 +91,24 @@ class Forecast:
         return [*dict.fromkeys([*own, *self._further])] or [MINUTE]
 
     @cached_property
-    def peaks(self) -> dict[Width, dict[Key, int]]:
-        """The sampled callers, each with its most requests in one cell. One query for each width."""
-        found: dict[Width, dict[Key, int]] = {}
-        for width in self.widths:
-            peaks = found[width] = {}
-            for tier, who, requests, peak in reading.callers(self.source, width):
-                peaks[tier, who] = peak
-                self.requests_of[tier, who] = requests
+    def tally(self) -> Tally:
+        """What the samples add up to. Of each width, the thresholds of the rule as it is come first. One query."""
+        thresholds: dict[Width, list[ByTier]] = {
+            width: [_thresholds(limits, width, level) for limits in self.limits for level in range(3)]
+            for width in self.widths
+        }
+        for width, further in self._further_thresholds.items():
+            thresholds[width] += further
+        start, end = (int(moment.timestamp()) for moment in self.period)
+        found = Tally(self.widths, thresholds, (start, end), reading.Seconds())
+        for tier, who, minutes, counts in reading.callers(self.source):
+            found.add(tier, who, minutes, counts)
         return found
-
-    @cached_property
-    def requests_of(self) -> dict[Key, int]:
-        """The requests of each sampled caller; filled together with `peaks`."""
-        return {}
 
     @property
     def sampled(self) -> int:
         """Return how many callers the sample has; 0 = nothing is recorded."""
-        return len(self.peaks[self.widths[0]])
+        return sum(map(self.tally.sampled, self.tally.requests))
 
     @property
     def callers(self) -> int:
@@ -123,7 +123,7 @@ class Forecast:
     @cached_property
     def completeness(self) -> float | None:
         """The share of the recorded requests that the sample stands for: 1 = all. `None` = there are none."""
-        sampled = sum(self.requests_of.values()) if self.peaks else 0
+        sampled = sum(self.tally.requests.values())
         return sampled * (1 if self.is_shared else SAMPLED_ONE_IN) / self.requests if self.requests else None
 
     @property
@@ -135,16 +135,15 @@ class Forecast:
     @cached_property
     def by_tier(self) -> list[TierForecast]:
         """The tiers that were met."""
-        sampled = Counter(tier for tier, _who in self.peaks[self.widths[0]])
-        met = [tier for tier in self.tiers if sampled[tier] or tier in self.recorded]
-        return [self._tier(tier, sampled[tier]) for tier in met]
+        sampled = {tier: self.tally.sampled(tier) for tier in self.tiers}
+        return [self._tier(tier, count) for tier, count in sampled.items() if count or tier in self.recorded]
 
     @property
     def share_of_callers(self) -> Range:
         """Return the callers whom only the rule as it would be rejects, as a share of all, from 0 to 1."""
         if self.limits[0] == self.limits[1]:
             return NOTHING
-        return self._share(self._newly(0, 1), self.sampled)
+        return self._share(self._counts(NEWLY), self.sampled)
 
     @property
     def share_of_requests(self) -> Range:
@@ -161,7 +160,8 @@ class Forecast:
     def by_hour(self) -> list[HourForecast]:
         """The hours of the period. A cell longer than an hour is counted in the hour in which it begins."""
         points = totals.series(self.period, self.source.rule, None, self.coverage, Granularity.HOUR)
-        by_width = [self._hours_of(rows, [point.start for point in points]) for rows in self._beyond.values()]
+        starts = [point.start for point in points]
+        by_width = [self._hours_of(self.tally.beyond(width), starts) for width in self.widths]
         found = []
         for place, point in enumerate(points):
             requests = point.figures.requests
@@ -171,11 +171,13 @@ class Forecast:
             found.append(HourForecast(point.start, point.end, requests, before, after))
         return found
 
-    def _hours_of(self, rows: Iterable[Beyond], starts: list[datetime]) -> dict[tuple[int, int], Range]:
+    def _hours_of(
+        self, rows: Mapping[tuple[str, int], Sequence[int]], starts: list[datetime]
+    ) -> dict[tuple[int, int], Range]:
         """Return what cells of one width reject, by the place of the hour and the side."""
         found: dict[tuple[int, int], Range] = defaultdict(lambda: NOTHING)
-        for tier, at, counts in rows:
-            place = max(0, bisect_right(starts, reading.moment_of(at)) - 1)
+        for (tier, at), counts in rows.items():
+            place = max(0, bisect_right(starts, _moment(at)) - 1)
             for side in (0, 1):
                 more = estimates.exact(_levels(counts, side)).times(self._scale(tier))
                 found[place, side] = found[place, side].plus(more)
@@ -183,51 +185,46 @@ class Forecast:
 
     @cached_property
     def top(self) -> list[CallerForecast]:
-        """The sampled callers with the most requests in one cell of the first width. One query for each width."""
-        peaks = {} if self.is_shared else self.peaks[self.widths[0]]
-        keys = sorted(peaks, key=lambda key: (-peaks[key], key))[:MAX_CALLERS]
-        found: dict[Key, tuple[int, int, int | None]] = {}
-        for width in self.widths:
-            levels = [_thresholds(limits, width, EVEN) for limits in self.limits]
-            for tier, who, requests, first in reading.callers_beyond(
-                self.source, width, levels, [who for _, who in keys]
-            ):
-                before, after, earliest = found.get((tier, who), (0, 0, None))
-                firsts = [at for at in (first, earliest) if at is not None]
-                found[tier, who] = max(before, requests[0]), max(after, requests[1]), min(firsts, default=None)
-        rows = [(key, *found.get(key, (0, 0, None))) for key in keys]
-        return [
-            CallerForecast(*key, self.requests_of[key], peaks[key], before, after, reading.moment_at(at))
-            for key, before, after, at in rows
+        """The sampled callers with the most requests in one cell of the first width."""
+        return [] if self.is_shared else [self._caller(each) for each in self.tally.top]
+
+    def _caller(self, each: TopCaller) -> CallerForecast:
+        rejected, firsts = [0, 0], list[int]()
+        for side, limits in enumerate(self.limits):
+            for width, cells in each.cells.items():
+                thresholds = limits.get(each.tier, {}).get(width)
+                if thresholds is not None:
+                    over = {at: count - thresholds.even for at, count in cells.items() if count > thresholds.even}
+                    rejected[side] = max(rejected[side], sum(over.values()))
+                    firsts += [min(over)] if side and over else []
+        before, after = rejected
+        first_at = _moment(min(firsts)) if firsts else None
+        return CallerForecast(each.tier, each.who, each.requests, -each.negative_peak, before, after, first_at)
+
+    @cached_property
+    def _exceeding(self) -> dict[str, list[list[int]]]:
+        """By tier and level: how many sampled callers are beyond it as it is, as it would be, newly, and no longer."""
+        return {tier: [self._exceeding_level(tier, level) for level in range(3)] for tier in self.tally.requests}
+
+    def _exceeding_level(self, tier: str, level: int) -> list[int]:
+        lowest = [
+            [limits[tier][width][level] if width in limits.get(tier, {}) else MAX_THRESHOLD for width in self.widths]
+            for limits in self.limits
         ]
+        counts = Counter[tuple[bool, ...]]()
+        for peaks, callers in self._peaks[tier].items():
+            counts[tuple(any(map(gt, peaks, each)) for each in lowest)] += callers
+        both, first, second = counts[True, True], counts[True, False], counts[False, True]
+        return [both + first, both + second, second, first]
 
     @cached_property
-    def _exceeding(self) -> tuple[list[set[Key]], list[set[Key]]]:
-        """The sampled callers beyond each threshold of the rule as it is, and as it would be."""
-        before, after = ([self._beyond_level(limits, level) for level in range(3)] for limits in self.limits)
-        return before, after
-
-    def _beyond_level(self, limits: Limits, level: int) -> set[Key]:
-        return {
-            key
-            for width, peaks in self.peaks.items()
-            for key, peak in peaks.items()
-            if (thresholds := limits.get(key[0], {}).get(width)) is not None and peak > thresholds[level]
-        }
-
-    @cached_property
-    def _beyond(self) -> dict[Width, list[Beyond]]:
-        """The requests beyond the thresholds, first those of the rule as it is. One query for each width."""
-        exceeding = sorted({who for side in self._exceeding for _tier, who in side[SAFE]})
-        found = {}
-        for width in self.widths:
-            thresholds = [_thresholds(limits, width, level) for limits in self.limits for level in range(3)]
-            found[width] = reading.beyond(self.source, width, thresholds, exceeding) if exceeding else []
-        return found
+    def _peaks(self) -> dict[str, Counter[tuple[int, ...]]]:
+        """By tier: how many sampled callers have these peaks, one of each width."""
+        return {tier: Counter(zip(*peaks, strict=True)) for tier, peaks in self.tally.peaks.items()}
 
     def _tier(self, tier: str, sampled: int) -> TierForecast:
         figures = self.recorded.get(tier, Figures())
-        newly, no_longer = (self._share(self._newly(*sides, tier), sampled) for sides in ((0, 1), (1, 0)))
+        newly, no_longer = (self._share(self._counts(what, tier), sampled) for what in (NEWLY, NO_LONGER))
         if self.limits[0][tier] == self.limits[1][tier]:
             newly = no_longer = NOTHING
         callers = sampled if self.is_shared else sampled * SAMPLED_ONE_IN
@@ -237,15 +234,11 @@ class Forecast:
         )
 
     def _effect(self, tier: str, side: int, sampled: int, total: int) -> Effect:
-        most, even, safe = (sum(key[0] == tier for key in keys) for keys in self._exceeding[side])
-        by_width = [
-            [
-                sum(counts)
-                for counts in zip(*(_levels(row.requests, side) for row in rows if row.tier == tier), strict=True)
-            ]
-            for rows in self._beyond.values()
-        ]
-        sums = [each for each in by_width if each] or [[0, 0, 0]]
+        most, even, safe = self._counts(side, tier)
+        sums = []
+        for width in self.widths:
+            rows = [_levels(row, side) for (of, _at), row in self.tally.beyond(width).items() if of == tier]
+            sums.append([sum(row[level] for row in rows) for level in range(3)])
         requests = max(each[MOST] for each in sums), max(each[EVEN] for each in sums), sum(each[SAFE] for each in sums)
         share = self._share((most, even, safe), sampled)
         if self.is_shared:
@@ -255,10 +248,10 @@ class Forecast:
             found = found._replace(high=min(share.high * total, total))
         return Effect(share.times(sampled * SAMPLED_ONE_IN), found)
 
-    def _newly(self, first: int, second: int, tier: str | None = None) -> Levels:
-        """Return how many sampled callers only the second of the two sides rejects, at each level."""
-        pairs = zip(self._exceeding[first], self._exceeding[second], strict=True)
-        most, even, safe = (sum(tier in (None, key[0]) for key in later - earlier) for earlier, later in pairs)
+    def _counts(self, what: int, tier: str | None = None) -> Levels:
+        """Return how many sampled callers are beyond each level. what: a side, NEWLY or NO_LONGER."""
+        found = [each for of, each in self._exceeding.items() if tier in (None, of)]
+        most, even, safe = (sum(each[level][what] for each in found) for level in range(3))
         return most, even, safe
 
     def _share(self, counts: Levels, sampled: int) -> Range:
@@ -268,15 +261,8 @@ class Forecast:
         """Return the requests of all callers of a tier for each one of the sampled ones."""
         if self.is_shared:
             return 1.0
-        sampled, recorded = self._sampled_requests[tier], self.recorded.get(tier)
+        sampled, recorded = self.tally.requests[tier], self.recorded.get(tier)
         return recorded.requests / sampled if recorded and sampled else float(SAMPLED_ONE_IN)
-
-    @cached_property
-    def _sampled_requests(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for (tier, _who), requests in self.requests_of.items():
-            found[tier] += requests
-        return found
 
 
 def forecast(before: RuleRecord | None, after: RuleRecord, period: Period) -> Forecast:
@@ -289,6 +275,10 @@ def _thresholds(limits: Limits, width: Width, level: int) -> dict[str, int]:
     return {tier: of_tier[width][level] for tier, of_tier in limits.items() if width in of_tier}
 
 
-def _levels(counts: tuple[int, ...], side: int) -> Levels:
+def _moment(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _levels(counts: Sequence[int], side: int) -> Levels:
     most, even, safe = counts[3 * side : 3 * side + 3]
     return most, even, safe

@@ -1,0 +1,197 @@
+"""Adds up samples in one pass: the peaks of callers, what is beyond thresholds, and the top callers. Pure computing."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from .cells import MINUTE_SECONDS, Width
+
+HOUR_SECONDS: Final = 3_600
+
+#: So many callers are named, those with the most requests in a cell.
+MAX_CALLERS: Final = 25
+
+#: Different pairs of a cell and a number of requests that are counted before they are added up.
+MAX_PAIRS: Final = 50_000
+
+#: Thresholds by tier; a tier that one lacks has no such threshold.
+ByTier = Mapping[str, int]
+
+
+class Cells(dict[Any, int]):
+    """The start of the cell that a minute lies in, by the minute as it was read. Seconds since the Unix epoch."""
+
+    def __init__(self, width: Width, period: tuple[int, int], seconds: Mapping[Any, int] | None) -> None:
+        super().__init__()
+        self._width, self._seconds = width.seconds, seconds
+        self._starts = width.starts(*period) if width.calendar else None
+
+    def __missing__(self, minute: Any) -> int:
+        seconds = minute if self._seconds is None else self._seconds[minute]
+        if self._starts is None:
+            found = seconds // self._width * self._width
+        else:
+            found = self._starts[max(0, bisect_right(self._starts, seconds) - 1)]
+        self[minute] = found
+        return found
+
+
+class TopCaller(NamedTuple):
+    """A caller with its requests by width and cell; cells of a minute are minutes. Sorts by its peak, highest first."""
+
+    negative_peak: int
+    tier: str
+    who: str
+    requests: int
+    cells: Mapping[Width, Mapping[int, int]]
+
+
+class _Plan(NamedTuple):
+    """How the cells of a width are found. lowest: the lowest threshold of each tier.
+
+    finer: the place of a finer width whose cells make up these; -1 = the minutes do. `None` = a minute is a cell
+    itself, and `cell_of` is its hour.
+    """
+
+    width: Width
+    cell_of: Cells
+    finer: int | None
+    lowest: Mapping[str, int]
+
+
+class Tally:
+    """What is added up of callers that come in one by one, in `add`.
+
+    thresholds: of each width, those that `beyond` adds up what is beyond. period: its ends in seconds. seconds: the
+    start of each minute; `None` = minutes are seconds already.
+    Memory: 8 bytes for each caller and width in `peaks`; MAX_PAIRS pairs; the minutes of MAX_CALLERS callers; and
+    numbers for each tier and cell. No object is kept for a sample.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[Width],
+        thresholds: Mapping[Width, Sequence[ByTier]],
+        period: tuple[int, int],
+        seconds: Mapping[Any, int] | None = None,
+    ) -> None:
+        self.widths = list(widths)
+        self._thresholds = thresholds
+        self._hour_of = Cells(Width(HOUR_SECONDS), period, seconds)
+        self._minute_of = Cells(Width(MINUTE_SECONDS), period, seconds)
+        self._plans = [self._plan(place, period, seconds) for place in range(len(self.widths))]
+        self._pairs = [defaultdict[str, Counter[tuple[int, int]]](Counter) for _ in self.widths]
+        self._beyond: list[dict[tuple[str, int], list[int]]] = [{} for _ in self.widths]
+        self._waiting = 0
+        #: By tier, the most requests in one cell of each width; callers are in the same order in each.
+        self.peaks: defaultdict[str, list[array[int]]] = defaultdict(lambda: [array("q") for _ in self.widths])
+        #: The requests of the sampled callers by tier.
+        self.requests: Counter[str] = Counter()
+        #: The callers with the most requests in one cell of the first width.
+        self.top: list[TopCaller] = []
+
+    def add(self, tier: str, who: str, minutes: Sequence[Any], counts: Sequence[int]) -> None:
+        """Add a caller of a tier, with its requests in each of these minutes, which are all different."""
+        self.requests[tier] += (requests := sum(counts))
+        of_tier = self.peaks[tier]
+        found: list[dict[int, int]] = []
+        first = 0
+        for place, (_width, cell_of, finer, lowest) in enumerate(self._plans):
+            if finer is None:
+                cells = {}
+                peak = max(counts)
+            else:
+                cells = _summed(cell_of, *((minutes, counts) if finer < 0 else _pair(found[finer])))
+                peak = max(cells.values())
+            found.append(cells)
+            of_tier[place].append(peak)
+            first = first or peak
+            threshold = lowest.get(tier)
+            if threshold is not None and peak > threshold:
+                pairs = zip(map(cell_of.__getitem__, minutes), counts, strict=True) if finer is None else cells.items()
+                self._count(place, tier, [pair for pair in pairs if pair[1] > threshold])
+        top = self.top
+        if len(top) < MAX_CALLERS or (-first, tier, who) < top[-1][:3]:
+            insort(top, TopCaller(-first, tier, who, requests, self._named(found, minutes, counts)))
+            del top[MAX_CALLERS:]
+
+    def beyond(self, width: Width) -> Mapping[tuple[str, int], Sequence[int]]:
+        """Return requests beyond each threshold of a width, by tier and start of the cell; minutes by the hour."""
+        self._settle()
+        return self._beyond[self.widths.index(width)]
+
+    def sampled(self, tier: str) -> int:
+        """Return how many callers of a tier came in."""
+        return len(self.peaks[tier][0]) if tier in self.peaks else 0
+
+    def peaks_of(self, tier: str, width: Width) -> Sequence[int]:
+        """Return the peaks of the callers of a tier, in the same order for each width."""
+        return self.peaks[tier][self.widths.index(width)] if tier in self.peaks else ()
+
+    def _plan(self, place: int, period: tuple[int, int], seconds: Mapping[Any, int] | None) -> _Plan:
+        width, lowest = self.widths[place], dict[str, int]()
+        for each in self._thresholds.get(width, ()):
+            for tier, threshold in each.items():
+                lowest[tier] = min(threshold, lowest.get(tier, threshold))
+        if _is_minute(width):
+            return _Plan(width, self._hour_of, None, lowest)
+        finer = max((at for at in range(place) if _fits(self.widths[at], width)), default=-1)
+        return _Plan(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest)
+
+    def _named(self, found: list[dict[int, int]], minutes: Sequence[Any], counts: Sequence[int]) -> Any:
+        """Return the cells by width, those of a minute included."""
+        by_minute = dict(zip(map(self._minute_of.__getitem__, minutes), counts, strict=True))
+        return {
+            plan.width: by_minute if plan.finer is None else cells
+            for plan, cells in zip(self._plans, found, strict=True)
+        }
+
+    def _count(self, place: int, tier: str, pairs: Sequence[tuple[int, int]]) -> None:
+        counted = self._pairs[place][tier]
+        before = len(counted)
+        counted.update(pairs)
+        self._waiting += len(counted) - before
+        if self._waiting > MAX_PAIRS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add up what is beyond the thresholds of the pairs that were counted."""
+        for place, by_tier in enumerate(self._pairs):
+            thresholds = self._thresholds.get(self.widths[place], ())
+            sums = self._beyond[place]
+            for tier, pairs in by_tier.items():
+                of_tier = [(at, each[tier]) for at, each in enumerate(thresholds) if tier in each]
+                for (start, requests), times in pairs.items():
+                    row = sums.setdefault((tier, start), [0] * len(thresholds))
+                    for at, threshold in of_tier:
+                        if requests > threshold:
+                            row[at] += times * (requests - threshold)
+            by_tier.clear()
+        self._waiting = 0
+
+
+def _summed(cell_of: Cells, minutes: Iterable[Any], counts: Iterable[int]) -> dict[int, int]:
+    sums: dict[int, int] = {}
+    for cell, count in zip(map(cell_of.__getitem__, minutes), counts, strict=True):
+        if cell in sums:
+            sums[cell] += count
+        else:
+            sums[cell] = count
+    return sums
+
+
+def _pair(cells: Mapping[int, int]) -> tuple[Iterable[int], Iterable[int]]:
+    return cells.keys(), cells.values()
+
+
+def _is_minute(width: Width) -> bool:
+    return width.seconds <= MINUTE_SECONDS and not width.calendar
+
+
+def _fits(finer: Width, width: Width) -> bool:
+    """Return whether cells of one width are made of whole cells of another one."""
+    return not (_is_minute(finer) or finer.calendar or width.calendar or width.seconds % finer.seconds)

@@ -1,0 +1,103 @@
+"""Samples that are added up in one pass, compared with a plain sum over all rows."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_ratelimiter.forecast.samples import reading, tally
+from django_ratelimiter.forecast.samples.cells import Width
+from django_ratelimiter.forecast.samples.reading import Source
+from django_ratelimiter.forecast.samples.tally import Tally
+from django_ratelimiter.models import UsageSample
+from django_ratelimiter.usage.reports.coverage import Period
+from django_ratelimiter.usage.times import aware, stored
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 10, 22, 5, 30, tzinfo=UTC)
+#: Clocks in Berlin are put back within these days.
+PERIOD = Period(START, START + timedelta(days=5))
+ATTACK = Period(START + timedelta(days=1), START + timedelta(days=1, hours=3))
+
+MINUTE, HOUR, DAY = (Width(seconds) for seconds in (60, 3_600, 86_400))
+BERLIN = Width(86_400, "day", "Europe/Berlin")
+WIDTHS = [MINUTE, Width(420), HOUR, Width(7_200), DAY, BERLIN]
+THRESHOLDS = {width: [{"free": 2, "": 5}, {"free": 4}, {"pro": 0, "free": 9}] for width in WIDTHS}
+
+
+def recorded(seed: int) -> None:
+    """Record callers who come once, and some who come again and again."""
+    chance = random.Random(seed)
+    UsageSample.objects.bulk_create(
+        UsageSample(
+            rule_slug=chance.choice(["search", "search", "other"]),
+            tier_slug=tier,
+            partition_hash=f"caller-{who}",
+            minute=stored(PERIOD.start + timedelta(minutes=minute - 30)),
+            count=chance.choice([1, 2, 3, 7, 1 + 2**40]),
+        )
+        for who in range(40)
+        for tier in chance.choice([["free"], ["pro"], ["", "free"]])
+        for minute in chance.sample(range(60 * 24 * 5 + 60), chance.choice([1, 1, 2, 60]))
+    )
+
+
+def seconds(moment: datetime) -> int:
+    return int(aware(moment).timestamp())
+
+
+def plain(width: Width, without: Period | None) -> dict[tuple[str, str], Counter[int]]:
+    """Requests of each tier and caller by cell, from one object for each row."""
+    found: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    starts = width.starts(*map(seconds, PERIOD)) if width.calendar else []
+    for row in UsageSample.objects.filter(rule_slug="search"):
+        moment = aware(row.minute)
+        if PERIOD.start <= moment < PERIOD.end and not (without and without.start <= moment < without.end):
+            at = seconds(row.minute)
+            cell = max(each for each in starts if each <= at) if starts else at // width.seconds * width.seconds
+            found[row.tier_slug, row.partition_hash][cell] += row.count
+    return found
+
+
+@pytest.mark.parametrize("without", [None, ATTACK])
+@pytest.mark.parametrize("seed", range(4))
+def test_one_pass_finds_what_a_sum_over_all_rows_finds(
+    seed: int, without: Period | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "MAX_PAIRS", 50)
+    recorded(seed)
+    start, end = map(seconds, PERIOD)
+    found = Tally(WIDTHS, THRESHOLDS, (start, end), reading.Seconds())
+    for caller in reading.callers(Source("search", PERIOD, without=without)):
+        found.add(*caller)
+    for width in WIDTHS:
+        expected = plain(width, without)
+        for tier in ("", "free", "pro"):
+            peaks = sorted(max(cells.values()) for (of, _), cells in expected.items() if of == tier)
+            assert sorted(found.peaks_of(tier, width)) == peaks
+            assert found.sampled(tier) == len(peaks)
+            assert found.requests[tier] == sum(cells.total() for (of, _), cells in expected.items() if of == tier)
+        over: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for (tier, _who), cells in expected.items():
+            for cell, count in cells.items():
+                for place, threshold in enumerate(THRESHOLDS[width]):
+                    if count > threshold.get(tier, count):
+                        over[tier, cell if width != MINUTE else cell // 3_600 * 3_600][place] += count - threshold[tier]
+        assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == over
+    ranked = sorted((-max(cells.values()), *key) for key, cells in plain(MINUTE, without).items())
+    assert [each[:3] for each in found.top] == ranked[: tally.MAX_CALLERS]
+    for each in found.top:
+        for width, cells in each.cells.items():
+            assert cells == plain(width, without)[each.tier, each.who]
+
+
+def test_peaks_take_eight_bytes_for_each_caller_and_width() -> None:
+    found = Tally([MINUTE, HOUR], {}, (0, 86_400))
+    for number in range(1_000):
+        found.add("free", f"caller-{number}", [60 * number], [1])
+    assert [(each.itemsize, len(each)) for each in found.peaks["free"]] == [(8, 1_000), (8, 1_000)]
+    assert len(found.top) == tally.MAX_CALLERS
