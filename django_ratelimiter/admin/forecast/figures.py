@@ -28,6 +28,7 @@ from . import hours as hours_chart
 from . import line
 from .choices import ChoicesForm
 from .line import LimitRow
+from .proposals import value_of
 
 
 def panel_context(
@@ -46,7 +47,7 @@ def panel_context(
     }
 
 
-def advice_context(after: RuleRecord, choices: ChoicesForm) -> dict[str, Any]:
+def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[LimitRow]) -> dict[str, Any]:
     """Return the proposals of the advisor for the periods that are chosen."""
     tiers = dict(Tier.objects.values_list("slug", "name"))
     first, *others = choices.periods
@@ -63,6 +64,7 @@ def advice_context(after: RuleRecord, choices: ChoicesForm) -> dict[str, Any]:
             {
                 "tier": tiers.get(each.tier, each.tier) or _("no tier"),
                 "limit": proposal_in_words(each),
+                "value": value_of(each, rows),
                 "busiest": [units(value) for value in each.busiest],
                 "callers": units(each.callers),
                 "share": _percent(each.share),
@@ -107,7 +109,13 @@ def _above(drawn: line.Line) -> str:
 
 def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
     if not forecast.sampled:
-        return {"name": name, "span": forecast.period, "is_empty": True, "requests": units(forecast.requests)}
+        return {
+            "name": name,
+            "span": forecast.period,
+            "is_empty": True,
+            "requests": units(forecast.requests),
+            "has_requests": bool(forecast.requests),
+        }
     hours = [(_span(each), units(each.requests), _range(each.before), _range(each.after)) for each in forecast.by_hour]
     words = [
         _("%(time)s: now %(before)s, then %(after)s") % {"time": each[0], "before": each[2], "after": each[3]}

@@ -6,6 +6,7 @@ whoever takes a number from the forecast takes it into the form that is saved ne
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from django import forms
@@ -15,15 +16,17 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from ...forecast.samples.kindred import recorded_by
 from ...models import Rule, RuleLimit
 from ...rules.records import RuleRecord
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
 from ..conflicts import SEEN, conflict
 from ..versioned import VersionedAdmin
-from .choices import ChoicesForm
+from .choices import PREFIX, ChoicesForm
 from .figures import advice_context, panel_context
-from .line import limit_rows
+from .line import LimitRow, limit_rows
+from .proposals import with_proposal
 
 #: What staff need to see a forecast, which tells of callers.
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
@@ -31,6 +34,9 @@ PERMISSION: Final = "django_ratelimiter.view_usage_report"
 #: The names of the two buttons; the first one, in a URL, shows the forecast of the rule as it is saved.
 ASK: Final = "_forecast"
 TAKE: Final = "_forecast_take"
+
+#: The name of the buttons that put a proposal into the form.
+PROPOSAL: Final = "_forecast_proposal"
 
 #: The value of the first one that asks for proposals, too.
 ADVISE: Final = "advise"
@@ -63,16 +69,18 @@ class ForecastPanel(VersionedAdmin):
         """Show the form once more if a forecast is asked for, without the locks and the version of a save."""
         if not _is_asked(request):
             return super().changeform_view(request, object_id, form_url, extra_context)
-        if object_id is None or not request.user.has_perm(PERMISSION):
+        if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         if TAKE in request.POST:
             request.POST = _with_number(request.POST)
+        if PROPOSAL in request.POST:
+            request.POST = with_proposal(request.POST, request.POST[PROPOSAL])
         return self._looked_at(request, object_id, form_url, extra_context)
 
     @csrf_protect_m  # type: ignore[untyped-decorator]
-    def _looked_at(self, request: HttpRequest, object_id: str, form_url: str, extra_context: Any) -> Any:
+    def _looked_at(self, request: HttpRequest, object_id: str | None, form_url: str, extra_context: Any) -> Any:
         """Return the page of a form that was not sent to be saved, without the transaction that Django opens."""
-        row = self.get_object(request, unquote(object_id))
+        row = None if object_id is None else self.get_object(request, unquote(object_id))
         if row is not None:
             request.ratelimiter_outdated = _follow(request, row)  # type: ignore[attr-defined]
         return self._changeform_view(request, object_id, form_url, extra_context)  # type: ignore[attr-defined]
@@ -81,40 +89,76 @@ class ForecastPanel(VersionedAdmin):
         rule = kwargs.get("obj")
         # A conflict is shown once, and answered by the next save: nothing may come between.
         in_conflict = getattr(request, "ratelimiter_theirs", None) is not None
-        if rule is not None and request.user.has_perm(PERMISSION) and not in_conflict:
+        if request.user.has_perm(PERMISSION) and not in_conflict:
             context["forecast_button"] = ASK
-            if _is_asked(request) or ASK in request.GET:
-                context["forecast"] = self._panel(request, context, unquote(str(rule.pk)))
+            if _is_asked(request) or (rule is not None and ASK in request.GET):
+                context["forecast"] = self._panel(request, context, None if rule is None else unquote(str(rule.pk)))
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _panel(self, request: HttpRequest, context: dict[str, Any], pk: str) -> dict[str, Any]:
-        form = context["adminform"].form
+    def _panel(self, request: HttpRequest, context: dict[str, Any], pk: str | None) -> dict[str, Any]:
         rows = limit_rows(context["inline_admin_formsets"])
-        choices = ChoicesForm(request.POST if _is_asked(request) else None, limits=[row.choice for row in rows])
+        asked = request.POST if _is_asked(request) else request.GET if f"{PREFIX}-period" in request.GET else None
+        choices = ChoicesForm(asked, limits=[row.choice for row in rows])
+        may_save = pk is None or self.has_change_permission(request, context["original"])
         own: dict[str, Any] = {
             "choices": choices,
             "ask": ASK,
-            "take": TAKE if self.has_change_permission(request, context["original"]) else "",
+            "take": TAKE if may_save else "",
+            "proposal": PROPOSAL if may_save and any(row.limit.quota for row in rows) else "",
             "is_outdated": getattr(request, "ratelimiter_outdated", False),
         }
         if context["errors"]:
             return own | {"problem": _("Correct the errors above: a forecast needs values that could be saved.")}
         if choices.is_bound and not choices.is_valid():
             return own
+        return own | self._forecast(request, context, choices, rows, pk)
+
+    def _forecast(
+        self, request: HttpRequest, context: dict[str, Any], choices: ChoicesForm, rows: list[LimitRow], pk: str | None
+    ) -> dict[str, Any]:
+        """Return the forecast, and the proposals if they are asked for; or why there is none."""
+        form, own = context["adminform"].form, dict[str, Any]()
+        if pk is None:
+            return self._forecast_of_new(request, form.instance, choices, rows)
         saved = Rule.objects.get(pk=pk)
         are_shown = any(issubclass(each.formset.model, RuleLimit) for each in context["inline_admin_formsets"])
         limits = [row.limit for row in rows] if are_shown else list(_limits_of(saved))
         before, _reason = _record(saved, list(_limits_of(saved)))
         after, reason = _record(form.instance, limits, slug=saved.slug)
         if after is None:
-            return own | {"problem": reason}
-        if ADVISE in (request.POST.get(ASK), request.GET.get(ASK)):
-            own["advice"] = advice_context(after, choices)
+            return {"problem": reason}
+        if _wants_advice(request):
+            own["advice"] = advice_context(after, choices, rows)
         return own | panel_context(request, before, after, choices, rows)
+
+    def _forecast_of_new(
+        self, request: HttpRequest, rule: Rule, choices: ChoicesForm, rows: list[LimitRow]
+    ) -> dict[str, Any]:
+        """Return the forecast of a rule that is not saved, from the samples of one that matches the same requests."""
+        after, reason = _record(rule, [row.limit for row in rows])
+        if after is None:
+            return {"problem": reason}
+        recorded = recorded_by(rule, Rule.objects.exclude(mode=Rule.Mode.OFF).order_by("pk"))
+        if recorded is None:
+            return {
+                "problem": _(
+                    "Nothing is known of these requests: requests are recorded by rules, and no saved rule applies to "
+                    "the same views and methods and counts by the same. Save this rule in shadow, which rejects "
+                    "nothing, and ask again tomorrow."
+                )
+            }
+        after = replace(after, slug=recorded.slug)
+        own = {"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {}
+        found = panel_context(request, None, after, choices, rows)
+        return own | found | {"recorded_by": str(recorded)}
 
 
 def _is_asked(request: HttpRequest) -> bool:
-    return request.method == "POST" and (ASK in request.POST or TAKE in request.POST)
+    return request.method == "POST" and any(name in request.POST for name in (ASK, TAKE, PROPOSAL))
+
+
+def _wants_advice(request: HttpRequest) -> bool:
+    return PROPOSAL in request.POST or ADVISE in (request.POST.get(ASK), request.GET.get(ASK))
 
 
 def _follow(request: HttpRequest, rule: Rule) -> bool:

@@ -130,9 +130,57 @@ def test_without_samples(admin_client: Client, rule: Rule) -> None:
     assert "No caller was sampled" in shown(ask(admin_client, rule))
 
 
-def test_a_new_rule_has_no_button(admin_client: Client) -> None:
-    page = shown(admin_client.get("/admin/django_ratelimiter/rule/add/"))
-    assert "What would this do?" not in page
+def test_a_new_rule_is_forecast_from_a_rule_that_records_its_requests(admin_client: Client, rule: Rule) -> None:
+    add = "/admin/django_ratelimiter/rule/add/"
+    assert "What would this do?" in shown(admin_client.get(add))
+    saved = Rule.objects.get(pk=rule.pk)
+    target = {name: getattr(saved, name) for name in ("path_kind", "path", "view_name", "scope", "missing_partition")}
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"], methods=["GET"])
+    record(yesterday(), {"aaa": [40], "bbb": [12]}, rule="export", tier="free")
+    limit = {"quota": 30, "algorithm": "fixed_window", "window_seconds": 60}
+    form = rule_form(limit, **(TYPED | target | {"slug": "new", "methods": ["GET"]}))
+    response = admin_client.post(add, form)
+    assert response.context["forecast"]["recorded_by"] == "Export"
+    assert tiers_of(response)["Free"]["after_callers"].startswith("about 16 ")
+    assert Rule.objects.count() == 1
+    page = shown(admin_client.post(add, form | {"partition_by": ["ip"]}))
+    assert "Nothing is known of these requests" in page
+    assert "aaa" not in page
+
+
+def test_a_new_rule_shows_no_caller_without_the_permission(operator: Callable[..., Client], rule: Rule) -> None:
+    client = operator("view_rule", "add_rule", "add_rulelimit", "view_rulelimit")
+    add = "/admin/django_ratelimiter/rule/add/"
+    assert "What would this do?" not in shown(client.get(add, {"_forecast": "1"}))
+    assert client.post(add, rule_form({"quota": 1, "window_seconds": 60}, **TYPED)).status_code == 403
+    assert Rule.objects.count() == 1
+
+
+@pytest.mark.usefixtures("traffic")
+def test_a_proposal_goes_into_the_form(admin_client: Client, rule: Rule) -> None:
+    response = ask(admin_client, rule, _forecast="advise")
+    rows = response.context["forecast"]["advice"]["rows"]
+    assert rows[1]["value"] == "limits-0:40:3600:"
+    assert 'value="limits-0:40:3600:"' in shown(response)
+    response = ask(admin_client, rule, _forecast_proposal="limits-0:40:3600:9")
+    form = response.context["inline_admin_formsets"][0].formset.forms[0]
+    limit = form.instance
+    assert (limit.quota, limit.window_seconds, limit.burst, limit.algorithm) == (40, 3600, 9, "token_bucket")
+    assert rule.limits.get(tier__slug="free").quota == 100
+    for wrong in ("", "limits-9:1:2:", "limits-0:x:1:"):
+        assert ask(admin_client, rule, _forecast_proposal=wrong).status_code == 200
+
+
+@pytest.mark.usefixtures("traffic")
+def test_who_may_only_look_chooses_by_links(operator: Callable[..., Client], rule: Rule) -> None:
+    client = operator(*(each for each in MAY if each != "change_rule"))
+    page = shown(client.get(page_of(rule), {"_forecast": "1"}))
+    assert "forecast-period=7d" in page
+    assert 'name="forecast-period"' not in page
+    response = client.get(page_of(rule), {"_forecast": "advise", "forecast-period": "7d"})
+    assert response.context["forecast"]["periods"][0]["name"] == "the last 7 days"
+    assert response.context["forecast"]["advice"]["rows"]
+    assert "_forecast_proposal" not in shown(response)
 
 
 @pytest.mark.usefixtures("traffic")

@@ -1,0 +1,41 @@
+"""Puts a proposal of the advisor into the form of a rule: quota, window and burst of one limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...forecast.samples.advice import Proposal
+from .line import LimitRow
+
+#: The algorithm of a proposal that has a burst, and of one that has none.
+BUCKET, WINDOW = "token_bucket", "fixed_window"
+
+
+def value_of(proposal: Proposal, rows: Sequence[LimitRow]) -> str:
+    """Return what the button sends: the row's name, quota, window and burst; "" if no limit of the form is its tier's.
+
+    The row is that of the tier, else that of every other tier.
+    """
+    by_tier = {row.limit.tier.slug if row.limit.tier else None: row.name for row in reversed(rows)}
+    name = by_tier.get(proposal.tier, by_tier.get(None))
+    return f"{name}:{proposal.quota}:{proposal.window}:{proposal.burst or ''}" if name else ""
+
+
+def with_proposal(typed: Any, value: str) -> Any:
+    """Return the form with the proposal in it; as it is if the value is none that `value_of` returns."""
+    name, _, rest = value.partition(":")
+    parts = rest.split(":")
+    if f"{name}-quota" not in typed or len(parts) != 3 or not all(part.isdecimal() for part in parts[:2]):
+        return typed
+    quota, window, burst = parts
+    changed = typed.copy()
+    for field, new in {"quota": quota, "burst": burst, "calendar": ""}.items():
+        changed[f"{name}-{field}"] = new
+    changed.pop(f"{name}-unlimited", None)
+    changed[f"{name}-window_seconds"], changed[f"{name}-window_seconds_unit"] = window, "1"
+    algorithm = typed.get(f"{name}-algorithm", "")
+    takes_burst = algorithm in ("token_bucket", "gcra", "leaky_bucket")
+    if bool(burst) != takes_burst:
+        changed[f"{name}-algorithm"] = BUCKET if burst else WINDOW
+    return changed
