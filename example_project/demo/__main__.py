@@ -91,6 +91,8 @@ def _set_up(site: Site) -> None:
 
 def _serve(site: Site) -> None:
     heading("The site is yours")
+    site.manage("demo_traffic")  # after the checks, which count what is recorded
+    fact("Traffic", "a week of invented traffic is recorded: open a rule and press “What would this do?”")
     fact("Admin", f"{site.url}/admin/   log in as {ADMIN}, password {PASSWORD}")
     fact("Rules", f"{site.url}{RULES_PATH}   edit one: it is in force once it is saved")
     fact("Usage", f"{site.url}{USAGE_PATH}")

@@ -1,0 +1,34 @@
+"""The invented traffic of the demo: whoever tries it sees a full forecast, and proposals."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+
+from django_ratelimiter.forecast.samples.advice import advise
+from django_ratelimiter.forecast.samples.forecast import forecast
+from django_ratelimiter.forecast.samples.periods import last_week, yesterday
+from django_ratelimiter.models import UsageSample
+
+from .test_samples import FIXED, Limit, replace, rule
+
+pytestmark = pytest.mark.django_db
+
+
+def test_every_period_has_samples() -> None:
+    from example_project import catalogue
+    from example_project.management.commands.demo_traffic import Command
+
+    for _ in range(2):
+        call_command(Command(), verbosity=0)
+    count = UsageSample.objects.count()
+    assert count > 1_000
+    for each in catalogue.RULES:
+        if each.partition_by:
+            after = replace(rule(others=Limit(3, 60, FIXED)), slug=each.slug)
+            for period in (yesterday().period, last_week().period):
+                found = forecast(None, after, period)
+                assert found.sampled >= 12
+                assert found.requests
+                assert found.by_tier
+            assert advise(after, last_week().period, 0.01).proposals
