@@ -11,7 +11,7 @@ import pytest
 from django_ratelimiter.forecast.samples import reading, tally
 from django_ratelimiter.forecast.samples.cells import Width
 from django_ratelimiter.forecast.samples.reading import Source
-from django_ratelimiter.forecast.samples.tally import Tally
+from django_ratelimiter.forecast.samples.tally import SampleTally
 from django_ratelimiter.models import UsageSample
 from django_ratelimiter.usage.reports.coverage import Period
 from django_ratelimiter.usage.times import aware, stored
@@ -71,7 +71,7 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
     monkeypatch.setattr(tally, "MAX_PAIRS", 50)
     recorded(seed)
     start, end = map(seconds, PERIOD)
-    found = Tally(WIDTHS, THRESHOLDS, (start, end), reading.Seconds())
+    found = SampleTally(WIDTHS, THRESHOLDS, (start, end), reading.Seconds())
     for caller in reading.callers(Source("search", PERIOD, without=without)):
         found.add(*caller)
     for width in WIDTHS:
@@ -96,7 +96,7 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
 
 
 def test_peaks_take_eight_bytes_for_each_caller_and_width() -> None:
-    found = Tally([MINUTE, HOUR], {}, (0, 86_400))
+    found = SampleTally([MINUTE, HOUR], {}, (0, 86_400))
     for number in range(1_000):
         found.add("free", f"caller-{number}", [60 * number], [1])
     assert [(each.itemsize, len(each)) for each in found.peaks["free"]] == [(8, 1_000), (8, 1_000)]

@@ -20,7 +20,7 @@ from .cells import MAX_THRESHOLD, CellThresholds, Width, thresholds_by_tier
 from .estimates import NOTHING, SAMPLED_ONE_IN, Range
 from .reading import Source
 from .results import CallerForecast, Effect, HourForecast, TierForecast
-from .tally import ByTier, Tally, TopCaller
+from .tally import ByTier, SampleTally, TopCaller
 
 #: The thresholds of a rule by tier and by the width of cells.
 Limits = Mapping[str, Mapping[Width, CellThresholds]]
@@ -43,7 +43,7 @@ class Forecast:
 
     before: the rule as it is; `None` = there is none. after: as it would be. widths: further widths of cells to know
     the callers' peaks in. beyond: further thresholds, by width, that `tally` adds up what is beyond. without: a part
-    of the period whose samples are not to be read. Memory: that of `Tally` and of `reading.callers`.
+    of the period whose samples are not to be read. Memory: that of `SampleTally` and of `reading.callers`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Forecast:
         return [*dict.fromkeys([*own, *self._further])] or [MINUTE]
 
     @cached_property
-    def tally(self) -> Tally:
+    def tally(self) -> SampleTally:
         """What the samples add up to. Of each width, the thresholds of the rule as it is come first. One query."""
         thresholds: dict[Width, list[ByTier]] = {
             width: [_thresholds(limits, width, level) for limits in self.limits for level in range(3)]
@@ -100,7 +100,7 @@ class Forecast:
         for width, further in self._further_thresholds.items():
             thresholds[width] += further
         start, end = (int(moment.timestamp()) for moment in self.period)
-        found = Tally(self.widths, thresholds, (start, end), reading.Seconds())
+        found = SampleTally(self.widths, thresholds, (start, end), reading.Seconds())
         for tier, who, minutes, counts in reading.callers(self.source):
             found.add(tier, who, minutes, counts)
         return found

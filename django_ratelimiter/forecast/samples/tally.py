@@ -63,7 +63,7 @@ class _Plan(NamedTuple):
     lowest: Mapping[str, int]
 
 
-class Tally:
+class SampleTally:
     """What is added up of callers that come in one by one, in `add`.
 
     thresholds: of each width, those that `beyond` adds up what is beyond. period: its ends in seconds. seconds: the
