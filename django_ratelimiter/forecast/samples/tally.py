@@ -82,7 +82,7 @@ class SampleTally:
         self.widths = list(widths)
         self._thresholds = thresholds
         self._hour_of = Cells(Width(HOUR_SECONDS), period, seconds)
-        self._minute_of = Cells(Width(MINUTE_SECONDS), period, seconds)
+        self._seconds = seconds
         self._plans = [self._plan(place, period, seconds) for place in range(len(self.widths))]
         self._pairs = [defaultdict[str, Counter[tuple[int, int]]](Counter) for _ in self.widths]
         self._beyond: list[dict[tuple[str, int], list[int]]] = [{} for _ in self.widths]
@@ -144,7 +144,8 @@ class SampleTally:
 
     def _named(self, found: list[dict[int, int]], minutes: Sequence[Any], counts: Sequence[int]) -> Any:
         """Return the cells by width, those of a minute included."""
-        by_minute = dict(zip(map(self._minute_of.__getitem__, minutes), counts, strict=True))
+        starts = minutes if self._seconds is None else map(self._seconds.__getitem__, minutes)
+        by_minute = dict(zip(starts, counts, strict=True))
         return {
             plan.width: by_minute if plan.finer is None else cells
             for plan, cells in zip(self._plans, found, strict=True)
