@@ -62,7 +62,7 @@ class Options:
     """How to replay.
 
     identities: the identity that a field of the log holds, by the field. any_delay: requests may be held for as long
-    as a queue takes, as on an event loop. max_counters: see `MemoryEngine`. top: callers in the list.
+    as a queue takes, as on an event loop. max_counters: see `MemoryCounters`. top: callers in the list.
     """
 
     identities: Mapping[str, str] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class _Run:
         found.inline, found.out_of_order = self.inline, self.out_of_order
         found.unknown_users = self.callers.unknown_users
         found.first_us, found.last_us = self.first_us if self.lines else 0, self.last_us
-        found.dropped = sum(replay.engine.dropped_counters for replay in self.replays)
+        found.dropped = sum(replay.counters.dropped for replay in self.replays)
 
 
 def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..engine.base import Verdict, leases
-from ..engine.memory import MemoryEngine
+from ..engine.memory.counters import MemoryCounters, Named
+from ..engine.templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..limiter.charges import Only, needs_user
-from ..limiter.templates import NO_CHARGES, MaxDelay, RuleCallTemplate, RuleCharges, RuleTemplates
+from ..limiter.templates import MaxDelay, RuleCallTemplate, RuleCharges, RuleTemplates
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
@@ -25,6 +26,15 @@ from .targets import LoggedTarget, PassedDoor
 _MAX_KINDS: Final = 10_000
 
 
+class _Plan:
+    """The rules that the doors of some targets ask about. Compared by identity."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, rules: tuple[RuleRecord, ...]) -> None:
+        self.rules = rules
+
+
 class _Kind:
     """Requests that match the same rules at one door, by callers of one tier and multiplier."""
 
@@ -34,13 +44,8 @@ class _Kind:
         self.is_by_path = any(source.by_path for source in self.sources)
 
     def charges(self, caller: LoggedCaller, target: LoggedTarget) -> RuleCharges:
-        """Return what a request is charged; the same object for the same caller, unless parts of the path count."""
-        found: RuleCharges | None = caller.charges.get(self)
-        if found is None:
-            found = self.templates.fill([source.partition(caller, target) for source in self.sources])
-            if not self.is_by_path:
-                caller.charges[self] = found
-        return found
+        """Return what a request is charged."""
+        return self.templates.fill([source.partition(caller, target) for source in self.sources])
 
 
 class _Source:
@@ -70,20 +75,21 @@ class _Source:
 class Replay:
     """One rule set, and its counters as of the line that was decided last.
 
-    number: 0 or 1, its place in what is compared. max_delay: see `RuleTemplates`. max_counters: see `MemoryEngine`.
+    number: 0 or 1, its place in what is compared. max_delay: see `RuleTemplates`. max_counters: see `MemoryCounters`.
     """
 
     def __init__(
         self, rules: RuleSet, number: int = 0, *, max_delay: MaxDelay = "rule", max_counters: int | None = None
     ) -> None:
         self.rules = rules
-        self.engine = MemoryEngine(max_counters=max_counters, counts_usage=False)
+        self.counters = MemoryCounters(max_counters)
         self._number, self._max_delay = number, max_delay
         self._kinds: dict[tuple[int, int], _Kind] = {}
-        self._matched: dict[tuple[str, ...], tuple[RuleRecord, ...]] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
         self._outcomes: dict[Any, ReplayOutcome] = {}
         self._in_flight: list[tuple[int, int, list[Verdict]]] = []
         self._latest: list[tuple[RuleCharges, Sequence[Verdict]]] = []
+        self._unread: tuple[RuleCharges, CounterStates, bool] | None = None
         self._denied: AccessRecord | None = None
         self._decision: Decision | None = None
 
@@ -95,19 +101,19 @@ class Replay:
         plan = target.plans[self._number]
         if plan is None:
             plan = target.plans[self._number] = self._plan(target)
-        if plan is not False:
-            if not plan or caller.access is not None:
-                self._latest = []
-                return self._deny(caller.access) if target.doors else NO_RULES
-            return self._decide_at_once(plan, line, target, caller)
-        return self._decide_in_turn(line, target, caller)
+        if plan is False:
+            return self._decide_in_turn(line, target, caller)
+        if not plan.rules or caller.access is not None:
+            self._latest, self._unread = [], None
+            return self._deny(caller.access) if target.doors else NO_RULES
+        return self._decide_at_once(plan, line, target, caller)
 
     def decision(self) -> Decision:
         """Return the decision on the request that was decided last, as its door would have it."""
         if self._decision is not None:
             return self._decision
         found = NOTHING_TO_DECIDE
-        for charges, verdicts in self._latest:
+        for charges, verdicts in self._decided():
             found = merge(found, charges.decision(verdicts, self.rules.version))
         return found if self._denied is None else replace(found, allowed=False, access=self._denied)
 
@@ -118,7 +124,7 @@ class Replay:
         self._denied = access
         return DENIED
 
-    def _plan(self, target: LoggedTarget) -> tuple[RuleRecord, ...] | bool:
+    def _plan(self, target: LoggedTarget) -> _Plan | bool:
         """Return the rules that the one door of a target asks about; False = it has several, or not the usual one."""
         if len(target.doors) > 1 or any(door.before_authentication for door in target.doors):
             return False
@@ -128,9 +134,10 @@ class Replay:
         rules = self.rules.match(target.facts._replace(scope=door.scope))
         return tuple([rule for rule in rules if rule.scope == door.scope]) if isinstance(door.scope, Only) else rules
 
-    def _share(self, rules: Sequence[RuleRecord]) -> tuple[RuleRecord, ...]:
-        """Return the one tuple of these rules."""
-        return self._matched.setdefault(tuple([rule.slug for rule in rules]), tuple(rules))
+    def _share(self, rules: Sequence[RuleRecord]) -> _Plan:
+        """Return the one plan of these rules."""
+        slugs = tuple([rule.slug for rule in rules])
+        return self._plans.get(slugs) or self._plans.setdefault(slugs, _Plan(tuple(rules)))
 
     def _kind(self, rules: tuple[RuleRecord, ...], entitlement: Entitlement) -> _Kind:
         key = id(rules), id(entitlement)
@@ -142,22 +149,42 @@ class Replay:
         return kind
 
     def _decide_at_once(
-        self, rules: tuple[RuleRecord, ...], line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller
+        self, plan: _Plan, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller
     ) -> ReplayOutcome:
-        kind = self._kind(rules, caller.entitlements[self._number])
-        charges = kind.charges(caller, target)
-        if charges is NO_CHARGES:
-            self._latest = []
-            return NO_RULES
-        verdicts: Any = self.engine.check(charges.charges, now_us=line.time_us)
-        self._latest = [(charges, verdicts)]
+        charges, named = caller.charges.get(plan) or self._prepare(plan, False, target, caller)
         template = charges.template
-        assert template is not None
+        if template is None:
+            self._latest, self._unread = [], None
+            return NO_RULES
+        states, denied = self.counters.decide(named, line[0], spending=True)
+        self._unread = charges, states, denied
         if not template.is_plain:
-            self._end([(charges, verdicts)], line)
-        waits = verdicts.states.waits
+            self._end(self._decided(), line)
+        waits = states[2]
         outcome = self._outcomes.get(template if not any(waits) else (template, *waits_fail(waits)))
         return outcome or self._keep(template, waits)
+
+    def _prepare(
+        self, plan: _Plan, early: bool, target: LoggedTarget, caller: LoggedCaller
+    ) -> tuple[RuleCharges, Sequence[Named]]:
+        """Return what a caller is charged, with the names of the counters. Remembered, unless parts of the path count.
+
+        early: before authentication.
+        """
+        kind = self._kind(plan.rules, (caller.early_entitlements if early else caller.entitlements)[self._number])
+        charges = kind.charges(caller, target)
+        found = charges, self.counters.named(charges.charges)
+        if not kind.is_by_path:
+            caller.charges[(plan, early) if early else plan] = found
+        return found
+
+    def _decided(self) -> list[tuple[RuleCharges, Sequence[Verdict]]]:
+        """Return what was decided last. The verdicts of a request with one door are made once somebody reads them."""
+        if self._unread is not None:
+            (charges, states, denied), self._unread = self._unread, None
+            assert isinstance(charges.charges, FilledCharges)
+            self._latest = [(charges, FilledVerdicts.of(charges.charges, states, is_denied=denied))]
+        return self._latest
 
     def _keep(self, template: RuleCallTemplate, waits: Sequence[int]) -> ReplayOutcome:
         fails = waits_fail(waits)
@@ -170,19 +197,19 @@ class Replay:
         decided: list[tuple[RuleCharges, Sequence[Verdict]]] = []
         asked: list[tuple[tuple[RuleRecord, TierRecord | None], bool]] = []
         done: set[str] = set()
-        self._latest = decided
+        self._latest, self._unread = decided, None
         for door in target.doors:
             access = caller.early_access if door.before_authentication else caller.access
             if access is not None:
                 if self._deny(access) is DENIED:
-                    self.engine.refund([verdict for _, verdicts in decided for verdict in verdicts])
+                    self.counters.refund([verdict for _, verdicts in decided for verdict in verdicts])
                     return DENIED
                 continue
-            charges = self._charges(door, target, caller, done)
-            if charges is NO_CHARGES:
+            charges, named = self._charges(door, target, caller, done)
+            if charges.template is None:
                 continue
             receipts = [verdict for _, verdicts in decided for verdict in verdicts]
-            verdicts = list(self.engine.check(charges.charges, now_us=line.time_us, refund_if_denied=receipts))
+            verdicts = self._check(charges, named, line.time_us, receipts)
             decided.append((charges, verdicts))
             done.update(rule.slug for rule, _ in charges.owners)
             asked += zip(charges.owners, [not verdict.allowed for verdict in verdicts], strict=True)
@@ -191,6 +218,15 @@ class Replay:
         self._end(decided, line)
         return self._shared_outcome(asked) if asked else NO_RULES
 
+    def _check(
+        self, charges: RuleCharges, named: Sequence[Named], now: int, receipts: Sequence[Verdict]
+    ) -> list[Verdict]:
+        """Decide and spend, all or nothing. receipts: given back if it is denied."""
+        states, denied = self.counters.decide(named, now, spending=True)
+        if denied:
+            self.counters.refund(receipts)
+        return verdicts_from(charges.charges, states, denied=denied)
+
     def _shared_outcome(self, asked: Sequence[tuple[tuple[RuleRecord, TierRecord | None], bool]]) -> ReplayOutcome:
         key = tuple([(rule.slug, tier.slug if tier else "", fails) for (rule, tier), fails in asked])
         outcome = self._outcomes.get(key)
@@ -198,16 +234,17 @@ class Replay:
             outcome = self._outcomes[key] = outcome_of(asked)
         return outcome
 
-    def _charges(self, door: PassedDoor, target: LoggedTarget, caller: LoggedCaller, done: set[str]) -> RuleCharges:
+    def _charges(
+        self, door: PassedDoor, target: LoggedTarget, caller: LoggedCaller, done: set[str]
+    ) -> tuple[RuleCharges, Sequence[Named]]:
         api_key, early = caller.values.get("api_key"), door.before_authentication
         due = [
             rule
             for rule in self._match(target, door)
             if rule.slug not in done and not (early and needs_user(rule, api_key))
         ]
-        entitlement = (caller.early_entitlements if early else caller.entitlements)[self._number]
-        kind = self._kind(self._share(due), entitlement)
-        return kind.charges(caller, target)
+        plan = self._share(due)
+        return caller.charges.get((plan, early) if early else plan) or self._prepare(plan, early, target, caller)
 
     def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: AccessLogLine) -> None:
         """Give back what the response does not earn, and note when leases end."""
@@ -223,7 +260,7 @@ class Replay:
             decision = self.decision()
             decision.binding  # noqa: B018  found by what was left before, as doors find it
             self._decision = decision
-            self.engine.refund(back)
+            self.counters.refund(back)
         if held := leases(verdicts):
             delay = max([verdict.delay for verdict in verdicts if verdict.charge.gating], default=0.0)
             until = line.time_us + round(delay * 1_000_000) + max(line.duration_us, 0)
@@ -231,7 +268,7 @@ class Replay:
 
     def _release(self, now: int) -> None:
         while self._in_flight and self._in_flight[0][0] <= now:
-            self.engine.release(heappop(self._in_flight)[2])
+            self.counters.refund(heappop(self._in_flight)[2])
 
 
 def waits_fail(waits: Sequence[int]) -> list[bool]:

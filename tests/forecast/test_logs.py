@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import sys
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_ratelimiter.forecast.logs.formats import find_format
+from django_ratelimiter.forecast.logs.formats import _COMMON, _USUAL, find_format
 from django_ratelimiter.forecast.logs.line import AccessLogLine, WrongFormat
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.times import time_reader
@@ -86,6 +88,34 @@ def test_times_are_exact(text: str, at_us: int) -> None:
     read = time_reader(timezone(timedelta(hours=1)))
     assert read(text) == read(text) == at_us
     assert datetime.fromtimestamp(AT / 1_000_000, UTC) == datetime(2026, 10, 25, 18, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("zone", [UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kathmandu")])
+@pytest.mark.parametrize("offset", ["", " +0000", " -0330"])
+def test_each_second_of_a_remembered_minute_is_exact(zone: tzinfo, offset: str) -> None:
+    read = time_reader(zone)
+    for minute in ("25/Oct/2026:02:59", "25/Oct/2026:03:00", "25/Oct/2026:02:59"):  # clocks go back between them
+        for second in (7, 59, 0):
+            text = f"{minute}:{second:02}{offset}"
+            assert read(text) == time_reader(zone)(text)
+            assert read(text) - read(f"{minute}:00{offset}") == second * 1_000_000
+
+
+def test_the_usual_pattern_reads_as_the_general_one() -> None:
+    random, people = Random(7), ("203.0.113.9", "-", "ann lee", "x [1] y", "[2]")
+    rows = [
+        f"{random.choice(people)} - {random.choice(people)} [{random.choice(('25/Oct', '1] [2', ''))}] "
+        f'"{random.choice(("GET", "get", "M-SEARCH"))} {random.choice(("/x", "?q", "/x?q=1?", "/x?q=a b", "/y"))}'
+        f'{random.choice(("", " HTTP/1.1", chr(34)))}" {random.choice(("200", "2000", "-"))} 5'
+        for _ in range(5_000)
+    ]
+    usual = [(row, found) for row in rows if (found := _USUAL.match(row))]
+    assert 20 < len(usual) < len(rows)
+    for row, found in usual:
+        general = _COMMON.match(row)
+        assert general is not None
+        address, user, time, method, target, status = general.groups()
+        assert found.groups() == (address, user, time, method, target.partition("?")[0], status)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25/Foo/2026:18:00:05 +0000", "31/Feb/2026:18:00:05 +0000"])

@@ -13,8 +13,11 @@ _MONTHS: Final = {
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
 }
 
-#: Times that are remembered: many lines in a row have the same one.
+#: Times that are remembered, and minutes of common logs: many lines in a row have the same one.
 _MAX_KNOWN: Final = 10_000
+
+#: The seconds of a minute, as they are written.
+_SECONDS: Final = {f"{second:02}": second * 1_000_000 for second in range(60)}
 
 #: Numbers from here on are not seconds but milliseconds, microseconds, nanoseconds: the first year that seconds could
 #: not mean is 5138.
@@ -24,13 +27,14 @@ _NOT_SECONDS: Final = 10**11
 def time_reader(zone: tzinfo) -> Callable[[str], int]:
     """Return what reads a time. zone: of times that name none. The result raises ValueError for what is no time."""
     known: dict[str, int] = {}
+    minutes: dict[str, int] = {}
 
     def read(text: str) -> int:
         found = known.get(text)
         if found is None:
             if len(known) >= _MAX_KNOWN:
                 known.clear()
-            found = _read(text, zone)
+            found = _read(text, zone, minutes)
             if not 0 <= found < _END_US:
                 raise ValueError("is of no time from 1970 to 2999")
             known[text] = found
@@ -39,10 +43,19 @@ def time_reader(zone: tzinfo) -> Callable[[str], int]:
     return read
 
 
-def _read(text: str, zone: tzinfo) -> int:
+def _read(text: str, zone: tzinfo, minutes: dict[str, int]) -> int:
     text = text.strip("[]")
     if len(text) >= 20 and text[2] == "/" and text[6] == "/":  # 22/Nov/2026:18:00:00 +0000
-        return _common(text, zone)
+        second = _SECONDS.get(text[18:20])
+        if second is None or text[17] != ":":
+            return _common(text, zone)
+        minute = f"{text[:18]}00{text[20:]}"
+        begin = minutes.get(minute)
+        if begin is None:
+            if len(minutes) >= _MAX_KNOWN:
+                minutes.clear()
+            begin = minutes[minute] = _common(minute, zone)
+        return begin + second
     if text[:1].isdigit() and "-" not in text:
         return _number(text)
     moment = datetime.fromisoformat(text.replace(",", "."))
