@@ -153,6 +153,32 @@ def test_several_files_are_read_by_time_and_compressed_ones_too(tmp_path: Path) 
     assert [line.file for line in found] == [2, 2, 0, 1, 1, 0]
 
 
+class _ZstdFile(gzip.GzipFile):
+    """What reads gzip behind the first bytes of zstd, in place of a library that is not installed."""
+
+    def __init__(self, raw: io.BufferedReader, mode: str) -> None:
+        raw.read(4)
+        super().__init__(fileobj=raw, mode=mode)
+
+
+@pytest.mark.parametrize("module", ["compression.zstd", "pyzstd"])
+def test_zstd_is_read_by_the_library_that_is_there(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("compression", "compression.zstd", "pyzstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    log = tmp_path / "log.zst"
+    log.write_bytes(b"\x28\xb5\x2f\xfd" + gzip.compress(f"{COMMON}\n".encode() * 2))
+    with pytest.raises(WrongFormat, match="Install pyzstd"):
+        LogFiles([str(log)], "auto", (), UTC)
+    for name in {module.partition(".")[0], module}:
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(ZstdFile=_ZstdFile))  # type: ignore[arg-type]
+    assert len(lines(LogFiles([str(log)], "auto", (), UTC))) == 2
+    log.write_bytes(log.read_bytes()[:-12])
+    with pytest.raises(WrongFormat, match="is cut off or damaged"):
+        lines(LogFiles([str(log)], "auto", (), UTC))
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_standard_input_is_read(pack: type[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     stream = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(pack(COMMON.encode()))))  # type: ignore[arg-type]

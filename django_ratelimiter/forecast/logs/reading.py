@@ -122,13 +122,16 @@ def _unpacked(raw: Any) -> Any:
 
 
 def _zstd(raw: IO[bytes]) -> Any:
-    """Return a stream of what zstd has compressed, by whichever library is installed."""
-    for module, opener in (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open")):
+    """Return a stream of what zstd has compressed, by whichever library is installed.
+
+    Not by zstandard: it ends without a word where a file is cut off, and after the first of several frames.
+    """
+    for module in ("compression.zstd", "pyzstd"):
         try:
-            return getattr(import_module(module), opener)(raw, "rb")
+            return import_module(module).ZstdFile(raw, "rb")
         except ImportError:
             continue
-    raise WrongFormat("This log is compressed with zstd. Install zstandard, or send it through `zstdcat LOG | … -`.")
+    raise WrongFormat("This log is compressed with zstd. Install pyzstd, or send it through `zstdcat LOG | … -`.")
 
 
 @contextmanager
