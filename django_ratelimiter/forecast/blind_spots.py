@@ -62,11 +62,20 @@ def doubts(
     return found
 
 
+def rules_left_out(left_out: Iterable[LeftOut]) -> list[str]:
+    """Return a sentence for each rule that is not replayed: why."""
+    text = _("%(rule)s: left out, because the log cannot tell %(lacks)s apart")
+    return [text % {"rule": each.rule, "lacks": _in_words(each.lacks)} for each in dict.fromkeys(left_out)]
+
+
 def _left_out_in_words(lacks: tuple[str, ...], rules: list[str]) -> str:
-    known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
     text = _("The log cannot tell %(lacks)s apart, so the rules by that are left out: %(rules)s.")
-    names = ", ".join(known.get(name, name) for name in lacks)
-    return text % {"lacks": names, "rules": ", ".join(sorted(set(rules)))}
+    return text % {"lacks": _in_words(lacks), "rules": ", ".join(sorted(set(rules)))}
+
+
+def _in_words(lacks: tuple[str, ...]) -> str:
+    known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
+    return ", ".join(known.get(name, name) for name in lacks)
 
 
 def _by_lack(left_out: Iterable[LeftOut]) -> dict[tuple[str, ...], list[str]]:

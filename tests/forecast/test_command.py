@@ -170,3 +170,28 @@ def test_tables_as_csv(replayed: Replayed) -> None:
 def test_wrong_options_are_named(replayed: Replayed, options: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         replayed(*options)
+
+
+def test_a_rule_by_what_the_log_does_not_hold_stands_beside_the_others_with_the_reason(
+    replayed: Replayed, tmp_path: Path
+) -> None:
+    with cache.editing():
+        rule = Rule.objects.create(slug="people", name="people", mode="enforce", partition_by=["user"])
+        RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600)
+    text = replayed("--html", str(tmp_path / "page.html"), "--no-progress")
+    reason = "people: left out, because the log cannot tell users apart"
+    assert re.search(rf"^Rule\n(  .*\n)+  {reason}$", text, re.MULTILINE)
+    assert reason in (tmp_path / "page.html").read_text()
+
+
+def test_a_table_of_rules_that_are_all_left_out_has_its_reasons(replayed: Replayed) -> None:
+    with cache.editing():
+        Rule.objects.update(partition_by=["user"])
+        cache.invalidate()
+    text = replayed("--no-progress")
+    assert "\nRule\n  pages: left out, because the log cannot tell users apart\n  strict: left out" in text
+
+
+def test_one_is_not_several(replayed: Replayed, log: Path) -> None:
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:1]))
+    assert "Traffic: 1 request of 1 caller, " in replayed("--no-progress")

@@ -10,6 +10,7 @@ from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext as _
 
 from ..agreement import Agreement
+from ..blind_spots import rules_left_out
 from ..comparison import Comparison
 from ..difference import ChangeRow, Difference
 from .text import agreement_table, callers_table, change_table, notes_of, summary_of, tables_of, traffic_of
@@ -63,6 +64,8 @@ def _page(found: Comparison, check: Agreement | None) -> Iterator[str]:
         if rows:
             yield f"<h2>{escape(name)}</h2>"
             yield from _table(list(change_table(name, rows, is_difference=found.after is not None, most=len(rows))))
+        if rows is found.difference.by_rule and found.left_out:
+            yield from _list(rules_left_out(found.left_out))
     if found.after is not None and found.difference.top:
         yield f"<h2>{escape(_('Callers who are newly rejected, those with most such requests first'))}</h2>"
         yield from _table(list(callers_table(found.difference)))

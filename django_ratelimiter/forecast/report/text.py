@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..agreement import Agreement
+from ..blind_spots import rules_left_out
 from ..comparison import Comparison
 from ..difference import ChangeRow, Difference
 
@@ -30,10 +31,14 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
     yield ""
     yield from summary_of(found)
     for title, rows in tables_of(difference):
+        missing = rules_left_out(found.left_out) if rows is difference.by_rule else []
+        if not rows and not missing:
+            continue
+        yield ""
+        yield title
         if rows:
-            yield ""
-            yield title
             yield from _indented(change_table(title, rows, is_difference=found.after is not None))
+        yield from (f"  {each}" for each in missing)
     if found.after is not None and difference.top:
         yield ""
         yield _("Callers who are newly rejected, those with most such requests first")
@@ -65,18 +70,18 @@ def notes_of(found: Comparison) -> list[str]:
         notes.append(text % f"{found.exempt:,}")
     if found.inline:
         text = ngettext(
-            "%s request is for a view with rates in its code, which is left out.",
+            "%s request is for a view with rates in its code, which are left out.",
             "%s requests are for views with rates in their code, which are left out.",
             found.inline,
         )
         notes.append(text % f"{found.inline:,}")
     if found.unknown_users:
         text = ngettext(
-            "%s user of the log is not in this database, and counts as anonymous.",
+            "%s user of the log is not in this database and counts as anonymous.",
             "%s users of the log are not in this database; they count as anonymous.",
             found.unknown_users,
         )
-        notes.append(text % found.unknown_users)
+        notes.append(text % f"{found.unknown_users:,}")
     if found.out_of_order:
         text = ngettext(
             "%s line is earlier than a line before it.",
@@ -116,8 +121,8 @@ def summary_of(found: Comparison) -> Iterator[str]:
     """Yield what it comes to, in sentences."""
     difference, total = found.difference, found.difference.total
     if found.after is None:
-        text = _("Rejected by these rules: %(requests)s (%(share)s).")
-        yield text % {"requests": _requests(total.before), "share": percent(total.before, total.requests)}
+        text = _("Rejected by these rules: %(number)s (%(share)s).")
+        yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
         return
     for text, requests, callers in (
         (_("Newly rejected"), total.newly, difference.newly_callers),
@@ -135,12 +140,7 @@ def summary_of(found: Comparison) -> Iterator[str]:
         "share": percent(total.same, total.requests),
     }
     if total.shadow:
-        text = ngettext(
-            "Rules in shadow would reject %s request more, if they were enforced.",
-            "Rules in shadow would reject %s requests more, if they were enforced.",
-            total.shadow,
-        )
-        yield text % f"{total.shadow:,}"
+        yield _("Rules in shadow would reject %s more, if they were enforced.") % _requests(total.shadow)
 
 
 def _requests(number: int) -> str:
