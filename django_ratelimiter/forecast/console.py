@@ -45,8 +45,7 @@ def add_replay(command: ArgumentParser) -> None:
     command.add_argument(
         "--format", default="auto", help="auto, common, combined, json, or an expression with named groups."
     )
-    identity = "Let a field of the log be an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
-    command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=identity)
+    add_identity(command)
     command.add_argument("--asgi", action="store_true", help="Queues hold requests for any time, as under ASGI.")
     command.add_argument("--memory", type=int, metavar="MB", help="Drop the oldest counters beyond this much memory.")
     command.add_argument("--top", type=int, default=20, metavar="N", help="List so many callers: %(default)s.")
@@ -55,6 +54,12 @@ def add_replay(command: ArgumentParser) -> None:
     command.add_argument("--html", metavar="FILE", help="Write a report with charts to this file.")
     command.add_argument("--decisions", metavar="FILE", help="Write each decision to this file, as JSON lines.")
     command.add_argument("--no-progress", action="store_true", help="Do not show how far it is.")
+
+
+def add_identity(command: ArgumentParser) -> None:
+    """Add the argument that lets fields of the log be identities."""
+    text = "Let a field of the log be an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
+    command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
 
 
 @dataclass(slots=True)
@@ -68,7 +73,7 @@ class ReplayReport:
 
 def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
     """Replay as the arguments say. Raises WrongOption, WrongFormat, OSError."""
-    identities = _identities(options["identity"])
+    identities = read_identities(options["identity"])
     before, after, is_today = _rule_sets(options)
     most = options["memory"] and max((options["memory"] * 1_000_000 - BYTES_AT_FIRST) // BYTES_PER_COUNTER, 1_000)
     if after is not None and most:
@@ -84,7 +89,8 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
     return ReplayReport(found, agreement(found) if is_today else None, files)
 
 
-def _identities(given: Sequence[str]) -> dict[str, str]:
+def read_identities(given: Sequence[str]) -> dict[str, str]:
+    """Return the identities by the fields of the log that hold them. Raises WrongOption."""
     found = {}
     for each in given:
         field, _equals, identity = each.rpartition("=")

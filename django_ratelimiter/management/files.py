@@ -14,16 +14,17 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..forecast.console import WrongOption
 from ..forecast.logs.line import WrongFormat
 from ..rules import cache
 from ..rules.files.access import access_rows
 from ..rules.files.adopt.text import adopt, text_of
-from ..rules.files.applying import NotApplied, apply_file
+from ..rules.files.applying import NotApplied, WouldUndo, apply_file
 from ..rules.files.faults import WrongFile
 from ..rules.files.planning import FilePlan, plan_file
 from ..rules.files.reading import RulesFile, load
 from ..rules.files.schema import schema
-from ..rules.files.words import data_of, lines_of
+from ..rules.files.words import data_of, drift_of, lines_of
 from ..rules.files.writing import text_of_database, updated_file
 from ..rules.files.yaml import YamlMissing
 from .traffic import add_traffic, forecast
@@ -43,6 +44,7 @@ def add_file_commands(commands: Any) -> None:
     apply.add_argument("--plan", metavar="PLAN", help="Do nothing unless this plan of `plan --out` still holds.")
     apply.add_argument("--author", metavar="USERNAME", help="Who stands in the history.")
     apply.add_argument("--reason", default="", help="Why. It stands in the history.")
+    apply.add_argument("--overwrite", action="store_true", help="Undo what was changed beside the file meanwhile.")
     adopt = commands.add_parser("adopt", help="Write a rules file that does what other limiters of the project do.")
     adopt.add_argument("--format", choices=("yaml", "json"), default="yaml", help="Default: %(default)s.")
     adopt.add_argument("--to", metavar="FILE", help="Write into this new file.")
@@ -154,7 +156,7 @@ class FileCommands(BaseCommand):
             sys.exit(CHANGES)
 
     def _forecast(self, plan: FilePlan) -> None:
-        """Say what the plan would do to the traffic of a log, and fail if that is too much."""
+        """Say what the plan would do to recorded traffic, and fail if that is too much."""
         options = self._options
         most = options["max_newly_refused"], options["max_newly_refused_requests"]
         if not options["traffic"]:
@@ -162,8 +164,8 @@ class FileCommands(BaseCommand):
                 raise CommandError(_("--max-newly-refused needs --traffic."))
             return
         try:
-            found = forecast(plan, options["traffic"], options["traffic_format"])
-        except (WrongFormat, OSError) as error:
+            found = forecast(plan, options)
+        except (WrongFormat, WrongOption, OSError) as error:
             raise CommandError(str(error)) from error
         out = self.stderr if options["json"] else self.stdout
         out.write("\n".join(found.in_lines()))
@@ -177,10 +179,19 @@ class FileCommands(BaseCommand):
         author = self._author()
         try:
             plan, version = apply_file(
-                file, author=author, reason=options["reason"], prune=options["prune"], expected=expected
+                file,
+                author=author,
+                reason=options["reason"],
+                prune=options["prune"],
+                expected=expected,
+                overwrite=options["overwrite"] or expected is not None,  # the plan has shown what it undoes
             )
         except WrongFile as error:
             raise self._wrong(error) from error
+        except WouldUndo as error:
+            undone = _("Nothing was changed. The file would undo what was changed in the database meanwhile:")
+            ways = _("Bring it into the file with `export --to FILE`; or apply with --overwrite, or with a --plan.")
+            raise CommandError("\n".join([undone, *drift_of(error.plan), ways])) from error
         except NotApplied as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:

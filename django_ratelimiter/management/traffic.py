@@ -1,21 +1,31 @@
-"""The effect of a plan on traffic: a forecast from access logs, and how much of it is too much."""
+"""The effect of a plan on traffic: a forecast from access logs or samples, and how much of it is too much."""
 
 from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..forecast.comparison import Comparison, Options, compare
+from ..forecast.console import WrongOption, add_identity, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.report.text import lines_of
+from ..forecast.samples.doubts import doubts
+from ..forecast.samples.estimates import Range
+from ..forecast.samples.forecast import Forecast
+from ..forecast.samples.forecast import forecast as forecast_samples
+from ..forecast.samples.periods import WEEK, read_period
 from ..rules.files.planning import FilePlan
+from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
+
+#: What stands for the recorded samples where a log could be named.
+SAMPLES: Final = "samples"
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
@@ -38,27 +48,109 @@ class TrafficForecast:
             (most_requests, difference.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
         )
         return [
-            text % {"found": f"{100 * share:.3g} %", "most": f"{100 * most:g} %"}
+            text % {"found": _percent(share), "most": _percent(most)}
             for most, share, text in checked
             if most is not None and share > most
         ]
 
 
+@dataclass(frozen=True)
+class SamplesForecast:
+    """What a plan would have done in a recorded period, by each enforced rule that it adds or changes.
+
+    name: of the period. rules: their forecasts by slug.
+    """
+
+    name: str
+    rules: Mapping[str, Forecast]
+
+    def in_lines(self) -> Iterator[str]:
+        """Yield the forecast for people."""
+        yield _("From recorded samples, %(period)s:") % {"period": self.name}
+        if not self.rules:
+            yield f"  {_('No enforced rule changes, so nobody is newly rejected.')}"
+        for slug, found in self.rules.items():
+            if not found.sampled:
+                yield f"  {_unknown(slug)}"
+                continue
+            text = _("%(rule)s: newly rejected about %(callers)s of the callers and %(requests)s of the requests.")
+            shares = _range(found.share_of_callers), _range(found.share_of_requests)
+            yield f"  {text % {'rule': slug, 'callers': shares[0], 'requests': shares[1]}}"
+            for doubt in doubts(found):
+                yield f"    {doubt}"
+
+    def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
+        """Return in words what goes beyond these shares by the best guess, or cannot be told; see TrafficForecast."""
+        if most_callers is None and most_requests is None:
+            return []
+        found = [_unknown(slug) for slug, each in self.rules.items() if not each.sampled]
+        for slug, each in self.rules.items():
+            for most, share, text in (
+                (most_callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
+                (most_requests, each.share_of_requests, _("%(rule)s: %(found)s of the requests, more than %(most)s.")),
+            ):
+                if each.sampled and most is not None and share.about > most:
+                    found.append(text % {"rule": slug, "found": _percent(share.about), "most": _percent(most)})
+        return found
+
+
 def add_traffic(command: ArgumentParser) -> None:
     """Add the arguments for a forecast to `plan`."""
-    log = "Say what the change would have done to the requests of this access log. May be repeated."
+    log = "Say what the change would have done to the requests of this access log, which may be repeated; or samples."
     command.add_argument("--traffic", action="append", default=[], metavar="LOG", help=log)
     command.add_argument("--traffic-format", default="auto", metavar="FORMAT", help="As --format of `replay`.")
+    period = "With `--traffic samples`: yesterday, 7d, or a day such as 2026-11-22: %(default)s."
+    command.add_argument("--traffic-period", default=WEEK, metavar="PERIOD", help=period)
+    add_identity(command)
     for name, what in (("", "callers"), ("-requests", "requests")):
         text = f"Fail if more than this share of the {what} would be newly rejected, such as 0.1%%."
         command.add_argument(f"--max-newly-refused{name}", type=_share, metavar="PERCENT", help=text)
 
 
-def forecast(plan: FilePlan, logs: Sequence[str], log_format: str) -> TrafficForecast:
-    """Replay logs by the rules as they are and as they would be. Raises WrongFormat, OSError."""
+def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | SamplesForecast:
+    """Forecast what a plan does, as the arguments say. Raises WrongOption, WrongFormat, OSError."""
+    logs = options["traffic"]
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
-    with LogFiles(list(logs), log_format, (), timezone.get_current_timezone()) as files:
-        return TrafficForecast(compare(files, before, after, Options()))
+    identities = read_identities(options["identity"])
+    if SAMPLES in logs:
+        if len(logs) > 1 or identities:
+            raise WrongOption(_("--traffic samples stands alone; a log of this name is ./samples."))
+        return _from_samples(before, after, options["traffic_period"])
+    with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
+        return TrafficForecast(compare(files, before, after, Options(identities)))
+
+
+def _from_samples(before: RuleSet, after: RuleSet, period_name: str) -> SamplesForecast:
+    try:
+        period = read_period(period_name)
+    except ValueError as error:
+        raise WrongOption(str(error)) from error
+    today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
+    planned = {rule.slug: rule for rule in after.rules if rule.mode == "enforce"}
+    found = {
+        slug: forecast_samples(today.get(slug), rule, period.period)
+        for slug, rule in planned.items()
+        if today.get(slug) != rule
+    }
+    return SamplesForecast(period.name, found)
+
+
+def _as_rejecting(rule: RuleRecord) -> RuleRecord:
+    """Return what a rule is for those whom it rejects: as good as off, unless it is enforced."""
+    return rule if rule.mode == "enforce" else replace(rule, mode="off")
+
+
+def _unknown(slug: str) -> str:
+    return _("%(rule)s: nothing is recorded in this period, so nobody can say whom it would reject.") % {"rule": slug}
+
+
+def _range(share: Range) -> str:
+    low, high = _percent(share.low), _percent(share.high)
+    return _("%(about)s (%(low)s to %(high)s)") % {"about": _percent(share.about), "low": low, "high": high}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _share(text: str) -> float:

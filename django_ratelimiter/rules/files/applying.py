@@ -32,6 +32,14 @@ class RulesHaveChanged(NotApplied):
     """The database is not the one any more that the plan was made from."""
 
 
+class WouldUndo(NotApplied):
+    """The file would undo what was changed in the database since it was last applied or exported."""
+
+    def __init__(self, plan: FilePlan) -> None:
+        self.plan = plan
+        super().__init__(_("The file would undo what was changed in the database since."))
+
+
 class Applied(NamedTuple):
     """What was done. version: the one that was made; `None` = nothing differed, so none was."""
 
@@ -40,12 +48,19 @@ class Applied(NamedTuple):
 
 
 def apply_file(
-    file: RulesFile, *, author: Any = None, reason: str = "", prune: bool = False, expected: str | None = None
+    file: RulesFile,
+    *,
+    author: Any = None,
+    reason: str = "",
+    prune: bool = False,
+    expected: str | None = None,
+    overwrite: bool = True,
 ) -> Applied:
     """Make the database what this file says, in one transaction, as one version. Not within another `editing`.
 
     expected: the `state` of the plan that somebody has agreed to; raises RulesHaveChanged if it is another by now.
-    Raises WrongFile, and NotApplied if the database does not take it.
+    overwrite: also undo what was changed in the database since the file was last applied or exported; else raises
+    WouldUndo for it. Raises WrongFile, and NotApplied if the database does not take it.
     """
     for _attempt in range(ATTEMPTS):
         plan = plan_file(file, prune=prune)
@@ -53,6 +68,8 @@ def apply_file(
             raise _changed()
         if plan.is_empty:
             return Applied(plan, None)
+        if plan.drift and not overwrite:
+            raise WouldUndo(plan)
         try:
             return Applied(plan, _apply(plan, author, reason))
         except RulesHaveChanged:  # since the plan was made, a moment ago

@@ -23,8 +23,11 @@ from .nodes import Node, exact
 #: The version of the format. A file may leave it out.
 VERSION: Final = 1
 
+#: How a file names the version of the database that it was exported from: number@epoch.
+EXPORTED_PATTERN: Final = r"[0-9]{1,15}@[0-9]{1,15}"
+
 #: The sections of a file, in their order.
-SECTIONS: Final = ("version", "tiers", "rules", "access")
+SECTIONS: Final = ("version", "exported_version", "tiers", "rules", "access")
 
 Kind = Literal["text", "choice", "flag", "whole", "number", "words", "moment"]
 

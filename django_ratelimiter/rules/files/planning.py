@@ -31,8 +31,8 @@ _FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)
 class FilePlan:
     """What a file would change. It holds for the version `seen` and for the rows that have the digest `state`.
 
-    now, planned: the rules as they are, and as they would be. drift: rules of the file that were changed in the
-    database since it was last applied, with what was changed. notes: what stays, in sentences.
+    now, planned: the rules as they are, and as they would be. drift: what was changed in the database since the file
+    was last applied or exported, and would be undone. notes: what stays, in sentences.
     """
 
     file: RulesFile
@@ -77,7 +77,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
         planned=planned,
         changes=changes,
         access=access,
-        drift=_drift(now, changes),
+        drift=_drift(file, now, changes),
         notes=[*_notes(file, now, planned), *access.notes],
     )
 
@@ -134,14 +134,23 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
             yield Fault(file.places.get(("tier", slug), Place(1, 1)), text % words)
 
 
-def _drift(now: Snapshot, changes: Sequence[Change]) -> list[Change]:
-    """Return what was changed of the file's rules since it was last applied, of those that differ from it now."""
-    applied = storage.snapshots().exclude(source="").values_list("snapshot", flat=True).first()
-    if applied is None:
+def _drift(file: RulesFile, now: Snapshot, changes: Sequence[Change]) -> list[Change]:
+    """Return what was changed since the file was last applied or exported, of those that differ from it now."""
+    base = _base(file)
+    if base is None:
         return []
-    ours = {data["slug"] for each in (applied, now) for data in each["rules"] if _is_of_file(data)}
-    differing = {change.slug for change in changes} & ours
-    return [change for change in diff(applied, now) if change.subject == "rule" and change.slug in differing]
+    differing = {(change.subject, change.slug) for change in changes}
+    return [change for change in diff(base, now) if (change.subject, change.slug) in differing]
+
+
+def _base(file: RulesFile) -> Snapshot | None:
+    """Return the later of the version that was made from a file, and the one that this file was exported from."""
+    epoch, number, snapshot = storage.snapshots().exclude(source="").values_list(
+        "epoch", "number", "snapshot"
+    ).first() or (0, 0, None)
+    if file.exported is not None and (file.exported.epoch, file.exported.number) > (epoch, number):
+        return storage.snapshots(file.exported).values_list("snapshot", flat=True).first() or snapshot
+    return snapshot
 
 
 def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:

@@ -6,6 +6,7 @@ It needs no database and no Redis. What a rule may say is judged by the models t
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from typing import Any, Final, NamedTuple
 from django.utils.translation import gettext as _
 
 from ...conf import settings
+from ...engine.base import Version
 from ...models import Rule
 from ...values.partitions import IDENTITIES, NAMED
 from ..routes import unknown_names, views
 from ..ruleset import RuleSet
 from .faults import Fault, Place, WrongFile, did_you_mean
-from .fields import SECTIONS, VERSION, access_fields, shown
+from .fields import EXPORTED_PATTERN, SECTIONS, VERSION, access_fields, shown
 from .nodes import Node, Pairs, tree_of_json
 from .rows import Entries, RowReader
 from .yaml import tree_of_yaml
@@ -51,7 +53,8 @@ class RulesFile:
 
     digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: faults by the slug of a rule that
     names a view or an identity that the project does not have: such a rule is not applied, but may stay. warnings: what
-    may be right. places: of each tier and rule, by "tier" or "rule" and slug.
+    may be right. places: of each tier and rule, by "tier" or "rule" and slug. exported: the version of the database
+    that it was exported from; `None` = it does not say.
     """
 
     name: str
@@ -62,6 +65,7 @@ class RulesFile:
     doubts: Mapping[str, Sequence[Fault]]
     warnings: Sequence[Fault]
     places: Mapping[tuple[str, str], Place]
+    exported: Version | None = None
 
     @property
     def snapshot(self) -> dict[str, Any]:
@@ -104,7 +108,7 @@ def read(text: str, name: str) -> RulesFile:
     rows = reader.rows
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     found = (rows.tiers, rows.rules, reader.access, reader.doubts, reader.warnings, rows.places)
-    return RulesFile(name, digest, *found)
+    return RulesFile(name, digest, *found, reader.exported)
 
 
 class _Reader:
@@ -117,11 +121,14 @@ class _Reader:
         self.access: list[AccessRow] = []
         self.doubts: dict[str, list[Fault]] = {}
         self.warnings: list[Fault] = []
+        self.exported: Version | None = None
 
     def read(self, root: Node) -> None:
         found = self.rows.entries(root, SECTIONS, _("a rules file"))
         if "version" in found and found["version"].node.value != VERSION:
             self._fault(found["version"].node, _("Must be %(version)s.") % {"version": VERSION})
+        if "exported_version" in found:
+            self._read_exported(found["exported_version"].node)
         if root.value is None or not {"tiers", "rules", "access"} & found.keys():
             self._fault(root, _("A rules file has “rules”, “tiers” or “access”."))
             return
@@ -135,6 +142,13 @@ class _Reader:
                 self._check_identities(*rule)
         if "access" in found:
             self._read_access(found["access"].node)
+
+    def _read_exported(self, node: Node) -> None:
+        if not isinstance(node.value, str) or not re.fullmatch(EXPORTED_PATTERN, node.value):
+            self._fault(node, _("exported_version: Must be as `export` writes it, such as 12@1795322634345."))
+            return
+        number, _at, epoch = node.value.partition("@")
+        self.exported = Version(int(number), int(epoch))
 
     def _rows_of(self, found: Entries, section: str) -> Iterator[tuple[str, Any]]:
         if section in found and found[section].node.value is not None:

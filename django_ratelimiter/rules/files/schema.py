@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.utils.translation import override
 
-from .fields import VERSION, FileField, access_fields, bounds, limit_fields, rule_fields, tier_fields
+from .fields import EXPORTED_PATTERN, VERSION, FileField, access_fields, bounds, limit_fields, rule_fields, tier_fields
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -41,6 +41,11 @@ def schema() -> dict[str, Any]:
         "anyOf": [{"required": [section]} for section in ("tiers", "rules", "access")],
         "properties": {
             "version": {"const": VERSION, "description": "The version of this format."},
+            "exported_version": {
+                "type": "string",
+                "pattern": f"^{EXPORTED_PATTERN}$",
+                "description": "The version of the database that the file was exported from, as number@epoch.",
+            },
             "tiers": _by_slug("tier"),
             "rules": _by_slug("rule"),
             "access": {"type": ["array", "null"], "items": {"$ref": "#/$defs/access"}},

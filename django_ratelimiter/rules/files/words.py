@@ -26,12 +26,17 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
     for change in plan.all_changes:
         yield from _lines_of_change(change)
     if plan.drift:
-        yield _("Changed in the database since the file was last applied, not by it:")
-        for each in plan.drift:
-            yield f"  ! {each.in_words}"
+        yield _("Changed in the database since the file was last applied or exported, and undone by it:")
+        yield from drift_of(plan)
         yield ""
     yield from plan.notes
     yield summary_of(plan)
+
+
+def drift_of(plan: FilePlan) -> Iterator[str]:
+    """Yield a line for each change of the database that the file would undo."""
+    for each in plan.drift:
+        yield f"  ! {each.in_words}"
 
 
 def summary_of(plan: FilePlan) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from ...databases import as_committed
+from ...engine.base import Version
+from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.snapshots import Data, Snapshot, normal_rule, normal_tier
 from .faults import Fault, WrongFile
@@ -26,7 +28,10 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
 
     access: access entries, as `access_rows` has them. owned: whether all rules belong to the file from now on.
     """
+    version = storage.committed_version()  # first: what is saved meanwhile is newer than the file, not older
     document, left_out = _document(access, owned)
+    if version.number:
+        document = {"version": VERSION, "exported_version": _written(version), **document}
     if style == "json":
         return json_of(document)
     comments = [_("Left out, for it cannot be enforced: %(rule)s. %(reason)s") % entry for entry in left_out]
@@ -45,10 +50,14 @@ def updated_file(
     file = read(text, str(path))
     if style == "json":
         return text_of_database(style, [*access] or [row._asdict() for row in file.access], owned=owned)
+    version = storage.committed_version()
     before = document_of(file.snapshot)
     after, _left_out = _document(access, owned)
+    if file.exported is not None:  # a file that does not say it stays without
+        before["exported_version"], after["exported_version"] = _written(file.exported), _written(version)
     found = updated(text, before, after)
-    if document_of(read(found, str(path)).snapshot) == {key: each for key, each in after.items() if key != "access"}:
+    told = {key: each for key, each in after.items() if key not in ("access", "exported_version")}
+    if document_of(read(found, str(path)).snapshot) == told:
         return found
     problem = _(
         "What stands in two places of this file, by a reference such as “*name”, is not the same in the database any "
@@ -69,6 +78,10 @@ def document_of(snapshot: Snapshot, access: Iterable[Mapping[str, Any]] = (), *,
     document["rules"] = rules
     entries = [_fields(entry, access_fields(), always=("action",)) for entry in access]
     return document | ({"access": entries} if entries else {})
+
+
+def _written(version: Version) -> str:
+    return f"{version.number}@{version.epoch}"
 
 
 def json_of(document: Document) -> str:

@@ -11,6 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.usage.times import now
+from tests.forecast.traffic import record
 
 pytestmark = pytest.mark.django_db
 
@@ -75,3 +77,60 @@ def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code
 def test_a_share_needs_traffic(words: list[str]) -> None:
     code, text = plan(words[0], "--max-newly-refused", "1%")
     assert (code, text.splitlines()[-1]) == (1, "--max-newly-refused needs --traffic.")
+
+
+def test_fields_of_the_log_can_be_identities(words: list[str], tmp_path: Path) -> None:
+    pattern = r"(?P<forwarded>\S+) \S+ \S+ \[(?P<time>[^\]]+)\] \"(?P<request>[^\"]+)\" (?P<status>\d+)"
+    code, text = plan(*words, "--traffic-format", pattern, "--identity", "forwarded=ip")
+    assert code == 2
+    assert "Newly rejected: 7 requests (53.8 %), 2 callers (100 %)." in text
+    assert plan(*words, "--identity", "forwarded=nonsense(")[0] == 1
+
+
+@pytest.fixture
+def sampled(words: list[str]) -> list[str]:
+    """The arguments of a plan: of 40 sampled callers, ten sent five requests in an hour, the others one."""
+    start = now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=30)
+    callers = {f"{number:016x}": [5 if number < 10 else 1] for number in range(40)}
+    record(start, callers, rule="pages", tier="")
+    return [words[0], "--traffic", "samples"]
+
+
+@pytest.mark.parametrize(
+    ("option", "share", "code"),
+    [
+        ("--max-newly-refused", "24%", 1),
+        ("--max-newly-refused", "25%", 2),
+        ("--max-newly-refused-requests", "37%", 1),
+        ("--max-newly-refused-requests", "38%", 2),
+    ],
+)
+def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
+    found, text = plan(*sampled, option, share)
+    assert "From recorded samples, the last 7 days:\n  pages: newly rejected about 25 % (" in text
+    assert found == code
+    assert ("This would newly reject too many:" in text) is (code == 1)
+
+
+def test_without_samples_nobody_can_tell(words: list[str]) -> None:
+    code, text = plan(words[0], "--traffic", "samples")
+    assert (code, "pages: nothing is recorded in this period" in text) == (2, True)
+    assert plan(words[0], "--traffic", "samples", "--max-newly-refused", "50%")[0] == 1
+
+
+def test_a_rule_in_shadow_rejects_nobody(sampled: list[str]) -> None:
+    path = Path(sampled[0])
+    path.write_text(path.read_text().replace("enforce", "shadow"))
+    code, text = plan(*sampled, "--max-newly-refused", "0%")
+    assert (code, "No enforced rule changes" in text) == (2, True)
+
+
+def test_what_was_in_shadow_newly_rejects_all_that_it_counted(sampled: list[str]) -> None:
+    Rule.objects.update(mode="shadow")
+    RuleLimit.objects.update(quota=2)
+    assert "about 25 % (" in plan(*sampled)[1]
+
+
+@pytest.mark.parametrize("more", [["--traffic", "access.log"], ["--traffic-period", "soon"], ["--identity", "a=ip"]])
+def test_options_that_do_not_fit_samples_are_refused(sampled: list[str], more: list[str]) -> None:
+    assert plan(*sampled, *more)[0] == 1

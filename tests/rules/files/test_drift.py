@@ -1,0 +1,88 @@
+"""An old file does not silently undo what was changed in the database since."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.files.planning import plan_file
+from django_ratelimiter.rules.files.reading import load
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(params=["yaml", "json"])
+def exported(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """An export of one rule of the admin, 8 an hour."""
+    rule = Rule.objects.create(slug="pages", name="pages")
+    RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600)
+    cache.invalidate()
+    path = tmp_path / f"limits.{request.param}"
+    call_command("ratelimit", "export", "--to", str(path))
+    return path
+
+
+def edit(quota: int) -> None:
+    RuleLimit.objects.update(quota=quota)
+    cache.invalidate()
+
+
+def quota() -> int:
+    return RuleLimit.objects.get().quota
+
+
+def apply(path: Path, *options: str) -> None:
+    call_command("ratelimit", "apply", str(path), *options, stdout=StringIO())
+
+
+def test_an_export_is_applied_once_it_is_edited(exported: Path) -> None:
+    exported.write_text(_with_quota(exported, 9))
+    assert not plan_file(load(exported)).drift
+    apply(exported)
+    assert quota() == 9
+    exported.write_text(_with_quota(exported, 10))
+    apply(exported)
+    assert quota() == 10
+
+
+def test_an_old_export_is_refused_and_names_what_it_would_undo(exported: Path) -> None:
+    edit(80)
+    with pytest.raises(CommandError) as refusal:
+        apply(exported)
+    assert "  ! Rule “pages”: Limit of every other tier: 8 per hour" in str(refusal.value)
+    assert quota() == 80
+    apply(exported, "--overwrite")
+    assert quota() == 8
+
+
+def test_a_plan_that_has_shown_it_is_agreement_enough(exported: Path, tmp_path: Path) -> None:
+    edit(80)
+    with pytest.raises(SystemExit):
+        call_command("ratelimit", "plan", str(exported), "--out", str(tmp_path / "plan"), stdout=StringIO())
+    apply(exported, "--plan", str(tmp_path / "plan"))
+    assert quota() == 8
+
+
+def test_an_export_into_the_file_brings_it_up_to_date(exported: Path) -> None:
+    edit(80)
+    call_command("ratelimit", "export", "--to", str(exported))
+    exported.write_text(_with_quota(exported, 81))
+    apply(exported)
+    assert quota() == 81
+
+
+def test_what_the_file_says_already_is_not_undone(exported: Path) -> None:
+    edit(80)
+    exported.write_text(_with_quota(exported, 80))
+    apply(exported)
+    assert quota() == 80
+
+
+def _with_quota(path: Path, number: int) -> str:
+    return re.sub(r"(quota\W+)\d+", rf"\g<1>{number}", path.read_text())
