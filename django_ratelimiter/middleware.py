@@ -25,6 +25,9 @@ from .rules.routes import is_translated
 #: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
 
+#: The attribute of views that decide requests for other servers: those who ask them are not limited themselves.
+ASKED_BY_GATEWAYS: Final = "ratelimit_gateway"
+
 #: Why no rule applies to a request; "" = some may.
 Exemption = Literal["", "preflight", "health", "exempt"]
 
@@ -94,7 +97,7 @@ class RateLimitMiddleware:
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """Decide before the view runs, and hold; or, without a view, once none was found."""
-        if exemption(request):
+        if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
         decision = limiter.check(request, before_authentication=decides_later(view))
         if decision.delay:
@@ -103,7 +106,7 @@ class RateLimitMiddleware:
 
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """The same on an event loop."""
-        if exemption(request):
+        if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
         decision = await limiter.acheck(request, before_authentication=decides_later(view))
         if decision.delay:

@@ -20,6 +20,7 @@ from ..rules.stored.compiler import snapshot_of_rows
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
 from .common import TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
+from .gateways import check_gateways
 from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_admin, check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
@@ -148,6 +149,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_tables,
     check_targets,
     check_clock,
+    check_gateways,
 )
 
 #: Those that ask Redis, which a check may do only where it was asked for: with `check --deploy`.

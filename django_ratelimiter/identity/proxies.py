@@ -51,6 +51,14 @@ def client_address(request: HttpRequest) -> str | None:
     return None if address is None else str(address)
 
 
+def is_trusted_peer(request: HttpRequest) -> bool:
+    """Return whether the peer that is connected to us is a trusted proxy, whose word about requests is believed."""
+    peer, trusted = request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES
+    if trusted.hops:
+        return True
+    return trusted.unix if peer in _UNIX_PEERS else _is_trusted(peer, trusted)
+
+
 def _client(request: HttpRequest) -> str | None:
     """Return the hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""

@@ -23,7 +23,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_ratelimiter import backend
+from django_ratelimiter import backend, gateway
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import MemoryEngine
@@ -41,6 +41,7 @@ REQUESTS = int(os.environ.get("TWIN_STEPS", "2_000")) // 2
 #: So many of them in two stages as well.
 STAGED = REQUESTS // 2
 MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
+GATEWAY = "10.0.0.1"
 START_US = 1_700_000_000_000_000
 
 
@@ -96,7 +97,19 @@ urlpatterns = [
     path("decorated/", ratelimit("trace")(plain)),
     path("decorated/natively/", ratelimit("trace")(native)),
     path("token/", ByToken.as_view()),
+    path("gateway/", gateway.view(scope="trace", user_header="X-User-Id")),
+    path("gateway/natively/", gateway.aview(scope="trace", user_header="X-User-Id")),
 ]
+
+
+class Noted(gateway.ForwardedRequest):
+    """The latest request that a gateway has asked about."""
+
+    latest: ClassVar[Noted]
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        super().__init__(environ)
+        Noted.latest = self
 
 
 class ByClock:
@@ -171,11 +184,14 @@ def decisions(url: str, clock: Clock, *, middleware: bool, is_async: bool, lengt
             }
             request.given = user  # type: ignore[attr-defined]
             request.user = AnonymousUser() if "throttled" in url else user  # the framework finds out by itself
+            if "gateway" in url:
+                ask_as_gateway(request)
             yield request
 
     def note(request: Any, response: Any) -> None:
-        assert request.ratelimit.allowed == (response.status_code == 200)
-        decided.append(request.ratelimit)
+        decision = Noted.latest.ratelimit if "gateway" in url else request.ratelimit  # type: ignore[attr-defined]
+        assert decision.allowed == (response.status_code == 200)
+        decided.append(decision)
 
     async def ask_natively() -> None:
         for request in prepared():
@@ -187,6 +203,19 @@ def decisions(url: str, clock: Clock, *, middleware: bool, is_async: bool, lengt
         for request in prepared():
             note(request, handler.get_response(request))
     return decided
+
+
+def ask_as_gateway(request: HttpRequest) -> None:
+    """Let a gateway ask about this request."""
+    user: Any = request.user
+    request.META |= {
+        "REMOTE_ADDR": GATEWAY,
+        "HTTP_X_FORWARDED_FOR": request.META["REMOTE_ADDR"],
+        "HTTP_X_FORWARDED_METHOD": request.method,
+        "HTTP_X_FORWARDED_URI": "/plain/",
+        "HTTP_X_USER_ID": str(user.pk or ""),
+    }
+    request.method, request.user = "GET", AnonymousUser()
 
 
 def told(decision: Decision) -> list[Any]:
@@ -206,15 +235,20 @@ DOORS: dict[str, tuple[str, bool, bool, str]] = {
     "throttle, on an event loop": ("/throttled/", False, True, "trace"),
     "decorator": ("/decorated/", False, False, "trace"),
     "decorator, natively": ("/decorated/natively/", False, True, "trace"),
+    "gateway": ("/gateway/", True, False, ""),
+    "gateway, natively": ("/gateway/natively/", True, True, "trace"),
 }
 
 
 @pytest.mark.once(first=True)
+@override_settings(RATELIMITER={"TRUSTED_PROXIES": [GATEWAY], "DEADLINE_MS": 10_000})
 def test_every_door_decides_the_same(
     rules: Callable[[str], None], clock: Clock, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("django.request", "django_ratelimiter"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", True)
+    monkeypatch.setattr(gateway, "ForwardedRequest", Noted)
+    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
     rules("")
     first = decisions("/plain/", clock, middleware=True, is_async=False)
     expected = list(map(told, first))

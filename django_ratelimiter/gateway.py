@@ -1,0 +1,250 @@
+"""The door for gateways: a view that nginx, Traefik, Caddy or Envoy asks whether a request for another server may pass.
+
+The view answers 200, or as the limiter rejects requests: 429, 503 or 403. Only a trusted proxy (TRUSTED_PROXIES) is
+believed: what it says in X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For is the request that is decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.wsgi import WSGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_cache_control
+from django.utils.translation import gettext as _
+
+from . import limiter
+from .conf import settings
+from .decision import NOTHING_TO_DECIDE, Decision
+from .headers import may_wait, refusal, status_of, write_fields
+from .identity.proxies import is_trusted_peer
+from .limiter import io, leases
+from .middleware import ASKED_BY_GATEWAYS, exemption
+
+__all__ = ["STATUS_FIELD", "aview", "view"]
+
+#: The response field with the status of a rejection, where `denied_status` has taken its place.
+STATUS_FIELD: Final = "X-RateLimit-Status"
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+#: What stands before the path if a client sends a whole URL as the target of its request.
+_ORIGIN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+#: Where servers keep the fields that name the client, by what TRUSTED_PROXIES calls them.
+_ADDRESSES: Final = {"x-forwarded-for": "HTTP_X_FORWARDED_FOR", "forwarded": "HTTP_FORWARDED"}
+#: What is only about the question: it has no body, and is asked elsewhere.
+_OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
+
+
+Response = TypeVar("Response", bound=HttpResponseBase)
+
+
+class GatewayOptions(NamedTuple):
+    """What one view was made with, see `view`."""
+
+    scope: str | None
+    denied_status: int | None
+    user_header: str | None
+
+
+class GatewayError(Exception):
+    """A question that is not decided. status: 403 from a peer that is not trusted, 400 where something is missing."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ForwardedRequest(WSGIRequest):
+    """A request for another server, as a gateway has described it. No view of this site answers it."""
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        super().__init__(environ)
+        self.path = self.path_info  # and not below FORCE_SCRIPT_NAME
+        self.resolver_match = None
+
+
+def view(
+    *, scope: str | None = None, denied_status: int | None = None, user_header: str | None = None
+) -> Callable[..., HttpResponseBase]:
+    """Return a view for `urls.py` that decides the request which a gateway describes.
+
+    Method and path come from X-Forwarded-Method and X-Forwarded-Uri; or, if the route captures `path`, from the method
+    of the question and from that. scope: also apply the rules of this scope. denied_status: the status of each
+    rejection, for gateways that understand only one; the real one is then in the field X-RateLimit-Status. `None` = the
+    real one. user_header: the field that holds the primary key of the user, which the gateway must set or remove in
+    each request; `None` = no request has a user. Raises ValueError for what cannot be a status or a field.
+    """
+    options = _checked(GatewayOptions(scope, denied_status, user_header))
+
+    def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
+        try:
+            forwarded = _forwarded_request(request, path, options)
+        except GatewayError as error:
+            return _error_response(error)
+        if exemption(forwarded):
+            return _passing(forwarded)
+        try:
+            decision = limiter.check(forwarded, scope=options.scope)
+            if decision.delay:
+                io.sleep(decision.delay)
+            if decision.allowed:
+                return _passing(forwarded, decision)
+            return _rejection(forwarded, decision, options)
+        finally:  # nobody tells us when the response of the other server ends
+            leases.release_leases(forwarded)
+
+    return _marked(decide_for_gateway, options)
+
+
+def aview(
+    *, scope: str | None = None, denied_status: int | None = None, user_header: str | None = None
+) -> Callable[..., Any]:
+    """Return the same view for sites that run under ASGI: a coroutine function, which blocks no thread."""
+    options = _checked(GatewayOptions(scope, denied_status, user_header))
+
+    async def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
+        try:
+            forwarded = _forwarded_request(request, path, options)
+        except GatewayError as error:
+            return _error_response(error)
+        if exemption(forwarded):
+            return _passing(forwarded)
+        try:
+            decision = await limiter.acheck(forwarded, scope=options.scope)
+            if decision.delay:
+                await io.asleep(decision.delay)
+            if decision.allowed:
+                return _passing(forwarded, decision)
+            make = sync_to_async(_rejection) if may_wait(forwarded) else None
+            return await make(forwarded, decision, options) if make else _rejection(forwarded, decision, options)
+        finally:
+            await leases.arelease_leases(forwarded)
+
+    return _marked(decide_for_gateway, options)
+
+
+def _checked(options: GatewayOptions) -> GatewayOptions:
+    if options.denied_status is not None and options.denied_status not in range(400, 600):
+        raise ValueError(f"denied_status: must be an error, such as 403, not {options.denied_status!r}.")
+    if options.user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", options.user_header):
+        raise ValueError(f"user_header: must be the name of a request header, not {options.user_header!r}.")
+    return options
+
+
+def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[..., Any]:
+    """Tell Django and our middleware that gateways ask here: without a CSRF token, a log-in or a limit."""
+    setattr(decide, ASKED_BY_GATEWAYS, options)
+    decide.csrf_exempt = True  # type: ignore[attr-defined]
+    decide.login_required = False  # type: ignore[attr-defined]
+    if options.scope:
+        decide.ratelimit_scopes = (options.scope,)  # type: ignore[attr-defined]
+    return decide
+
+
+def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:
+    """Return the request that the gateway describes. Raises GatewayError if it may not ask, or says too little."""
+    if not is_trusted_peer(request):
+        peer = request.META.get("REMOTE_ADDR") or "unix"
+        text = _("%(peer)s is not a trusted proxy: RATELIMITER['TRUSTED_PROXIES'] does not name it.") % {"peer": peer}
+        raise GatewayError(403, text)
+    meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
+    if path is None:
+        method, (path, query) = meta.get("HTTP_X_FORWARDED_METHOD", ""), _target(meta.get("HTTP_X_FORWARDED_URI", ""))
+    else:
+        method, query = request.method or "", meta.get("QUERY_STRING", "")
+        path = path.encode("utf-8", "surrogateescape").decode("latin-1")
+    if not _TOKEN.fullmatch(method):
+        raise _lacking("X-Forwarded-Method")
+    if not path.startswith("/"):
+        raise _lacking("X-Forwarded-Uri")
+    _add_address(meta)
+    forwarded = ForwardedRequest(
+        {
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "wsgi.url_scheme": "http",
+            **meta,
+            "REQUEST_METHOD": method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": _resolved(path),
+            "QUERY_STRING": query,
+            "wsgi.input": BytesIO(),
+        }
+    )
+    user = meta.get(_meta_name(options.user_header), "").strip() if options.user_header else ""
+    if user:
+        forwarded.user = SimpleNamespace(pk=user, is_authenticated=True)  # type: ignore[assignment]
+    return forwarded
+
+
+def _target(uri: str) -> tuple[str, str]:
+    """Return path and query of a request's target, such as "/api/?page=2", as WSGI has them; "" if it has no path."""
+    origin = _ORIGIN.match(uri)
+    path, _mark, query = uri[origin.end() if origin else 0 :].partition("#")[0].partition("?")
+    if origin and not path:
+        path = "/"
+    return unquote_to_bytes(path.encode("latin-1", "replace")).decode("latin-1"), query
+
+
+def _resolved(path: str) -> str:
+    """Return the path as gateways compare it with theirs: without "//", "/./" and "/../"."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    is_folder = parts and path.rpartition("/")[2] in ("", ".", "..")
+    return f"/{'/'.join(parts)}{'/' if is_folder else ''}"
+
+
+def _add_address(meta: dict[str, Any]) -> None:
+    """See to it that the gateway says whom it asks for. Without that, all clients would share its own address."""
+    field = settings.TRUSTED_PROXIES.field
+    if any(meta.get(key) for name, key in _ADDRESSES.items() if field in (None, name)):
+        return
+    if field is not None or not meta.get("HTTP_X_REAL_IP"):
+        raise _lacking("X-Forwarded-For" if field != "forwarded" else "Forwarded")
+    meta["HTTP_X_FORWARDED_FOR"] = meta["HTTP_X_REAL_IP"]
+
+
+def _lacking(field: str) -> GatewayError:
+    return GatewayError(400, _("The request header %(name)s is missing or wrong.") % {"name": field})
+
+
+def _meta_name(header: str) -> str:
+    return f"HTTP_{header.upper().replace('-', '_')}"
+
+
+def _error_response(error: GatewayError) -> HttpResponse:
+    return _uncached(HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8"))
+
+
+def _passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
+    response = HttpResponse(content_type="text/plain")
+    if decision is not NOTHING_TO_DECIDE:
+        write_fields(forwarded, response, decision)
+    return _uncached(response)
+
+
+def _rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
+    response = refusal(forwarded, decision)
+    if response.status_code < 300:  # a project's own response, by which each gateway would let the request pass
+        response.status_code = status_of(decision)
+    if options.denied_status is not None:
+        response.headers[STATUS_FIELD] = str(response.status_code)
+        response.status_code = options.denied_status
+    return _uncached(response)
+
+
+def _uncached(response: Response) -> Response:
+    """Return the response, which neither Django's cache nor the gateway's may keep."""
+    patch_cache_control(response, private=True, no_store=True, max_age=0)
+    return response
