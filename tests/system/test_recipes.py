@@ -1,0 +1,228 @@
+"""The recipes that need a server, a worker or a process of their own, run as they stand in the docs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+from example_project.redis_server import HOST, WatchedProcess, free_port
+
+from .site import PROJECT, START_SECONDS
+
+pytestmark = pytest.mark.once
+
+PAGE = (Path(__file__).parents[2] / "docs/howto/recipes.md").read_text("utf-8")
+#: Added to the settings of the tests' sites.
+SETTINGS = """
+import os
+from tests.system.settings import *
+from tests.system.settings import INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, *filter(None, os.environ.get("RECIPE_APP", "").split())]
+CELERY_BROKER_URL = os.environ["TEST_REDIS_URL"]
+EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
+"""
+
+WORKER = "--pool solo --without-gossip --without-mingle --loglevel WARNING"
+#: Seconds between two tasks, and by how much a message may come before its time.
+INTERVAL, EARLY = 0.5, 0.05
+
+MakeRule = Callable[..., None]
+
+
+def recipes(heading: str) -> list[str]:
+    """The Python examples under a heading."""
+    [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project of a reader's, with settings and nothing else."""
+    (tmp_path / "recipe_settings.py").write_text(SETTINGS)
+    return tmp_path
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    path = f"{folder}{os.pathsep}{PROJECT}"
+    # A process that has begun before there was a rule learns of it with its next request.
+    known = {"DJANGO_SETTINGS_MODULE": "recipe_settings", "SYSTEM_VERSION_CHECK_INTERVAL": "0"}
+    return {**known, "PYTHONPATH": path, **variables}
+
+
+def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What a Python process of this project has printed."""
+    added = environment(folder, **variables)
+    return subprocess.run(
+        (sys.executable, *command), cwd=folder, env=os.environ | added, capture_output=True, text=True
+    )
+
+
+def start(folder: Path, *command: str, **more: str) -> WatchedProcess:
+    """A Python process of this project that goes on."""
+    variables = [f"{name}={value}" for name, value in environment(folder, **more).items()]
+    return WatchedProcess(["env", *variables, sys.executable, *command], folder)
+
+
+@pytest.fixture
+def make_rule() -> MakeRule:
+    """Make a rule of one limit a day for a scope: `make_rule(scope, quota, algorithm, **fields of the limit)`."""
+
+    def make(
+        scope: str, quota: int, algorithm: str = "token_bucket", partition_by: tuple[str, ...] = (), **limit: Any
+    ) -> None:
+        with cache.editing():
+            rule = Rule.objects.create(
+                slug=scope, name=scope, scope=scope, mode="enforce", partition_by=[*partition_by]
+            )
+            RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=quota, **{"window_seconds": 86_400, **limit})
+
+    return make
+
+
+@pytest.fixture
+def chat(folder: Path) -> Iterator[Callable[..., Any]]:
+    """Connect to the consumer of the recipe, under uvicorn: `chat(session=None)`."""
+    pytest.importorskip("channels")
+    client: Any = pytest.importorskip("websockets.sync.client")
+    [recipe] = recipes("Channels")
+    (folder / "recipe_asgi.py").write_text(recipe)
+    port = free_port()
+    options = f"-m uvicorn recipe_asgi:application --lifespan off --log-level warning --host {HOST} --port {port}"
+    server = start(folder, *options.split())
+
+    def connect(session: str | None = None) -> Any:
+        headers = {"Cookie": f"sessionid={session}"} if session else {}
+        return client.connect(f"ws://{HOST}:{port}/chat/", additional_headers=headers, proxy=None, open_timeout=30)
+
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert time.monotonic() < deadline, server.output
+            assert server.running, server.output
+            try:
+                with connect():
+                    break
+            except OSError:
+                time.sleep(0.02)
+        yield connect
+    finally:
+        server.stop()
+        print(server.output)
+
+
+def session_of(name: str) -> str:
+    client = Client()
+    client.force_login(User.objects.create(username=name))
+    return client.cookies["sessionid"].value
+
+
+def said(connection: Any, text: str) -> str:
+    connection.send(text)
+    return str(connection.recv(timeout=30))
+
+
+def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any], make_rule: MakeRule) -> None:
+    make_rule("chat-message", 2, partition_by=("user",))
+    ann, bob = session_of("ann"), session_of("bob")
+    with chat(ann) as first, chat(ann) as second, chat(bob) as other:
+        assert [said(first, "a"), said(second, "b")] == ["You said: a", "You said: b"]
+        rejected = json.loads(said(first, "c"))
+        assert rejected["error"] == "Too many messages."
+        assert 40_000 < rejected["retry_after"] <= 43_200
+        assert said(other, "d") == "You said: d"
+
+
+def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any], make_rule: MakeRule) -> None:
+    from websockets.exceptions import InvalidStatus
+
+    make_rule("chat", 2)
+    for _ in range(2):
+        with chat():
+            pass
+    with pytest.raises(InvalidStatus) as caught, chat():
+        pass
+    response = caught.value.response
+    assert (response.status_code, response.headers["Content-Type"]) == (429, "application/problem+json")
+    assert 40_000 < int(response.headers["Retry-After"]) <= 43_200
+
+
+def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any], make_rule: MakeRule) -> None:
+    from websockets.exceptions import InvalidStatus
+
+    make_rule("chat", 1, "concurrency")
+    with chat() as connection:
+        assert said(connection, "a") == "You said: a"
+        with pytest.raises(InvalidStatus, match="429"), chat():
+            pass
+    deadline = time.monotonic() + START_SECONDS
+    while True:  # the server notices in its own time that the client has left
+        try:
+            with chat():
+                break
+        except InvalidStatus:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_tasks_of_a_worker_take_turns(folder: Path, make_rule: MakeRule, redis_url: str) -> None:
+    make_rule("geocoder", 1, "leaky_bucket", window_seconds=INTERVAL, burst=10)
+    (folder / "shop").mkdir()
+    for name, recipe in zip(("__init__", "celery", "tasks"), ("", *recipes("Celery")), strict=True):
+        (folder / "shop" / f"{name}.py").write_text(recipe)
+    worker = start(folder, *f"-m celery --app shop --quiet worker {WORKER}".split(), RECIPE_APP="shop")
+    app = Celery("sender", broker=redis_url, set_as_current=False)
+    try:
+        began = time.monotonic()
+        for address in "abc":
+            app.send_task("shop.tasks.look_up", [address])
+        while "looked up c" not in worker.output:
+            assert time.monotonic() < began + START_SECONDS, worker.output
+            assert worker.running, worker.output
+            time.sleep(0.02)
+        assert re.findall(r"looked up (\w)", worker.output) == ["a", "b", "c"]
+        assert time.monotonic() - began > 2 * INTERVAL - EARLY
+    finally:
+        app.close()
+        worker.stop()
+        print(worker.output)
+
+
+def test_a_management_command_stops_at_its_limit(folder: Path, make_rule: MakeRule) -> None:
+    make_rule("mail", 2)
+    for name in ("ann", "bob", "cid"):
+        User.objects.create(username=name)
+    commands = folder / "reminders" / "management" / "commands"
+    commands.mkdir(parents=True)
+    for package in (commands, commands.parent, commands.parent.parent):
+        (package / "__init__.py").touch()
+    [recipe] = recipes("Management commands")
+    (commands / "remind.py").write_text(recipe)
+    done = run(folder, "-m", "django", "remind", RECIPE_APP="reminders")
+    assert done.stdout.splitlines() == ["Sent to ann.", "Sent to bob."], done.stderr
+    assert re.match(r"CommandError: Stopped before cid: the next mail may be sent in 4[0-9.]+ s\.", done.stderr)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["with Django", "without Django"])
+def test_a_script_stops_at_its_limit(folder: Path, make_rule: MakeRule, redis_url: str, number: int) -> None:
+    make_rule("geocoder", 2, partition_by=("ip",))
+    (folder / "script.py").write_text(recipes("Scripts")[number])
+    done = run(folder, "script.py", "a", "b", "c", REDIS_URL=redis_url)
+    assert done.stdout.splitlines() == ["looked up a", "looked up b"], done.stderr
+    assert re.fullmatch(r"c: try again in 4[0-9.]+ s\n", done.stderr)
+    assert done.returncode == 1
