@@ -7,7 +7,7 @@ import gettext
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from django.apps import apps
@@ -35,8 +35,15 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 #: How many texts a function of gettext takes.
 TEXTS = {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}
 
+#: A call as it stands for a text of a template.
+_TEXT: Final = re.compile(r"""u?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+_CALL: Final = re.compile(rf"\b(?P<name>n?p?gettext)\((?P<given>{_TEXT.pattern}(?:, *{_TEXT.pattern})*)")
+
 #: What a German reads as it is.
-THE_SAME = ("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s")
+THE_SAME = (
+    *("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s"),
+    "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
+)
 
 
 def german() -> gettext.GNUTranslations:
@@ -47,8 +54,9 @@ def german() -> gettext.GNUTranslations:
 def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
     """What the code translates: (function of gettext, what it is given up to the last text)."""
     for template in TEMPLATES:
-        found = re.findall(r"gettext\(u?'(.*?)'\)", templatize(template.read_text("utf-8")))
-        yield from (("gettext", (text,)) for text in found)
+        for call in _CALL.finditer(templatize(template.read_text("utf-8"))):
+            given = tuple(ast.literal_eval(text) for text in _TEXT.findall(call["given"]))
+            yield call["name"], given[: TEXTS[call["name"]]]
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
             function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""

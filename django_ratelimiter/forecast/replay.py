@@ -89,7 +89,7 @@ class Replay:
         self._outcomes: dict[Any, ReplayOutcome] = {}
         self._in_flight: list[tuple[int, int, list[Verdict]]] = []
         self._latest: list[tuple[RuleCharges, Sequence[Verdict]]] = []
-        self._unread: tuple[RuleCharges, CounterStates, bool] | None = None
+        self._unread: tuple[RuleCharges, CounterStates] | None = None
         self._denied: AccessRecord | None = None
         self._decision: Decision | None = None
 
@@ -156,8 +156,8 @@ class Replay:
         if template is None:
             self._latest, self._unread = [], None
             return NO_RULES
-        states, denied = self.counters.decide(named, line[0], spending=True)
-        self._unread = charges, states, denied
+        states, _ = self.counters.decide(named, line[0], spending=True)
+        self._unread = charges, states
         if not template.is_plain:
             self._end(self._decided(), line)
         waits = states[2]
@@ -181,9 +181,9 @@ class Replay:
     def _decided(self) -> list[tuple[RuleCharges, Sequence[Verdict]]]:
         """Return what was decided last. The verdicts of a request with one door are made once somebody reads them."""
         if self._unread is not None:
-            (charges, states, denied), self._unread = self._unread, None
+            (charges, states), self._unread = self._unread, None
             assert isinstance(charges.charges, FilledCharges)
-            self._latest = [(charges, FilledVerdicts.of(charges.charges, states, is_denied=denied))]
+            self._latest = [(charges, FilledVerdicts.of(charges.charges, states))]
         return self._latest
 
     def _keep(self, template: RuleCallTemplate, waits: Sequence[int]) -> ReplayOutcome:
