@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import wraps
 from threading import local
@@ -26,19 +25,10 @@ from .limiter import io
 from .limiter.charges import InlineRule
 from .rules import inline
 from .rules.records import RuleRecord
+from .values.rates import rate_from
 
 if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
     from rest_framework.views import APIView
-
-_RATE = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
-#: What the framework's documentation calls them, and the plain words that it reads rightly.
-_PERIODS: Final = {
-    1: ("s", "sec", "secs", "second", "seconds"),
-    60: ("m", "min", "mins", "minute", "minutes"),
-    3_600: ("h", "hr", "hrs", "hour", "hours"),
-    86_400: ("d", "day", "days"),
-}
-_SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word in words}
 
 _DISPATCH: Final = "_ratelimit_dispatch"
 _MEETS_RULES: Final = "_ratelimit_meets_rules"
@@ -115,13 +105,13 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         """Requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for what is no rate."""
         if rate is None:
             return None, None
-        match = _RATE.fullmatch(rate)
-        if match is None or match["period"] not in _SECONDS:
+        found = rate_from(rate)
+        if found is None:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {rate!r} is not a throttle rate. Write a number and a period, as in "
                 "'10/min'; periods are second, minute, hour and day."
             )
-        return int(match["count"]), _SECONDS[match["period"]]
+        return found
 
     def get_ident(self, request: Any) -> str:
         """The client's address: by NUM_PROXIES, else by TRUSTED_PROXIES if that is set, else as the framework has it.

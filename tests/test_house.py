@@ -49,9 +49,7 @@ TWICE: set[str] = set()
 CROWDED: dict[str, int] = {}
 
 #: Files with more lines.
-LONG: set[str] = {
-    "throttling.py",
-}
+LONG: set[str] = set()
 
 #: Generators that are driven by hand.
 DRIVEN_BY_HAND = 1
