@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from threading import local
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
@@ -30,8 +30,7 @@ from .values.rates import rate_from
 if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
     from rest_framework.views import APIView
 
-_DISPATCH: Final = "_ratelimit_dispatch"
-_MEETS_RULES: Final = "_ratelimit_meets_rules"
+_DISPATCH, _MEETS_RULES = "_ratelimit_dispatch", "_ratelimit_meets_rules"
 
 
 class LimiterUnavailable(APIException):
@@ -105,8 +104,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         """Requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for what is no rate."""
         if rate is None:
             return None, None
-        found = rate_from(rate)
-        if found is None:
+        if (found := rate_from(rate)) is None:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {rate!r} is not a throttle rate. Write a number and a period, as in "
                 "'10/min'; periods are second, minute, hour and day."
@@ -157,8 +155,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             return True
         _begin(request)
         self._decision = decision = _decided(request, self._rule_scope)
-        if decision.allowed:
-            _hold(decision)
+        _hold(decision)
         return decision.allowed
 
     def _looks_only(self, request: Any, extra: InlineRule) -> bool:
@@ -226,8 +223,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         for result in getattr(http, "ratelimit", NOTHING_TO_DECIDE).results:
             counted = result.verdict and result.verdict.charge.key
             if result.rule.slug == rule.slug and (counted, result.limit) != (key, record.limit):
-                own = self._rule(self.num_requests or 0, *self._names(), type(self).__qualname__)
-                return extra._replace(rule=own)
+                return extra._replace(rule=self._rule(self.num_requests or 0, *self._names(), type(self).__qualname__))
         return extra
 
 
@@ -299,6 +295,6 @@ def _forget(http: HttpRequest, slugs: set[str]) -> None:
 
 
 def _hold(decision: Decision) -> None:
-    """Wait until an admitted request has its turn."""
+    """Wait until an admitted request has its turn; one that is refused has no delay."""
     if decision.delay:
         io.sleep(decision.delay)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.registry import Algorithm
 from ...forecast.samples.advice import Proposal
 from .line import LimitRow
-
-#: The algorithm of a proposal that has a burst, and of one that has none.
-BUCKET, WINDOW = "token_bucket", "fixed_window"
 
 
 def value_of(proposal: Proposal, rows: Sequence[LimitRow]) -> str:
@@ -34,8 +32,8 @@ def with_proposal(typed: Any, value: str) -> Any:
         changed[f"{name}-{field}"] = new
     changed.pop(f"{name}-unlimited", None)
     changed[f"{name}-window_seconds"], changed[f"{name}-window_seconds_unit"] = window, "1"
-    algorithm = typed.get(f"{name}-algorithm", "")
-    takes_burst = algorithm in ("token_bucket", "gcra", "leaky_bucket")
-    if bool(burst) != takes_burst:
-        changed[f"{name}-algorithm"] = BUCKET if burst else WINDOW
+    counting = [each for each in Algorithm if not each.traits.holds_leases]
+    fitting = [each.value for each in counting if ("burst" in each.options) is bool(burst)]
+    if typed.get(f"{name}-algorithm") not in fitting:
+        changed[f"{name}-algorithm"] = fitting[0]
     return changed
