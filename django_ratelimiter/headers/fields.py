@@ -76,13 +76,14 @@ def response_fields(decision: Decision) -> dict[str, str]:
     answer = decision.answer
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:
         return dict(quota_fields(answer, settings.HEADERS).values())
-    fields = {} if decision.degraded else _quota_fields(decision, settings.HEADERS)
-    if not decision.allowed:
-        seconds = retry_after(decision)
-        if seconds is not None:
-            fields["Retry-After"] = str(seconds)
+    fields: dict[str, str] = {}
+    if not decision.allowed and (seconds := retry_after(decision)) is not None:
+        fields["Retry-After"] = str(seconds)
+    if not decision.degraded:
+        fields |= _quota_fields(decision, settings.HEADERS)
+    elif not decision.allowed:
         binding = decision.binding
-        if decision.degraded and binding and binding.reference and "x-ratelimit" in settings.HEADERS:
+        if binding and binding.reference and "x-ratelimit" in settings.HEADERS:
             fields["X-RateLimit-Reference"] = binding.reference
     return fields
 

@@ -98,7 +98,7 @@ def busy(stage: Stage) -> Iterator[None]:
     stage.control.config_set("busy-reply-threshold", 100)
 
     def run() -> None:
-        with redis.Redis.from_url(stage.server.url) as other, contextlib.suppress(redis.ResponseError):
+        with redis.Redis.from_url(stage.server.url) as other, contextlib.suppress(redis.RedisError):
             other.eval("while true do end", 0)
 
     thread = threading.Thread(target=run)

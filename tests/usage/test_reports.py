@@ -206,7 +206,7 @@ class TestChart:
 
     def test_bars_in_words(self) -> None:
         drawn = chart.draw(self.points(Figures(1), Figures(1200, 34, 5)))
-        assert drawn.bars[1].label == "21 Nov, 14:06\u201314:07: 1,200 admitted, 34 rejected, 5 would be rejected"
+        assert drawn.bars[1].label == "21 Nov, 14:06\u201314:07: 1,200 allowed, 34 rejected, 5 would be rejected"
         assert drawn.busiest == drawn.bars[1].label
 
     def test_a_day_in_words(self) -> None:

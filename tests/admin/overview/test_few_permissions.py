@@ -28,7 +28,7 @@ def test_who_acts_on_callers_finds_them(operator: Callable[..., Client], rule: R
     page, text = shown(response), text_of(response)
     assert "Enforcement on" in text
     assert f'<a class="button" href="{CALLER}">Find a caller</a>' in page
-    assert "User, API key or address" in text
+    assert "User, API key, address, or the reference of a rejection" in text
     for hidden in ("Version", "Round trip", "Needs attention", "Rejected in", "Stop all", "History", "Explain"):
         assert hidden not in text
     found = client.post(SEARCH, {"q": "ann"})
