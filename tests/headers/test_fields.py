@@ -309,7 +309,7 @@ def test_fields_are_exposed_beside_what_is(there: dict[str, str], then: str) -> 
 def test_all_fields_of_a_refusal_are_exposed() -> None:
     with override_settings(**EXPOSED):
         response = refusal(asked(Origin="https://example.org"), decision(results(DENIED)))
-    assert response["Access-Control-Expose-Headers"] == "RateLimit-Policy, RateLimit, Retry-After"
+    assert response["Access-Control-Expose-Headers"] == "Retry-After, RateLimit-Policy, RateLimit"
 
 
 def test_fields_are_exposed_to_other_origins_only_and_when_wished_only() -> None:
