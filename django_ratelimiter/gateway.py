@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from . import limiter
 from .conf import settings
+from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import may_wait, refusal, status_of, write_fields
 from .identity.proxies import is_trusted_peer
@@ -88,7 +89,7 @@ def view(
             forwarded = _forwarded_request(request, path, options)
         except GatewayError as error:
             return _error_response(error)
-        if exemption(forwarded):
+        if _is_exempt(forwarded):
             return _passing(forwarded)
         try:
             decision = limiter.check(forwarded, scope=options.scope)
@@ -114,7 +115,7 @@ def aview(
             forwarded = _forwarded_request(request, path, options)
         except GatewayError as error:
             return _error_response(error)
-        if exemption(forwarded):
+        if _is_exempt(forwarded):
             return _passing(forwarded)
         try:
             decision = await limiter.acheck(forwarded, scope=options.scope)
@@ -145,7 +146,16 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
     decide.login_required = False  # type: ignore[attr-defined]
     if options.scope:
         decide.ratelimit_scopes = (options.scope,)  # type: ignore[attr-defined]
-    return decide
+    return in_own_transactions(decide)  # a delay must hold no connection, and a coroutine may have none
+
+
+def _is_exempt(forwarded: HttpRequest) -> bool:
+    """Return whether no rule applies: to a preflight, and to the paths that EXEMPT_PATHS names.
+
+    This site's admin and assets are exempt of themselves, but here such a path is another server's.
+    """
+    found = exemption(forwarded)
+    return found == "preflight" or (found != "" and settings.EXEMPT_PATHS is not None)
 
 
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:
@@ -160,11 +170,13 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
     else:
         method, query = request.method or "", meta.get("QUERY_STRING", "")
         path = path.encode("utf-8", "surrogateescape").decode("latin-1")
+        if any(map(_may_be_dots, path.split("/"))):  # which may have been written as "..%2f"
+            raise _ambiguous()
     if not _TOKEN.fullmatch(method):
         raise _lacking("X-Forwarded-Method")
     if not path.startswith("/"):
         raise _lacking("X-Forwarded-Uri")
-    _add_address(meta)
+    _check_address(meta)
     forwarded = ForwardedRequest(
         {
             "SERVER_NAME": "localhost",
@@ -185,12 +197,27 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
 
 
 def _target(uri: str) -> tuple[str, str]:
-    """Return path and query of a request's target, such as "/api/?page=2", as WSGI has them; "" if it has no path."""
+    """Return path and query of a request's target, such as "/api/?page=2", as WSGI has them; "" if it has no path.
+
+    Raises GatewayError for a path that servers read in different ways: a rule must not apply to one of these alone.
+    """
     origin = _ORIGIN.match(uri)
     path, _mark, query = uri[origin.end() if origin else 0 :].partition("#")[0].partition("?")
     if origin and not path:
         path = "/"
-    return unquote_to_bytes(path.encode("latin-1", "replace")).decode("latin-1"), query
+    segments = [unquote_to_bytes(each.encode("latin-1", "replace")).decode("latin-1") for each in path.split("/")]
+    if any(each not in (".", "..") and _may_be_dots(each) for each in segments):
+        raise _ambiguous()
+    return "/".join(segments), query
+
+
+def _may_be_dots(segment: str) -> bool:
+    """Return whether a server may take a segment, or a part of it, for dots: "..;", say, or "a/.." once decoded."""
+    return any(part.partition(";")[0] in (".", "..") for part in segment.replace("\\", "/").split("/"))
+
+
+def _ambiguous() -> GatewayError:
+    return GatewayError(400, _("The path has dot segments that servers read in different ways."))
 
 
 def _resolved(path: str) -> str:
@@ -205,14 +232,11 @@ def _resolved(path: str) -> str:
     return f"/{'/'.join(parts)}{'/' if is_folder else ''}"
 
 
-def _add_address(meta: dict[str, Any]) -> None:
+def _check_address(meta: dict[str, Any]) -> None:
     """See to it that the gateway says whom it asks for. Without that, all clients would share its own address."""
     field = settings.TRUSTED_PROXIES.field
-    if any(meta.get(key) for name, key in _ADDRESSES.items() if field in (None, name)):
-        return
-    if field is not None or not meta.get("HTTP_X_REAL_IP"):
+    if not any(meta.get(key) for name, key in _ADDRESSES.items() if field in (None, name)):
         raise _lacking("X-Forwarded-For" if field != "forwarded" else "Forwarded")
-    meta["HTTP_X_FORWARDED_FOR"] = meta["HTTP_X_REAL_IP"]
 
 
 def _lacking(field: str) -> GatewayError:
