@@ -165,11 +165,13 @@ class FileCommands(BaseCommand):
             return
         try:
             found = forecast(plan, options)
+            text, excess = "\n".join(found.in_lines()), found.excess(*most)
         except (WrongFormat, WrongOption, OSError) as error:
             raise CommandError(str(error)) from error
-        out = self.stderr if options["json"] else self.stdout
-        out.write("\n".join(found.in_lines()))
-        if excess := found.excess(*most):
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be asked now: %s") % error) from error
+        (self.stderr if options["json"] else self.stdout).write(text)
+        if excess:
             raise CommandError("\n".join([_("This would newly reject too many:"), *excess]))
 
     def run_apply(self) -> None:

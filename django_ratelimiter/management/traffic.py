@@ -15,7 +15,7 @@ from ..forecast.comparison import Comparison, Options, compare
 from ..forecast.console import WrongOption, add_identity, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.report.text import lines_of
-from ..forecast.samples.doubts import doubts
+from ..forecast.samples.doubts import doubts, is_of_others
 from ..forecast.samples.estimates import Range
 from ..forecast.samples.forecast import Forecast
 from ..forecast.samples.forecast import forecast as forecast_samples
@@ -23,6 +23,7 @@ from ..forecast.samples.periods import WEEK, read_period
 from ..rules.files.planning import FilePlan
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
+from ..rules.stored.history.snapshots import pairs
 
 #: What stands for the recorded samples where a log could be named.
 SAMPLES: Final = "samples"
@@ -83,10 +84,11 @@ class SamplesForecast:
         """Return in words what goes beyond these shares by the best guess, or cannot be told; see TrafficForecast."""
         if most_callers is None and most_requests is None:
             return []
-        found = [_unknown(slug) for slug, each in self.rules.items() if not each.sampled]
+        found = [text for slug, each in self.rules.items() if (text := _untold(slug, each))]
         for slug, each in self.rules.items():
+            callers = None if each.is_shared else most_callers  # of one counter, all callers are one
             for most, share, text in (
-                (most_callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
+                (callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
                 (most_requests, each.share_of_requests, _("%(rule)s: %(found)s of the requests, more than %(most)s.")),
             ):
                 if each.sampled and most is not None and share.about > most:
@@ -115,23 +117,24 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
     if SAMPLES in logs:
         if len(logs) > 1 or identities:
             raise WrongOption(_("--traffic samples stands alone; a log of this name is ./samples."))
-        return _from_samples(before, after, options["traffic_period"])
+        renamed = pairs(plan.now["rules"], plan.planned["rules"])
+        old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
+        return _from_samples(before, after, options["traffic_period"], old_slugs)
     with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
         return TrafficForecast(compare(files, before, after, Options(identities)))
 
 
-def _from_samples(before: RuleSet, after: RuleSet, period_name: str) -> SamplesForecast:
+def _from_samples(before: RuleSet, after: RuleSet, period_name: str, old_slugs: Mapping[str, str]) -> SamplesForecast:
     try:
         period = read_period(period_name)
     except ValueError as error:
         raise WrongOption(str(error)) from error
     today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
-    planned = {rule.slug: rule for rule in after.rules if rule.mode == "enforce"}
-    found = {
-        slug: forecast_samples(today.get(slug), rule, period.period)
-        for slug, rule in planned.items()
-        if today.get(slug) != rule
-    }
+    found = {}
+    for rule in after.rules:
+        saved = today.get(old_slugs.get(rule.slug, rule.slug))
+        if rule.mode == "enforce" and (saved is None or replace(saved, slug=rule.slug, name=rule.name) != rule):
+            found[rule.slug] = forecast_samples(saved, rule, period.period)
     return SamplesForecast(period.name, found)
 
 
@@ -142,6 +145,19 @@ def _as_rejecting(rule: RuleRecord) -> RuleRecord:
 
 def _unknown(slug: str) -> str:
     return _("%(rule)s: nothing is recorded in this period, so nobody can say whom it would reject.") % {"rule": slug}
+
+
+def _untold(slug: str, found: Forecast) -> str | None:
+    """Return why nobody can say whom a rule would reject; `None` = the samples say it."""
+    if not found.sampled:
+        return _unknown(slug)
+    if is_of_others(found):
+        text = _("%(rule)s: what it applies to or counts by changes, so the samples do not say whom it would reject.")
+        return text % {"rule": slug}
+    if found.unrecorded:
+        text = _("%(rule)s: nothing is recorded of tiers that are not limited now: %(tiers)s.")
+        return text % {"rule": slug, "tiers": ", ".join(found.unrecorded)}
+    return None
 
 
 def _range(share: Range) -> str:

@@ -13,7 +13,6 @@ from ...conf import settings
 from ...engine.limits import Limit
 from ...models import TierAssignment
 from ...rules.formatting import units
-from ...rules.records import RuleRecord
 from ...usage.times import Granularity, now
 from .cells import MICROSECONDS, MINUTE_SECONDS, cells_of
 from .forecast import Forecast
@@ -30,11 +29,18 @@ _RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "pa
 
 def doubts(forecast: Forecast) -> list[str]:
     """Return what the reader has to know of this forecast, in sentences. One query."""
-    return [*_of_rules(forecast.before, forecast.after), *_of_data(forecast)]
+    return [*_of_rules(forecast), *_of_data(forecast)]
 
 
-def _of_rules(before: RuleRecord | None, after: RuleRecord) -> Iterator[str]:
-    if before and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY):
+def is_of_others(forecast: Forecast) -> bool:
+    """Return whether the rule, as it would be, meets or tells apart others than those whose samples were taken."""
+    before, after = forecast.before, forecast.after
+    return before is not None and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY)
+
+
+def _of_rules(forecast: Forecast) -> Iterator[str]:
+    after = forecast.after
+    if is_of_others(forecast):
         yield _(
             "You have changed what the rule applies to, or what it is counted by. The samples were taken by the saved "
             "rule: this forecast is of its requests and callers."

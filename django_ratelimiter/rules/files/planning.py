@@ -15,10 +15,10 @@ from ...engine.base import Version
 from ...models import Rule
 from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
-from ..stored.history.changes import Change, diff
+from ..stored.history.changes import Change, diff, rule_fields, tier_fields
 from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, rule_again
-from ..stored.history.snapshots import Data, Snapshot, by_slug, normal_rule, normal_tier, pairs
+from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
 from .access import AccessChange, AccessPlan, plan_access
 from .faults import Fault, Place, WrongFile
 from .reading import RulesFile
@@ -77,7 +77,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
         planned=planned,
         changes=changes,
         access=access,
-        drift=_drift(file, now, changes),
+        drift=_drift(file, now, planned),
         notes=[*_notes(file, now, planned), *access.notes],
     )
 
@@ -134,13 +134,28 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
             yield Fault(file.places.get(("tier", slug), Place(1, 1)), text % words)
 
 
-def _drift(file: RulesFile, now: Snapshot, changes: Sequence[Change]) -> list[Change]:
-    """Return what was changed since the file was last applied or exported, of those that differ from it now."""
+def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
+    """Return what was changed since the file was last applied or exported, and would be undone."""
     base = _base(file)
     if base is None:
         return []
-    differing = {(change.subject, change.slug) for change in changes}
-    return [change for change in diff(base, now) if (change.subject, change.slug) in differing]
+    undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the row as it is now; `None` = all of it
+    for subject, normal, fields_of in (("tier", normal_tier, tier_fields), ("rule", normal_rule, rule_fields)):
+        for pair in changed_pairs(now[f"{subject}s"], planned[f"{subject}s"], normal):
+            data: Any = pair.before or pair.after
+            whole = pair.before is None or pair.after is None
+            undone[subject, data["slug"]] = None if whole else {each[:2] for each in fields_of(pair)}
+    return [
+        change for change in diff(base, now) if _is_undone(change, undone.get((change.subject, change.slug), set()))
+    ]
+
+
+def _is_undone(change: Change, fields: set[tuple[str, str]] | None) -> bool:
+    """Return whether a change that was made in the database would be undone. fields: that differ; `None` = all."""
+    if not fields or change.kind != "changed":
+        return fields is None or bool(fields)
+    changed = {each[:2] for each in change.fields if each.name != "owner"}  # an apply locks the rule again
+    return bool(changed & fields) or any(not name for name, _label in changed)
 
 
 def _base(file: RulesFile) -> Snapshot | None:

@@ -53,8 +53,10 @@ def updated_file(
     version = storage.committed_version()
     before = document_of(file.snapshot)
     after, _left_out = _document(access, owned)
-    if file.exported is not None:  # a file that does not say it stays without
-        before["exported_version"], after["exported_version"] = _written(file.exported), _written(version)
+    if file.exported is not None:
+        before["exported_version"] = _written(file.exported)
+    if version.number:  # else what was edited in the database so far would seem to be undone by the file
+        after["exported_version"] = _written(version)
     found = updated(text, before, after)
     told = {key: each for key, each in after.items() if key not in ("access", "exported_version")}
     if document_of(read(found, str(path)).snapshot) == told:

@@ -86,3 +86,41 @@ def test_what_the_file_says_already_is_not_undone(exported: Path) -> None:
 
 def _with_quota(path: Path, number: int) -> str:
     return re.sub(r"(quota\W+)\d+", rf"\g<1>{number}", path.read_text())
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A file that somebody has written and applied, without a version; its rule was then unlocked."""
+    path = tmp_path / "limits.yaml"
+    path.write_text(
+        "version: 1\nrules:\n  pages:\n    name: pages\n    limits:\n      - quota: 8\n        window_seconds: 3600\n"
+    )
+    apply(path)
+    Rule.objects.update(owner=Rule.Owner.UNLOCKED)
+    return path
+
+
+def test_after_an_export_into_it_a_written_file_is_applied_again(written: Path) -> None:
+    edit(80)
+    with pytest.raises(CommandError):
+        apply(written)
+    call_command("ratelimit", "export", "--to", str(written))
+    assert "exported_version: " in written.read_text()
+    apply(written)
+    assert (quota(), Rule.objects.get().owner) == (80, Rule.Owner.FILE)
+
+
+def test_a_file_that_was_given_the_same_values_by_hand_locks_the_rule_again(written: Path) -> None:
+    edit(80)
+    written.write_text(written.read_text().replace("quota: 8", "quota: 80"))
+    apply(written)
+    assert (quota(), Rule.objects.get().owner) == (80, Rule.Owner.FILE)
+
+
+def test_what_was_renamed_is_not_silently_undone(written: Path) -> None:
+    Rule.objects.update(slug="pages-v2", priority=7)
+    edit(80)
+    with pytest.raises(CommandError) as refusal:
+        apply(written)
+    assert "8 per hour" in str(refusal.value)
+    assert (quota(), Rule.objects.get().slug) == (80, "pages-v2")

@@ -134,3 +134,22 @@ def test_what_was_in_shadow_newly_rejects_all_that_it_counted(sampled: list[str]
 @pytest.mark.parametrize("more", [["--traffic", "access.log"], ["--traffic-period", "soon"], ["--identity", "a=ip"]])
 def test_options_that_do_not_fit_samples_are_refused(sampled: list[str], more: list[str]) -> None:
     assert plan(*sampled, *more)[0] == 1
+
+
+@pytest.mark.parametrize("change", ["partition_by: []", "partition_by: [user]", "scope: billing", "methods: [POST]"])
+def test_a_bound_fails_where_the_samples_are_of_others(sampled: list[str], change: str) -> None:
+    path, name = Path(sampled[0]), change.partition(":")[0]
+    lines = [line for line in path.read_text().splitlines() if not line.strip().startswith(f"{name}:")]
+    place = next(number for number, line in enumerate(lines) if line.strip().startswith("limits:"))
+    lines.insert(place, " " * (len(lines[place]) - len(lines[place].lstrip())) + change)
+    path.write_text("\n".join(lines) + "\n")
+    assert plan(*sampled)[0] == 2
+    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    assert (code, "what it applies to or counts by changes" in text) == (1, True)
+
+
+def test_a_rule_under_another_name_is_the_same(sampled: list[str]) -> None:
+    path = Path(sampled[0])
+    path.write_text(path.read_text().replace("  pages:\n", "  pages-v2:\n    name: pages\n"))
+    code, text = plan(*sampled, "--max-newly-refused", "25%")
+    assert (code, "nothing is recorded" in text) == (2, False)
