@@ -150,7 +150,8 @@ def _state(summary: dict[str, Any]) -> str:
         text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
     else:
         text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
-    return text % {"rules": ", ".join(dict.fromkeys(blocking or [each["rule"] for each in before]))}
+    unknown = [each["rule"] for each in before if each["used"] is None and each["mode"] == "enforce"]
+    return text % {"rules": ", ".join(dict.fromkeys(blocking or unknown))}
 
 
 def _line(counter: dict[str, Any]) -> str:

@@ -33,8 +33,11 @@ def parse_log_line(text: str) -> LoggedRefusal | None:
     The body of a response to one will do, and so will its reference alone.
     It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`.
     """
+    first = text.split(None, 1)[:1]
+    if first and first[0].rpartition("/")[2] == "curl":  # whose data may look like a line
+        return None
     found = _attributes(text)
-    reference = None if text.lstrip().startswith("curl ") else parse_reference(found.get("reference", "") or text)
+    reference = parse_reference(found.get("reference", "")) or parse_reference(text)
     if reference is not None and not found.get("partition"):
         found |= {"rule": reference.rule, "partition": reference.start}
     message = _MESSAGE.search(found.pop("message", "") or text)

@@ -81,7 +81,8 @@ def checks_credentials(http: BuiltRequest) -> bool:
 
 
 def _is_by_session(authentication: Any) -> bool:
-    return any(f"{each.__module__}.{each.__qualname__}" == _BY_SESSION for each in authentication.__mro__)
+    classes = getattr(authentication, "__mro__", ())  # the framework calls it, and it may be a function
+    return any(f"{each.__module__}.{each.__qualname__}" == _BY_SESSION for each in classes)
 
 
 def limits_of(view: Any) -> list[ViewLimit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, Final
 
@@ -187,7 +187,7 @@ def moment_in_words(moment: datetime) -> str:
 
 def until_in_words(moment: datetime, now: datetime | None = None) -> str:
     """Return a moment at which something ends: "Nov. 22, 2026, 4:30 p.m. (in 47 seconds)", rounded up to the minute."""
-    rest = moment - (now or timezone.now())
+    rest = moment - (now or (datetime.now(UTC) if timezone.is_aware(moment) else timezone.now()))
     whole = moment.replace(second=0, microsecond=0)
     text = moment_in_words(whole if whole == moment else whole + timedelta(minutes=1))
     if not timedelta(0) < rest < NEAR:

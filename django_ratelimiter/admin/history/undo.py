@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
@@ -12,6 +13,7 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...engine.base import Version
 from ...models import RuleSetVersion
 from ...rules.stored import storage
 from ...rules.stored.history import log
@@ -56,7 +58,7 @@ def last_change(slug: str | None = None, since: datetime | None = None) -> LastC
     At most two queries.
     """
     rows = [*storage.snapshots().defer("snapshot")[: RECENT + 1]]
-    recent = [row for row in rows[:-1] if since is None or aware(row.created_at) >= since]
+    recent = [*takewhile(lambda row: since is None or aware(row.created_at) >= since, rows[:-1])]
     later = 0
     for place, entry in enumerate(log.iter_entries(recent)):
         changes = [change for change in entry.changes or () if _is_undone(change)]
@@ -91,10 +93,20 @@ def offered_lately(request: HttpRequest, site: str, slug: str | None = None) -> 
     return offered_undo(request, site, slug, now() - LATELY)
 
 
-def reason_to_bring_back(version: Any) -> str:
-    """Return what stands in the field for the reason at first: which versions are undone. version: the stored row."""
-    later = storage.snapshots_after(log.version_of(version)).defer("snapshot")
-    count, number = later.count(), version.number
+def reason_to_bring_back(version: Any, until: Version | None = None) -> str:
+    """Return what stands in the field for the reason at first: which versions are undone. version: the stored row.
+
+    until: the last of these; `None` = the latest. Of many versions, those that only stopped enforcement or reset
+    counters count as well.
+    """
+    rows = [*storage.snapshots_after(log.version_of(version)).defer("snapshot")]
+    rows, number = [row for row in rows if until is None or log.version_of(row).order <= until.order], version.number
+    undone = rows
+    if len(rows) <= RECENT:
+        undone = [
+            each.row for each in log.iter_entries(rows) if each.changes is None or any(map(_is_undone, each.changes))
+        ]
+    count = len(undone)
     if count != 1:
         text = ngettext(
             "Back to version %(number)s: undo the %(count)s version since.",
@@ -102,10 +114,10 @@ def reason_to_bring_back(version: Any) -> str:
             count,
         )
         return text % {"number": number, "count": count}
-    undone = later.first()
-    author = undone.author.get_username() if undone.author else ""
-    details = ": ".join(filter(None, (author, undone.summary)))
-    text = _("Undo version %(number)s") % {"number": undone.number}
+    [row] = undone
+    author = row.author.get_username() if row.author else ""
+    details = ": ".join(filter(None, (author, row.summary)))
+    text = _("Undo version %(number)s") % {"number": row.number}
     return Truncator(f"{text} ({details})" if details else text).chars(_REASON_LENGTH)
 
 

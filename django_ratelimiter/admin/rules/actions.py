@@ -60,9 +60,9 @@ class RuleActions(admin.ModelAdmin):
         rules = [rule for rule in chosen if rule.pk in limited]
         names = ", ".join(rule.slug for rule in rules)
         with saved_as_version(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
-            if not rules:
+            if not (current := [*limits]):  # read under the lock
                 raise SaveAborted
-            _raise_generations([*limits])  # read under the lock
+            _raise_generations(current)
             _log_changes(request, rules, _("What was spent is forgotten."))
         if rules:
             text = ngettext("%(count)d rule counts anew.", "%(count)d rules count anew.", len(rules))
@@ -72,9 +72,11 @@ class RuleActions(admin.ModelAdmin):
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
         """Set the mode by one query, as one version; with the signals of each rule, and a line in its history."""
-        rules, locked = [*queryset], locked_among(queryset)
-        switched = [rule for rule in rules if rule.mode != mode and self.has_change_permission(request, rule)]
+        locked, switched = list[str](), list[Rule]()
         with saved_as_version(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
+            rules = [*queryset.all()]  # read under the lock
+            locked = locked_among(rules)
+            switched = [rule for rule in rules if rule.mode != mode and self.has_change_permission(request, rule)]
             if not switched:
                 raise SaveAborted
             for rule in switched:

@@ -65,7 +65,7 @@ class Listed(Aggregate):
         return self.as_sqlite(compiler, connection, **context)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        bytes_of = {"minute": "timestamptz_send" if _are_aware() else "timestamp_send", "count": "int8send"}
+        bytes_of = {"minute": "timestamptz_send", "count": "int8send"}  # the column has a zone, whatever USE_TZ says
         [column] = self.get_source_expressions()[:1]
         template = f"STRING_AGG({bytes_of[column.target.name]}(%(expressions)s), ''::bytea)"
         return self.as_sql(compiler, connection, template=template, **context)
@@ -109,8 +109,7 @@ class Seconds(dict[Minute, int]):
 
     def __missing__(self, minute: Minute) -> int:
         if isinstance(minute, int):
-            moment = _EPOCH_OF_POSTGRESQL + timedelta(microseconds=minute)
-            moment = moment.replace(tzinfo=UTC if self._zone else None)
+            moment = (_EPOCH_OF_POSTGRESQL + timedelta(microseconds=minute)).replace(tzinfo=UTC)
         else:
             moment = minute if isinstance(minute, datetime) else datetime.fromisoformat(minute)
         if moment.tzinfo is None:  # by the clock of the connection, or without USE_TZ by that of the project
