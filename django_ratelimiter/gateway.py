@@ -37,8 +37,8 @@ STATUS_FIELD: Final = "X-RateLimit-Status"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 #: What stands before the path if a client sends a whole URL as the target of its request.
 _ORIGIN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
-#: Where servers keep the fields that name the client, by what TRUSTED_PROXIES calls them.
-_ADDRESSES: Final = {"x-forwarded-for": "HTTP_X_FORWARDED_FOR", "forwarded": "HTTP_FORWARDED"}
+#: What some servers take for the end of a segment, and others for a part of it.
+_SLASH: Final = re.compile(r"[/\\]")
 #: What is only about the question: it has no body, and is asked elsewhere.
 _OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
 
@@ -206,7 +206,9 @@ def _target(uri: str) -> tuple[str, str]:
     if origin and not path:
         path = "/"
     segments = [unquote_to_bytes(each.encode("latin-1", "replace")).decode("latin-1") for each in path.split("/")]
-    if any(each not in (".", "..") and _may_be_dots(each) for each in segments):
+    others = [each for each in segments if each not in (".", "..")]
+    has_dots = len(others) < len(segments)
+    if any(_may_be_dots(each) or (has_dots and _SLASH.search(each)) for each in others):
         raise _ambiguous()
     return "/".join(segments), query
 
@@ -221,22 +223,30 @@ def _ambiguous() -> GatewayError:
 
 
 def _resolved(path: str) -> str:
-    """Return the path as gateways compare it with theirs: without "//", "/./" and "/../"."""
+    """Return the path as gateways compare it with theirs: without "//", "/./" and "/../".
+
+    Raises GatewayError for "//../": some servers take back the empty segment, others the one before.
+    """
     parts: list[str] = []
-    for part in path.split("/"):
+    for part in path.split("/")[1:]:
         if part == "..":
+            if parts[-1:] == [""]:
+                raise _ambiguous()
             del parts[-1:]
-        elif part not in ("", "."):
+        elif part != ".":
             parts.append(part)
-    is_folder = parts and path.rpartition("/")[2] in ("", ".", "..")
-    return f"/{'/'.join(parts)}{'/' if is_folder else ''}"
+    named = "/".join(filter(None, parts))
+    is_folder = named and path.rpartition("/")[2] in ("", ".", "..")
+    return f"/{named}{'/' if is_folder else ''}"
 
 
 def _check_address(meta: dict[str, Any]) -> None:
     """See to it that the gateway says whom it asks for. Without that, all clients would share its own address."""
     field = settings.TRUSTED_PROXIES.field
-    if not any(meta.get(key) for name, key in _ADDRESSES.items() if field in (None, name)):
-        raise _lacking("X-Forwarded-For" if field != "forwarded" else "Forwarded")
+    if field is None:  # then X-Forwarded-For is read if it is there, even if it is empty
+        field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
+    if not meta.get(_meta_name(field)):
+        raise _lacking(field.title())
 
 
 def _lacking(field: str) -> GatewayError:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
+from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
 from django_ratelimiter import backend, gateway, signals
@@ -178,6 +179,7 @@ def test_a_client_cannot_choose_its_address(ask: Any, make_rule: MakeRule) -> No
         ((), {"X-Real-IP": "203.0.113.2", "X-Forwarded-For": "203.0.113.1"}, 429),
         ((), {}, 400),
         ((), {"X-Forwarded-For": ""}, 400),
+        ((), {"X-Forwarded-For": "", "Forwarded": "for=203.0.113.1"}, 400),
         (("forwarded",), {"Forwarded": "for=203.0.113.1", "X-Forwarded-For": "203.0.113.2"}, 429),
         (("forwarded",), {"X-Forwarded-For": "203.0.113.1"}, 400),
         (("x-forwarded-for",), {"X-Real-IP": "203.0.113.1"}, 400),
@@ -222,6 +224,7 @@ TARGETS = {
     "/x/%2e%2e/api/./export": True,
     "/../api/export": True,
     "/api%2Fexport": True,
+    "/api//x/../export": True,
     "/%61pi/export": True,
     "http://shop.example/api/export": True,
     "HTTPS://shop.example:8443/api/export?a": True,
@@ -249,6 +252,12 @@ def test_a_path_is_compared_as_gateways_do(ask: Any, make_rule: MakeRule) -> Non
         "/api/export%2f../x",
         "/api/export/..%5cx",
         "/api/export/..\\x",
+        "/a/b%2fc/../../api/export",
+        "/a/b%5Cc/%2e%2e/../api/export",
+        "/a/b\\c/../../api/export",
+        "/api/export//../x",
+        "/api/export//a/../../x",
+        "/api/export/.//./../x",
     ],
 )
 def test_a_path_that_servers_read_in_different_ways_is_refused(ask: Any, uri: str) -> None:
@@ -268,7 +277,14 @@ def test_where_this_site_has_its_admin_and_assets_others_have_what_is_limited(as
 def test_a_question_opens_no_transaction(ask: Any, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     make_rule("all", quota=1)
-    assert statuses(ask(), ask()) == [200, 429]
+    with CaptureQueriesContext(connection) as queries:
+        assert statuses(ask(), ask()) == [200, 429]
+    assert [each["sql"] for each in queries if each["sql"].startswith("BEGIN")] == []
+
+
+def test_a_question_opens_no_transaction_in_any_database() -> None:
+    for make in (gateway.view, gateway.aview):
+        assert vars(make())["_non_atomic_requests"] == set(connections)
 
 
 def test_the_path_of_a_rule_is_exact(ask: Any, make_rule: MakeRule) -> None:
