@@ -106,3 +106,22 @@ def test_what_is_no_command_is_said(command: str) -> None:
 )
 def test_lines_of_the_log(line: str, expected: LoggedRefusal | None) -> None:
     assert parse_log_line(line) == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl 'https://shop.example/api?rule=gold&x=1'",
+        """curl -d '{"rule": "gold"}' https://shop.example/api""",
+        "/usr/bin/curl https://shop.example/ -d 'see bug#12345678'",
+        "curl\thttps://shop.example/?reference=gold#12345678",
+    ],
+)
+def test_a_command_is_no_line_of_a_log(command: str) -> None:
+    assert parse_log_line(command) is None
+
+
+def test_another_reference_does_not_hide_that_of_the_rejection() -> None:
+    found = parse_log_line('{"reference": "ORDER-1"}\nX-RateLimit-Reference: export#eJL8d1F2')
+    assert found is not None
+    assert (found.rule, found.digest) == ("export", "eJL8d1F2")

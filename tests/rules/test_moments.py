@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.utils import translation
@@ -29,3 +30,10 @@ def test_an_end_is_never_told_too_early(after: timedelta, text: str) -> None:
 def test_in_the_readers_language() -> None:
     with translation.override("de"):
         assert moment_in_words(NOW) == "22. November 2026 16:30"
+
+
+def test_without_time_zones_of_django(settings: Any) -> None:
+    """Moments of counters have a zone all the same."""
+    settings.USE_TZ = False
+    assert "(in" in until_in_words(datetime.now(UTC) + timedelta(seconds=30))
+    assert "(in" in until_in_words(datetime.now() + timedelta(seconds=30))  # noqa: DTZ005  as Django has it then

@@ -124,7 +124,9 @@ class HistoryPages(admin.ModelAdmin):
             if form.is_valid() and self._bring_back(request, row, **form.cleaned_data):
                 return HttpResponseRedirect(reverse(f"admin:{LIST}", current_app=self.admin_site.name))
             form.data = request.POST.copy()
-            if form.is_valid() and form.data["reason"] == reason_to_bring_back(row, version_named(form.data["seen"])):
+            if form.is_valid() and form.data["reason"] == reason_to_bring_back(
+                row, version_named(form.cleaned_data["seen"])
+            ):
                 form.data["reason"] = reason_to_bring_back(row)  # there may be more versions by now
             form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown from now on
         context = {

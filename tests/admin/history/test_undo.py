@@ -73,10 +73,22 @@ def test_takes_two_presses_and_no_typing(admin_client: Client, rule: Rule, good:
     assert RuleSetVersion.objects.get(number=good + 2).reason == sent["reason"][0]
 
 
-def test_the_reason_counts_the_versions_since(admin_client: Client, good: int) -> None:
-    cache.invalidate()
+def test_the_reason_counts_the_versions_since(admin_client: Client, rule: Rule, good: int) -> None:
+    cache.invalidate()  # which changes nothing
+    with cache.editing(None, "again"):
+        Rule.objects.filter(pk=rule.pk).update(priority=7)
     sent = BrowserForm(shown(admin_client.get(back(good)))).sent
     assert sent["reason"] == [f"Back to version {good}: undo the 2 versions since."]
+
+
+def test_a_reason_that_was_offered_names_what_was_saved_meanwhile(admin_client: Client, rule: Rule, good: int) -> None:
+    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
+    with cache.editing(None, "again"):
+        Rule.objects.filter(pk=rule.pk).update(priority=7)
+    again = BrowserForm(shown(admin_client.post(back(good), sent))).sent
+    assert again["reason"] == [f"Back to version {good}: undo the 2 versions since."]
+    own = sent | {"reason": ["It broke the shop."]}
+    assert BrowserForm(shown(admin_client.post(back(good), own))).sent["reason"] == own["reason"]
 
 
 def test_the_reason_fits_its_field(admin_client: Client, rule: Rule, good: int) -> None:
