@@ -86,10 +86,12 @@ class SamplesForecast:
             return []
         found = [text for slug, each in self.rules.items() if (text := _untold(slug, each))]
         for slug, each in self.rules.items():
-            callers = None if each.is_shared else most_callers  # of one counter, all callers are one
+            callers, requests = most_callers, most_requests
+            if each.is_shared:  # all callers are one, who is either rejected or not: what counts is the requests
+                callers, requests = None, most_callers if most_requests is None else most_requests
             for most, share, text in (
                 (callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
-                (most_requests, each.share_of_requests, _("%(rule)s: %(found)s of the requests, more than %(most)s.")),
+                (requests, each.share_of_requests, _("%(rule)s: %(found)s of the requests, more than %(most)s.")),
             ):
                 if each.sampled and most is not None and share.about > most:
                     found.append(text % {"rule": slug, "found": _percent(share.about), "most": _percent(most)})

@@ -148,6 +148,14 @@ def test_a_bound_fails_where_the_samples_are_of_others(sampled: list[str], chang
     assert (code, "what it applies to or counts by changes" in text) == (1, True)
 
 
+@pytest.mark.parametrize(("option", "share", "code"), [("", "0.5%", 2), ("", "0.4%", 1), ("-requests", "0.4%", 1)])
+def test_of_a_shared_counter_the_requests_count(sampled: list[str], option: str, share: str, code: int) -> None:
+    Rule.objects.update(partition_by=[])
+    Path(sampled[0]).write_text(Path(sampled[0]).read_text().replace("partition_by: [ip]", "partition_by: []"))
+    found, text = plan(*sampled, f"--max-newly-refused{option}", share)
+    assert found == code, text
+
+
 def test_a_rule_under_another_name_is_the_same(sampled: list[str]) -> None:
     path = Path(sampled[0])
     path.write_text(path.read_text().replace("  pages:\n", "  pages-v2:\n    name: pages\n"))
