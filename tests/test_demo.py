@@ -6,15 +6,17 @@ import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+import django_ratelimiter
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from example_project import catalogue
 from example_project.catalogue import BUCKET, DAY, FIXED, HOUR, SLIDING
 from example_project.demo import console
 from example_project.demo.admin_client import Form, Table
-from example_project.demo.check_usage import _progress
+from example_project.demo.check_usage import _TITLES, _progress
 from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
 from example_project.demo.scenario import STREAMS, Caller, Stream
@@ -324,3 +326,9 @@ def test_a_line_of_progress_never_wraps(
     monkeypatch.setenv("COLUMNS", str(columns))
     console.Progress().show(0.5, "x" * 300)
     assert len(capsys.readouterr().out.removeprefix("\r")) < columns
+
+
+def test_the_report_has_the_titles_that_the_demo_looks_for() -> None:
+    template = Path(django_ratelimiter.__file__).parent / "templates/admin/django_ratelimiter/usage_totals.html"
+    text = template.read_text("utf-8")
+    assert [title for title in _TITLES if f'"{title}"' not in text] == []

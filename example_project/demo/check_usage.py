@@ -21,7 +21,7 @@ COLLECTION_SECONDS: Final = 20.0
 Report = dict[tuple[str, str], dict[str, int]]
 
 _COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "admitted": 10, "refused": 10, "would refuse": 14}
-_TITLES: Final = ("Requests", "Admitted", "Rejected", "Would be rejected")
+_TITLES: Final = ("Requests", "Allowed", "Rejected", "Would be rejected")
 
 
 def check_usage(site: Site, answers: list[Answer]) -> bool:
