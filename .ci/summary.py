@@ -30,10 +30,12 @@ def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
     if outcome.failures:
         print("\nfailed")
         _print_names(outcome.failures)
-    failed = outcome.failed + (len(outcome.left_out) if strict else 0)
+    left_out = len(outcome.left_out) if strict else 0
     unsteady = f" ({len(outcome.unsteady)} unsteady)" if outcome.unsteady else ""
-    print(f"\n{outcome.passed} passed{unsteady}, {failed} failed in {seconds:.0f} s ({clock(seconds)})")
-    return 1 if failed else 0
+    missing = f", {left_out} left out that must run" if left_out else ""
+    print(f"\n{outcome.passed} passed{unsteady}, {outcome.failed} failed{missing}", end="")
+    print(f" in {seconds:.0f} s ({clock(seconds)})")
+    return 1 if outcome.failed or left_out else 0
 
 
 def _print_in_full(outcome: Outcome) -> None:

@@ -228,6 +228,18 @@ def test_the_summary_says_which_pairs_were_run(
     assert "not on this machine, and not run: Python 3.12" in lines
 
 
+@pytest.mark.parametrize(
+    ("strict", "code", "said"), [(True, 1, "0 failed, 1 left out that must run in"), (False, 0, "0 failed in")]
+)
+def test_what_must_run_and_does_not_is_no_failed_test_but_fails_the_run(
+    ci: Any, capsys: pytest.CaptureFixture[str], strict: bool, code: int, said: str
+) -> None:
+    outcome = ci.stages.Outcome()
+    outcome.left_out = ["a.py::test_b (skipped in every run)"]
+    assert ci.summary.sum_up(outcome, 1.0, strict=strict) == code
+    assert said in capsys.readouterr().out
+
+
 def test_the_summary_names_the_ten_longest_tests_of_all_stages(ci: Any, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = ci.stages.Outcome()
     outcome.seconds = {("tests: here", f"a.py::test_{number}"): number / 10 for number in range(20)}

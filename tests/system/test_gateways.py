@@ -39,6 +39,7 @@ PROGRAMS = {
     ),
     "envoy": ("envoy -c {file} --log-level error --concurrency 1 --use-dynamic-base-id", ".yaml"),
 }
+RARE = ("traefik", "envoy")
 START_SECONDS = 60.0
 
 
@@ -158,14 +159,8 @@ def is_ready(port: int) -> bool:
 
 
 def each(*names: str) -> Any:
-    """These gateways, as far as they are on this machine."""
-    return pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"not on this machine: {name}"))
-            for name in names
-        ],
-    )
+    """These gateways. Traefik and Envoy are no packages of Debian: they are tried where somebody has installed them."""
+    return pytest.mark.parametrize("name", [name for name in names if name not in RARE or shutil.which(name)])
 
 
 @pytest.fixture
