@@ -35,11 +35,7 @@ _refusal_log: Final = RefusalLog(logger)
 #: Of how many partitions a process remembers what signals were sent; beyond that the oldest is forgotten.
 MAX_NOTIFIED: Final = 10_000
 
-
-#: Seconds for which the names of the same callers and view are not thought of again.
-NAMES_INTERVAL: Final = 60.0
-
-#: Until when, in monotonic seconds, by the partitions of a refusal and the view.
+#: Until when nothing is to be told, in monotonic seconds, by the partitions of a refusal and the view.
 names_until: Final[dict[tuple[Any, str], float]] = {}
 
 
@@ -103,12 +99,17 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:
     """Tell of callers and views that a refusal is about, unless that was done lately."""
-    if about[0] is not None:
+    partitions, view = about
+    news = caller_names.news_of(_refusing(latest), view)
+    if partitions is not None:
+        now = monotonic()
         if len(names_until) >= MAX_NOTIFIED:
             names_until.clear()
-        names_until[about] = monotonic() + NAMES_INTERVAL
-    if news := caller_names.news_of(_refusing(latest), about[1] or ""):
-        await io.look_up(caller_names.tell, news, partial(_partition_of, request))
+        names_until[about] = now + news.lasts
+        for replaced in news.replaced:  # when it is the latest again, that is told again
+            names_until[partitions, replaced] = now + caller_names.TELL_SOON_SECONDS
+    if news.texts:
+        await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:

@@ -29,6 +29,8 @@ PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
 #: Seconds after which a process tells the same again; and how much it remembers to have told.
 TELL_AGAIN_SECONDS: Final = 3_600.0
+#: The same where something is left to tell: a name that had to wait, or which of several views is the latest.
+TELL_SOON_SECONDS: Final = 60.0
 MAX_NOTIFIED: Final = 10_000
 
 #: So often in a second a process tells; in between, so many views wait.
@@ -46,6 +48,18 @@ class Name(NamedTuple):
     value: str
 
 
+class News(NamedTuple):
+    """What to tell of a rejected request.
+
+    texts: the view by rule and digest, and by digest what the caller is to be named by. lasts: seconds for which there
+    is nothing new of the same request. replaced: views that were the latest of the same callers until now.
+    """
+
+    texts: dict[str, str | tuple[str, ...]]
+    lasts: float
+    replaced: set[str]
+
+
 class _Notified:
     """What this process has told lately, and views that wait. For all threads, without a lock: a race at worst tells
     twice.
@@ -57,17 +71,22 @@ class _Notified:
         self._waiting: dict[str, str] = {}
         self._second, self._left = 0, MAX_PER_SECOND
 
-    def meet(self, about: str, view: str) -> None:
-        """Let a view wait, unless it was told, or waits, as the latest about this rule and caller."""
+    def meet(self, about: str, view: str) -> tuple[bool, str]:
+        """Let a view wait, unless it was told, or waits, as the latest about this rule and caller.
+
+        Returns whether it could, and the latest view before; "" = none, or the same.
+        """
         now = monotonic()
-        known = self._views.get(about)
-        if known is not None and known[0] == view and known[1] > now:
-            return
+        known, until = self._views.get(about, ("", 0.0))
+        if known == view and until > now:
+            return True, ""
         if len(self._views) >= MAX_NOTIFIED:
             self._views.clear()
-        if len(self._waiting) < MAX_WAITING or about in self._waiting:
+        has_room = len(self._waiting) < MAX_WAITING or about in self._waiting
+        if has_room:
             self._views[about] = view, now + TELL_AGAIN_SECONDS
             self._waiting[about] = view
+        return has_room, "" if known == view else known
 
     @property
     def has_waiting(self) -> bool:
@@ -108,23 +127,31 @@ class _Notified:
 notified: Final = _Notified()
 
 
-def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> dict[str, str | tuple[str, ...]]:
+def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
     """Return what to tell of a rejected request that was not told lately, and what waits to be told.
 
-    refusing: the rules that reject it, each with the digest of the caller. The view by rule and digest; and by digest
-    what the caller is to be named by, if REVEAL says so. In a flood of callers views wait for a later call.
+    refusing: the rules that reject it, each with the digest of the caller, who is named only if REVEAL says so. In a
+    flood of callers views wait for a later call.
     """
     names: dict[str, tuple[str, ...]] = {}
+    replaced: set[str] = set()
+    lasts = TELL_AGAIN_SECONDS
     for rule, digest in refusing:
         if view:
-            notified.meet(f"{rule.slug} {digest}", view)
+            is_met, before = notified.meet(f"{rule.slug} {digest}", view)
+            if before:
+                replaced.add(before)
+            if before or not is_met:
+                lasts = TELL_SOON_SECONDS
         by = rule.partition_by
         if by and not set(by) - set(settings.REVEAL) and notified.is_due(digest):
             names[digest] = tuple(by)
-    if not (names or notified.has_waiting) or not notified.may_tell():
-        return {}
+    if not (names or notified.has_waiting):
+        return News({}, lasts, replaced)
+    if not notified.may_tell():
+        return News({}, TELL_SOON_SECONDS if names else lasts, replaced)
     notified.note(names)
-    return {**notified.waiting(), **names}
+    return News({**notified.waiting(), **names}, lasts, replaced)
 
 
 @async_unsafe("Redis is asked by the client of the cache.")

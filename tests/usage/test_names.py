@@ -93,12 +93,12 @@ def test_a_flood_of_callers_is_told_of_in_few_calls(monkeypatch: pytest.MonkeyPa
     now = [7.5]
     monkeypatch.setattr(names, "monotonic", lambda: now[0])
     rule = build_record(ANY)
-    told = [names.news_of([(rule, f"caller {number}")], "shop:order") for number in range(20)]
+    told = [names.news_of([(rule, f"caller {number}")], "shop:order").texts for number in range(20)]
     assert [len(each) for each in told] == [2] * MAX_PER_SECOND + [0] * 15
     now[0] += 1
-    last = names.news_of([(rule, "caller 5")], "shop:order")
+    last = names.news_of([(rule, "caller 5")], "shop:order").texts
     assert last == {f"any caller {number}": "shop:order" for number in range(5, 20)} | {"caller 5": ("user",)}
-    assert names.news_of([(rule, "caller 5")], "shop:order") == {}
+    assert names.news_of([(rule, "caller 5")], "shop:order").texts == {}
 
 
 def test_the_latest_view_is_told_whatever_was_told_before(settings: Any) -> None:
@@ -106,14 +106,66 @@ def test_the_latest_view_is_told_whatever_was_told_before(settings: Any) -> None
     names.notified.forget()
     rule = build_record(ANY)
     for view, news in (("a", {"any me": "a"}), ("b", {"any me": "b"}), ("b", {}), ("a", {"any me": "a"})):
-        assert names.news_of([(rule, "me")], view) == news
+        assert names.news_of([(rule, "me")], view).texts == news
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [7.5]
+    for module in (names, events):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_caller_who_is_rejected_again_is_thought_of_once_an_hour(
+    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    asked: list[str] = []
+    ratelimit_rules(BY_IP)
+    monkeypatch.setattr(names, "news_of", lambda _refusing, view: asked.append(view) or names.News({}, 3_600.0, set()))
+    assert client.get(PATH).status_code == 200
+    for now in (7.5, 70.0, 3_600.0, 3_700.0):
+        clock[0] = now
+        assert client.get(PATH).status_code == 429
+    assert len(asked) == 2
+
+
+def test_of_several_views_the_latest_is_told_within_a_minute(
+    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(names, "_write", lambda texts: written.extend(texts.values()))
+    ratelimit_rules(BY_IP)
+    reject(client)
+    view = written[0]
+    for now, path, told in (
+        (10.0, "/items/1/", 2),
+        (20.0, PATH, 2),
+        (69.0, PATH, 2),
+        (70.5, PATH, 3),
+        (200.0, "/items/1/", 4),
+        (400.0, PATH, 5),
+    ):
+        clock[0] = now
+        assert client.get(path).status_code == 429
+        assert len(written) == told, now
+    assert [name == view for name in written] == [True, False, True, False, True]
+
+
+def test_a_name_that_had_to_wait_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    names.notified.forget()
+    monkeypatch.setattr(names.notified, "may_tell", lambda: False)
+    found = names.news_of([(build_record(ANY), "me")], "shop:order")
+    assert (found.texts, found.lasts) == ({}, names.TELL_SOON_SECONDS)
+    settled = names.news_of([(build_record(BY_IP), "me")], "shop:order")
+    assert (settled.texts, settled.lasts) == ({}, names.TELL_AGAIN_SECONDS)
 
 
 def test_whoever_looks_sees_the_views_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     names.notified.forget()
     monkeypatch.setattr(names.notified, "may_tell", lambda: False)
     rule = build_record(ANY)
-    assert names.news_of([(rule, "me")], "shop:order") == {}
+    assert names.news_of([(rule, "me")], "shop:order").texts == {}
     assert names.views([("any", "me")]) == {("any", "me"): "shop:order"}
 
 
