@@ -46,13 +46,14 @@ class LimitTemplate(NamedTuple):
 class UsualStates(NamedTuple):
     """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
 
-    text: takes what remains and the seconds, of each limit. refused: the same for a refused request, where the seconds
-    are a text that may be empty. pick: gives from what remains by all charges, and behind it when they reset, the
-    number that the seconds of each limit are made of: times `multipliers`, which are negative, by `divisors`.
+    text: takes what remains and the seconds, of each limit. refused: the same for a refused request, by the place of
+    the limit that alone refuses it, and has seconds: they stand behind so many of what remains. pick: gives from what
+    remains by all charges, and behind it when they reset, the number that the seconds of each limit are made of: times
+    `multipliers`, which are negative, by `divisors`.
     """
 
     text: str
-    refused: str
+    refused: dict[int, tuple[int, str]]
     pick: Callable[[Sequence[int]], Sequence[int]]
     multipliers: tuple[int, ...]
     divisors: tuple[int, ...]
@@ -111,8 +112,11 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
         binding = found
         if seconds is not None:
             fields["retry-after"] = "Retry-After", str(seconds)
-        if usual is not None:
-            text = _refused_states(usual, pick(remaining), pick(waits))
+        if usual is not None and seconds is not None and waits.count(0) == len(waits) - 1:
+            # Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
+            until, text = usual.refused[binding.place]
+            left = pick(remaining)
+            text %= (*left[:until], seconds, *left[until:])
     else:
         left = pick(remaining)
         tightness = [*map(truediv, left, capacities)]
@@ -131,15 +135,6 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
             assert reference is not None
             fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
-
-
-def _refused_states(usual: UsualStates, left: Sequence[int], waits: Sequence[int]) -> str:
-    """Return the value of RateLimit of a refused request, as `_states` does. left, waits: of the limits.
-
-    Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
-    """
-    times = [f";t={-(-wait // 1_000_000)}" if wait > 0 else "" for wait in waits]
-    return usual.refused % (*chain.from_iterable(zip(left, times, strict=True)),)
 
 
 def _usual_states(usual: UsualStates, left: Sequence[int], states: CounterStates) -> str | None:
@@ -235,7 +230,15 @@ def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | No
     if not parts:
         return None
     states = [limit.state.replace("%", "%%") for limit in limits]
-    text, refused = (",".join([state + numbers for state in states]) for numbers in ("%d;t=%d", "%d%s"))
+    text = ",".join([f"{state}%d;t=%d" for state in states])
+    refused = {
+        limit.place: (
+            at,
+            ",".join([f"{state}%d" for state in states[:at]])
+            + ",".join([";t=%d", *[f"{state}%d" for state in states[at:]]]),
+        )
+        for at, limit in enumerate(limits, 1)
+    }
     places, multipliers, divisors = zip(*parts, strict=True)
     return UsualStates(text, refused, _picking(places), multipliers, divisors)
 
