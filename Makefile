@@ -2,6 +2,7 @@
 # make check                style, types, imports and the unit tests: in seconds, without Redis or Django
 # make test [ARGS=--strict] all checks; --strict fails if any had to be left out; --only TEXT: stages of such a name;
 #                           --long: search for much longer, as one does by night
+# make soak [ARGS=…]        an hour of traffic with edits and outages: does memory grow? --minutes N; --write: into docs/
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 #
 # Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.
@@ -18,7 +19,7 @@ UV := .cache/uv/bin/uv
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
 
-.PHONY: bench check demo test
+.PHONY: bench check demo soak test
 .DEFAULT_GOAL := test
 
 demo: .venv/bin/python
@@ -32,6 +33,10 @@ check: .venv/bin/python
 test: .venv/bin/python
 	$(UV) sync --quiet --frozen
 	exec .venv/bin/python .ci/checks.py --uv $(UV) $(ARGS)
+
+soak: .venv/bin/python
+	$(UV) sync --quiet --frozen --inexact
+	exec .venv/bin/python -m tests.soak $(ARGS)
 
 # An environment of its own: nobody else needs what we compare with.
 bench: .venv/bin/python

@@ -1,0 +1,57 @@
+"""What came of the load test: in a table, and what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from .processes import Held
+from .traffic import Traffic
+
+#: So much more a process may hold at the end: a part of its memory, KiB beside that, and descriptors.
+GROWTH: Final = 0.05
+FREE_KIB: Final = 4_096
+FREE_DESCRIPTORS: Final = 4
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/explanation/endurance.md"
+BEGIN: Final = "<!-- soak -->\n"
+END: Final = "<!-- end -->"
+
+
+def table_of(minutes: float, traffic: Traffic, first: dict[str, Held], last: dict[str, Held]) -> str:
+    """Return the report, as Markdown."""
+    answers = ", ".join(f"{status or 'none'}: {count:,}" for status, count in sorted(traffic.answers.items()))
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    lines = [
+        f"{made}, {minutes:g} minutes, {traffic.answers.total():,} requests; answers by status: {answers}.",
+        "",
+        "| process | MiB early | MiB at the end | descriptors early | at the end |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, held in first.items():
+        end = last[name]
+        lines.append(
+            f"| {name} | {held.memory / 1024:.1f} | {end.memory / 1024:.1f} | {held.descriptors} | {end.descriptors} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def failures_of(traffic: Traffic, first: dict[str, Held], last: dict[str, Held], said: str) -> list[str]:
+    """Return what is wrong, in words. said: what the processes have printed."""
+    found = [f"{len(traffic.wrong)} wrong answers, the first: {traffic.wrong[0]}."] if traffic.wrong else []
+    if "Traceback" in said:
+        found.append(f"A process has printed an error:\n{said}")
+    for name, before in first.items():
+        after = last[name]
+        if after.memory > before.memory * (1 + GROWTH) + FREE_KIB:
+            found.append(f"{name} held {before.memory:,} KiB, and {after.memory:,} KiB at the end.")
+        if after.descriptors > before.descriptors + FREE_DESCRIPTORS:
+            found.append(f"{name} had {before.descriptors} descriptors, and {after.descriptors} at the end.")
+    return found
+
+
+def write(report: str) -> None:
+    """Put the report into the docs."""
+    text = PAGE.read_text("utf-8")
+    head, _, rest = text.partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{report}\n{END}{rest.partition(END)[2]}", "utf-8")

@@ -1,0 +1,27 @@
+"""The settings of the sites under load: those of the tests, on a Redis Cluster. SOAK_PORTS: the ports of its nodes."""
+
+import os
+
+from example_project.redis_server import HOST
+from tests.settings import *  # noqa: F403
+from tests.settings import CACHES, MIDDLEWARE
+
+PORTS = [int(port) for port in os.environ["SOAK_PORTS"].split(",")]
+MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
+CACHES["ratelimit"] = {
+    "BACKEND": "django_redis.cache.RedisCache",
+    "LOCATION": f"redis://{HOST}:{PORTS[0]}/0",
+    "OPTIONS": {
+        "CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory",
+        "STARTUP_NODES": [(HOST, port) for port in PORTS],
+        "SOCKET_TIMEOUT": 0.3,
+        "SOCKET_CONNECT_TIMEOUT": 0.3,
+    },
+}
+RATELIMITER = {"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": [HOST]}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["stderr"], "level": "ERROR"},
+}
