@@ -27,7 +27,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, versions
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage import denied, names
 from example_project.redis_server import RedisServer
 from tests import profiles
 
@@ -112,6 +112,9 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
     return _redis_of_the_session
 
 
+_START_SENDING = denied.start_sending
+
+
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
@@ -127,12 +130,20 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
     heartbeats.pulse.begin()
     names.notified.forget()
+    denied.waiting.begin()
+    monkeypatch.setattr(denied, "start_sending", lambda: None)
     events.names_until.clear()
     tiers.forget()
     access_cache.forget()
     if isinstance(connections._engine, LocalFirstEngine):
         connections._engine.counters.clear()
         connections._engine.engine._partition_tracker = PartitionTracker()
+
+
+@pytest.fixture
+def start_sending() -> Callable[[], None]:
+    """What starts the thread that sends denied callers, which tests do without."""
+    return _START_SENDING
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The page of recent refusals: whom the rules have refused lately, by the engine's own list. It updates by itself."""
+"""The page of recent refusals: whom rules and access entries have refused lately. It updates by itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from django.utils.translation import gettext as _
 from ..engine.usage.refusals import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Refusal
 from ..exceptions import EngineUnavailable
 from ..explain.users import by_key
-from ..models import Rule, Tier
+from ..models import AccessEntry, Rule, Tier
 from ..rules import cache, inline
 from ..rules.formatting import limit_in_words, units
 from ..rules.records import RuleRecord
 from ..usage import names as caller_names
+from ..usage.denied import DeniedCaller, recently_denied
 from ..usage.names import Name
 from ..usage.refusals import recent
 from ..values.references import reference_of
@@ -38,6 +39,9 @@ CALLER_PERMISSIONS: Final = ("view_tierassignment", "unblock_caller", "grant_cal
 #: So many rows at most.
 MAX_ROWS: Final = 100
 
+#: In the place of a rule: what access entries deny, and nothing else. No slug has such a character.
+BY_ACCESS: Final = "@access"
+
 #: Seconds between two updates.
 UPDATE_SECONDS: Final = 5
 
@@ -45,8 +49,9 @@ UPDATE_SECONDS: Final = 5
 class RefusalRow(NamedTuple):
     """A line of the page. limit: in words; reach: the view that rejected last, else what the rule applies to.
 
-    caller: the digest. reference: that the responses bore. name: whom the digest stands for, empty if that is not known
-    or not to be seen. number: of the time, to tell new lines.
+    caller: the digest; empty = callers who were too many to be told apart. reference: that the responses bore. name:
+    whom the digest stands for, empty if that is not known or not to be seen. number: of the time, to tell new lines.
+    is_access: an access entry denies, and no rule; reason: that stands there; entry_url: of its form.
     """
 
     at: datetime
@@ -66,6 +71,9 @@ class RefusalRow(NamedTuple):
     explain_url: str
     shadow: bool
     number: int
+    is_access: bool = False
+    reason: str = ""
+    entry_url: str = ""
 
 
 class RefusalsPage(admin.ModelAdmin):
@@ -82,9 +90,11 @@ class RefusalsPage(admin.ModelAdmin):
         request.current_app = self.admin_site.name
         rule = request.GET.get("rule") or None
         records = _records()
-        context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS}
+        context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS, "by_access": BY_ACCESS}
         try:
-            context["rows"] = list(_rows(request, recent(MAX_ROWS, rule), records))
+            rows = [] if rule == BY_ACCESS else list(_rows(request, recent(MAX_ROWS, rule), records))
+            rows += _denied_rows(request, recently_denied(MAX_ROWS)) if rule in (None, BY_ACCESS) else ()
+            context["rows"] = sorted(rows, key=lambda row: row.number, reverse=True)[:MAX_ROWS]
         except EngineUnavailable:
             context["unavailable"] = True
         if "part" in request.GET:
@@ -105,8 +115,12 @@ class RefusalsPage(admin.ModelAdmin):
 
 def _access_url(request: HttpRequest) -> str:
     """Return the URL of the list of access entries that deny; empty for who may not see it."""
-    may_see = any(request.user.has_perm(f"django_ratelimiter.{act}_accessentry") for act in ("view", "change"))
-    return _url(request, "django_ratelimiter_accessentry_changelist", {"action__exact": "deny"}) if may_see else ""
+    url = _url(request, "django_ratelimiter_accessentry_changelist", {"action__exact": "deny"})
+    return url if _sees_entries(request) else ""
+
+
+def _sees_entries(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(f"django_ratelimiter.{act}_accessentry") for act in ("view", "change"))
 
 
 def _records() -> Mapping[str, RuleRecord]:
@@ -117,11 +131,11 @@ def _records() -> Mapping[str, RuleRecord]:
 def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[str, RuleRecord]) -> Iterable[RefusalRow]:
     names = dict(Rule.objects.values_list("slug", "name"))
     tiers = dict(Tier.objects.values_list("slug", "name"))
-    opens_callers = any(request.user.has_perm(f"django_ratelimiter.{each}") for each in CALLER_PERMISSIONS)
+    opens_callers = _opens_callers(request)
     refusals = list(refusals)
     seen = caller_names.views((each.rule, each.partition) for each in refusals)
     may_see = request.user.has_perm(caller_names.PERMISSION)
-    may_explain = any(request.user.has_perm(f"django_ratelimiter.{act}_rule") for act in ("view", "change"))
+    may_explain = _may_explain(request)
     known = caller_names.revealed({each.partition for each in refusals}) if may_see else {}
     for each in refusals:
         record = records.get(each.rule)
@@ -153,6 +167,55 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
         )
 
 
+def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[RefusalRow]:
+    """Yield a row for each caller whom an access entry denies. Only who may see entries learns whom they name."""
+    sees_entries = _sees_entries(request)
+    entries = (
+        AccessEntry.objects.in_bulk({each.entry for each in found if each.entry}) if sees_entries and found else {}
+    )
+    opens_callers = _opens_callers(request)
+    may_see, may_explain = request.user.has_perm(caller_names.PERMISSION), _may_explain(request)
+    known = caller_names.revealed({each.digest for each in found}) if may_see else {}
+    for each in found:
+        entry, name = entries.get(each.entry or 0), known.get(each.digest)
+        at_us, since_us = (int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))
+        asked = {"view": each.view, **(_asked_of(name) if name else {})}
+        yield RefusalRow(
+            at=each.at,
+            at_text=_clock(at_us),
+            since=each.since,
+            since_text=_clock(since_us),
+            times=units(each.times),
+            is_estimate=False,
+            rule=entry.subject if entry else label_of(each.kind),
+            tier="",
+            limit="",
+            reach=each.view,
+            caller=each.digest,
+            reference="",
+            name=name_in_words(name) if name else "",
+            caller_url=_url(request, "django_ratelimiter_caller", {"digest": each.digest})
+            if opens_callers and each.digest
+            else "",
+            explain_url=_url(request, "django_ratelimiter_explain", asked)
+            if each.view and name and may_explain
+            else "",
+            shadow=False,
+            number=at_us,
+            is_access=True,
+            reason=entry.reason if entry else "",
+            entry_url=_form_url(request, entry) if entry else "",
+        )
+
+
+def _opens_callers(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(f"django_ratelimiter.{each}") for each in CALLER_PERMISSIONS)
+
+
+def _may_explain(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(f"django_ratelimiter.{act}_rule") for act in ("view", "change"))
+
+
 def _moment(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / 1_000_000, UTC)
 
@@ -181,9 +244,15 @@ def _asked(record: RuleRecord, view: str | None, name: Name | None) -> dict[str,
     path = record.path if record.path_kind in ("exact", "prefix") and not view else ""
     asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
     asked["scope"] = record.scope
-    if name is not None and name.kind in ("user", "ip"):
-        asked[name.kind] = by_key(name.value) if name.kind == "user" else name.value
+    asked |= _asked_of(name) if name else {}
     return {name: value for name, value in asked.items() if value}
+
+
+def _asked_of(name: Name) -> dict[str, str]:
+    """Return how the page that explains is asked about somebody."""
+    if name.kind not in ("user", "ip"):
+        return {}
+    return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
 def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
@@ -204,10 +273,14 @@ def refusals_url(request: HttpRequest, rule: str | None = None) -> str:
     return _url(request, ADDRESS, {"rule": rule} if rule else {})
 
 
-def _url(request: HttpRequest, name: str, query: Mapping[str, str]) -> str:
+def _form_url(request: HttpRequest, entry: AccessEntry) -> str:
+    return _url(request, "django_ratelimiter_accessentry_change", {}, entry.pk)
+
+
+def _url(request: HttpRequest, name: str, query: Mapping[str, str], *args: object) -> str:
     """Return the URL of a page of the same site; empty if it has none."""
     try:
-        url = reverse(f"admin:{name}", current_app=getattr(request, "current_app", None))
+        url = reverse(f"admin:{name}", args=args, current_app=getattr(request, "current_app", None))
     except NoReverseMatch:
         return ""
     return f"{url}?{urlencode(query)}" if query else url

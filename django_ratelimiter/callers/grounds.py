@@ -175,4 +175,4 @@ def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | N
 
 def _record_of(row: AccessEntry) -> AccessRecord:
     expires_at = None if row.expires_at is None else row.expires_at.timestamp()
-    return AccessRecord(row.action, row.kind, row.value, expires_at, row.reason)
+    return AccessRecord(row.action, row.kind, row.value, expires_at, row.reason, row.pk)

@@ -24,7 +24,9 @@ from ..identity import Identity, digest, partition
 from ..locks import freed_by_fork
 from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+from ..usage import denied
 from ..usage import names as caller_names
+from ..values.access import AccessRecord
 from ..values.references import DIGITS
 from .io import IO
 from .refusal_log import RefusalLog
@@ -95,6 +97,14 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             percent = percent_reached(result)
             if percent and _is_reached_first(result, percent):
                 await io.send(quota_reached, Result, request=request, result=result, percent=percent)
+
+
+def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
+    """Have it recorded, beside the path, that an access entry denies a request."""
+    found = partition(identity, (record.kind,))  # which the entry was found by
+    if found is not None:
+        match = request.resolver_match
+        denied.note(record, found, digest(found), (match and match.view_name) or "")
 
 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:

@@ -51,6 +51,8 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         latest = await decide_latest(io, request)
     except AccessDenied as denied:
         latest, earlier = None, replace(earlier, allowed=False, access=denied.record)
+        assert request.identity is not None  # by which the entry was found
+        events.note_denied(http, request.identity, denied.record)
         await refunds.refund_results(io, earlier.results)
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]

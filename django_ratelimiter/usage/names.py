@@ -169,6 +169,14 @@ def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None
     _write(texts)
 
 
+def keep(partitions: Mapping[str, str]) -> None:
+    """Keep whom these digests stand for, unless that was done lately. The caller has asked REVEAL."""
+    news = {digest: partition for digest, partition in partitions.items() if notified.is_due(digest)}
+    if news:
+        notified.note(news)
+        _write(news)
+
+
 def _write(texts: Mapping[str, str]) -> None:
     try:
         _store().write(texts)

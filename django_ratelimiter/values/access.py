@@ -17,7 +17,8 @@ class AccessRecord(NamedTuple):
     """Lets one caller in, or keeps it out. No rule is met by those who are let in.
 
     kind: ip, user or api_key. value: an address or network; a user's primary key as text; the hash of an API key.
-    expires_at: seconds since the Unix epoch, from when on it counts no more; `None` = never.
+    expires_at: seconds since the Unix epoch, from when on it counts no more; `None` = never. pk: of the entry in the
+    database; `None` = it is not there.
     """
 
     action: str
@@ -25,6 +26,7 @@ class AccessRecord(NamedTuple):
     value: str
     expires_at: float | None = None
     reason: str = ""
+    pk: int | None = None
 
 
 class _Entry(NamedTuple):

@@ -36,7 +36,7 @@ from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode
-from .refusals import RedisNames, remembered_in
+from .refusals import RedisDenials, RedisNames, remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -81,6 +81,8 @@ class RedisEngine(RedisCore):
         #: Names of callers, for pages that may show them.
         send = None if self._cluster else self._transport.pipeline
         self.names = RedisNames(self._prefix(0), self._run, send)
+        #: Callers whom access entries deny.
+        self.denials = RedisDenials(self._prefix(0), self._run, send)
         #: What the processes that decide here say of themselves.
         self.heartbeats = RedisHeartbeats(self, self._run, send, *([self._cluster.node_of] if self._cluster else []))
 

@@ -12,13 +12,21 @@ from zlib import crc32
 
 from redis import Redis
 
+from ...exceptions import EngineUnavailable
 from ..usage import COUNTER
-from ..usage.refusals import FORGOTTEN_US, STEP_US, RefusalCounts, RefusalEntry
+from ..usage.refusals import FORGOTTEN_US, STEP_US, Denial, RefusalCounts, RefusalEntry, shares_of
+from .connections.faults import explain
 from .packing import RECENT, command, text_of
 
 #: Names are kept for so many seconds, in so many keys at most, all in the first shard.
 NAME_SECONDS: Final = 7 * 86_400
 MAX_NAMES: Final = 16_384
+
+#: So many denied callers stand in a list at most. One more, and only so many stay: of each entry the latest.
+MAX_DENIALS, KEPT_DENIALS = 600, 400
+
+#: Seconds after which a denied caller is forgotten.
+DENIAL_SECONDS: Final = 86_400
 
 #: So many are deleted by one command at most.
 _MAX_DELETED: Final = 1_000
@@ -68,6 +76,13 @@ def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: in
         client.hdel(f"{prefix}{RECENT}", *old[place : place + _MAX_DELETED])
 
 
+#: Runs a command in a shard, off the path of decisions.
+Run = Callable[[int, Callable[[Redis], Any]], Any]
+
+#: Sends packed calls, no longer than the deadline, and returns what reads so many replies.
+Send = Callable[[bytes, int], Callable[[], list[Any]]]
+
+
 class RedisNames:
     """Texts by digest, such as a caller's name.
 
@@ -78,25 +93,16 @@ class RedisNames:
     def __init__(
         self,
         prefix: str,
-        run: Callable[[int, Callable[[Redis], Any]], Any],
-        send: Callable[[bytes, int], Callable[[], list[Any]]] | None = None,
+        run: Run,
+        send: Send | None = None,
     ) -> None:
         self._prefix, self._run, self._send = prefix, run, send
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Keep these. One whose key another has takes its place."""
         words = [("SET", self._key(what), f"{what}\n{text}", "EX", str(NAME_SECONDS)) for what, text in texts.items()]
-
-        def run(client: Redis) -> None:
-            with client.pipeline(transaction=False) as pipeline:
-                for each in words:
-                    pipeline.execute_command(*each)
-                pipeline.execute()
-
-        if words and self._send:
-            self._send(b"".join(command(*each) for each in words), len(words))()
-        elif words:
-            self._run(0, run)
+        if words:
+            _execute(self._run, self._send, words)
 
     def read(self, whats: Sequence[str]) -> dict[str, str]:
         """Return those of these that are known, in one call."""
@@ -111,3 +117,70 @@ class RedisNames:
 
     def _key(self, what: str) -> str:
         return f"{self._prefix}name:{crc32(what.encode()) % MAX_NAMES}"
+
+
+class RedisDenials:
+    """Callers whom access entries deny, in one hash of the first shard; it expires if nobody is denied for a day.
+
+    Each has three fields: when last, when first (a line break more), and how often (one more). See RedisNames.
+    """
+
+    def __init__(self, prefix: str, run: Run, send: Send | None = None) -> None:
+        self._key, self._run, self._send = f"{prefix}denials", run, send
+
+    def add(self, denials: Sequence[Denial]) -> None:
+        """Add these to what is known, in one call; in two where there are too many. Raises EngineUnavailable."""
+        words: list[tuple[str, ...]] = []
+        for what, at, since, times in denials:
+            words += (
+                ("HSET", self._key, what, str(at)),
+                ("HSETNX", self._key, f"{what}\n", str(since)),
+                ("HINCRBY", self._key, f"{what}\n\n", str(times)),
+            )
+        words += ("EXPIRE", self._key, str(DENIAL_SECONDS)), ("HLEN", self._key)
+        *_, fields = _execute(self._run, self._send, words)
+        if isinstance(fields, int) and fields > 3 * MAX_DENIALS:
+            self._trim()
+
+    def read(self) -> list[Denial]:
+        """Return what is known, also what is older than a day. Raises EngineUnavailable."""
+        [found] = _execute(self._run, self._send, [("HGETALL", self._key)])
+        pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
+        fields = {text_of(name): int(value) for name, value in pairs}
+        return [
+            Denial(what, at, fields.get(f"{what}\n", at), fields.get(f"{what}\n\n", 1))
+            for what, at in fields.items()
+            if not what.endswith("\n")
+        ]
+
+    def _trim(self) -> None:
+        by_entry: dict[str, list[Denial]] = {}
+        for each in sorted(self.read(), key=lambda each: -each.at):
+            by_entry.setdefault(each.what.partition(" ")[0], []).append(each)
+        kinds = sorted(by_entry.values(), key=len)
+        shares = shares_of([[each.at for each in kind] for kind in kinds], KEPT_DENIALS)
+        left_out = [each.what for kind, share in zip(kinds, shares, strict=True) for each in kind[share:]]
+        fields = [f"{what}{mark}" for what in left_out for mark in ("", "\n", "\n\n")]
+        places = range(0, len(fields), _MAX_DELETED)
+        words = [("HDEL", self._key, *fields[place : place + _MAX_DELETED]) for place in places]
+        if words:
+            _execute(self._run, self._send, words)
+
+
+def _execute(run: Run, send: Send | None, words: Sequence[tuple[str, ...]]) -> list[Any]:
+    """Send these commands to the first shard in one go, and return the replies. Raises EngineUnavailable."""
+    if send is not None:
+        replies = send(b"".join(command(*each) for each in words), len(words))()
+        for reply in replies:
+            if isinstance(reply, Exception):  # such as a command that the user may not run
+                raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
+        return replies
+
+    def through(client: Redis) -> list[Any]:
+        with client.pipeline(transaction=False) as pipeline:
+            for each in words:
+                pipeline.execute_command(*each)
+            return pipeline.execute()
+
+    found: list[Any] = run(0, through)
+    return found

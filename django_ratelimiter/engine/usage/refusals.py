@@ -63,6 +63,19 @@ class Refusal(NamedTuple):
         return self.counter.removeprefix(f"{self.rule}:").partition(":")[0]
 
 
+class Denial(NamedTuple):
+    """Somebody whom an access entry has denied lately.
+
+    what: the entry, and whom it denied where, in words of the application's own without line breaks; up to the first
+    space it names the entry. at, since: the last time and the first, in seconds since the Unix epoch. times: how often.
+    """
+
+    what: str
+    at: int
+    since: int
+    times: int
+
+
 class RefusalEntry(NamedTuple):
     """Refusals by the same counters in the same way. last, since: in steps. times: how many."""
 

@@ -33,7 +33,7 @@ def _find() -> AccessList:
     if not tables.exists("AccessEntry", router.db_for_read):
         return NOBODY
     rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
-    found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason")[: MAX_ENTRIES + 1])
+    found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason", "pk")[: MAX_ENTRIES + 1])
     if len(found) > MAX_ENTRIES:
         logger.error("There are more than %s access entries; the oldest are not obeyed.", MAX_ENTRIES)
         found = found[:MAX_ENTRIES]
@@ -44,7 +44,8 @@ def _find() -> AccessList:
 
 def _list_of(rows: tuple[Any, ...]) -> AccessList:
     entries = AccessList(
-        AccessRecord(action, kind, value, end and end.timestamp(), reason) for action, kind, value, end, reason in rows
+        AccessRecord(action, kind, value, end and end.timestamp(), reason, pk)
+        for action, kind, value, end, reason, pk in rows
     )
     for record, why in entries.left_out:
         logger.error("The access entry of %s %s is not in force: %s", record.kind, record.value[:8], why)

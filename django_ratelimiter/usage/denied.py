@@ -1,0 +1,193 @@
+"""Whom access entries have denied lately: counted in each process, and told to Redis beside the path.
+
+A denied request costs no call to Redis. The first one wakes a thread, which sends what is counted once a second for as
+long as there is something to send. What a process has not sent when it ends is lost, and without Redis nothing is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from os import getpid
+from threading import Lock, Thread
+from time import sleep, time
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..backend import get_engine
+from ..conf import settings
+from ..engine.usage.refusals import Denial
+from ..exceptions import EngineUnavailable
+from ..locks import freed_by_fork
+from ..values.access import AccessRecord
+from . import names
+
+logger = logging.getLogger("django_ratelimiter")
+
+#: Seconds between two calls to Redis of a process.
+SEND_SECONDS: Final = 1.0
+
+#: So many callers are counted apart between two calls; of further ones only how many requests an entry denied.
+MAX_WAITING: Final = 100
+
+#: Seconds after which a denied caller is shown no more.
+FORGOTTEN_SECONDS: Final = 86_400
+
+
+class DeniedCaller(NamedTuple):
+    """A caller whom an access entry denies. The same one has a row for each view.
+
+    entry: its primary key; `None` = it was never in the database. kind: ip, user or api_key. digest: of the caller, as
+    rules by the same identity have it; "" = callers who were too many to be counted apart. view: its name; "" = not
+    known. at, since: the last time and the first. times: how often.
+    """
+
+    entry: int | None
+    kind: str
+    digest: str
+    view: str
+    at: datetime
+    since: datetime
+    times: int
+
+
+class _Waiting:
+    """What this process has counted and not yet sent."""
+
+    def __init__(self) -> None:
+        self._lock = freed_by_fork(Lock())
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as a new process, with nothing counted and nobody who sends it."""
+        self._pid, self._is_sending = getpid(), False
+        self._denials: dict[str, Denial] = {}
+        self._names: dict[str, str] = {}
+
+    def add(self, what: str, others: str) -> bool:
+        """Count a denied request; return whether somebody must be started who sends it.
+
+        others: what to count it under if there are too many of `what`.
+        """
+        now = int(time())
+        with self._lock:
+            if self._pid != getpid():
+                self.begin()
+            if what not in self._denials and len(self._denials) >= MAX_WAITING:
+                what = others
+            known = self._denials.get(what)
+            since, times = (known.since, known.times) if known else (now, 0)
+            self._denials[what] = Denial(what, now, since, times + 1)
+            must_start, self._is_sending = not self._is_sending, True
+        return must_start
+
+    def note_name(self, digest: str, partition: str) -> None:
+        """Note what a digest stands for."""
+        if len(self._names) < MAX_WAITING:
+            self._names[digest] = partition
+
+    def drain(self) -> tuple[list[Denial], dict[str, str]]:
+        """Return what is counted, and names; from now on it is sent."""
+        with self._lock:
+            found, self._denials = list(self._denials.values()), {}
+            named, self._names = self._names, {}
+        return found, named
+
+    def may_end(self) -> bool:
+        """Return whether nothing is left to be sent; then nobody sends from now on."""
+        with self._lock:
+            self._is_sending = bool(self._denials)
+            return not self._is_sending
+
+    def stop(self) -> None:
+        """Nobody sends: the next denied request tries to start somebody again."""
+        self._is_sending = False
+
+
+waiting: Final = _Waiting()
+
+
+def note(record: AccessRecord, partition: str, digest: str, view: str) -> None:
+    """Count a request that an access entry denies. Returns at once and never raises.
+
+    partition: of the caller, by the identity that the entry is about; digest: what stands for it.
+    """
+    start = f"{record.pk or 0} {record.kind}"
+    if record.kind in settings.REVEAL:
+        waiting.note_name(digest, partition)
+    if waiting.add(f"{start} {digest} {view}", f"{start}  {view}"):
+        start_sending()
+
+
+def start_sending() -> None:
+    """Have a thread send what is counted, until there is no more."""
+    try:
+        Thread(target=_send_all, name="ratelimiter-denied", daemon=True).start()
+    except RuntimeError:  # no more threads to be had, or the process is about to end
+        waiting.stop()
+
+
+def _send_all() -> None:
+    while True:
+        try:
+            send()
+        except Exception:  # a thread's end is nobody's business
+            logger.exception("Redis was not told of denied callers.")
+        sleep(SEND_SECONDS)
+        if waiting.may_end():
+            return
+
+
+def send() -> None:
+    """Send what this process has counted. Without Redis it is dropped, and nothing is raised."""
+    denials, named = waiting.drain()
+    if not denials:
+        return
+    try:
+        _store().add(denials)
+    except EngineUnavailable as error:
+        logger.debug("Denied callers were not recorded: %s", error)
+        return
+    names.keep(named)
+
+
+def recently_denied(limit: int = 100) -> list[DeniedCaller]:
+    """Return callers whom access entries have denied in the last day, the latest first. Raises EngineUnavailable."""
+    send()
+    oldest = time() - FORGOTTEN_SECONDS
+    found = sorted((each for each in _store().read() if each.at > oldest), key=lambda each: (-each.at, each.what))
+    return [_caller_of(each) for each in found[:limit]]
+
+
+def _caller_of(denial: Denial) -> DeniedCaller:
+    entry, kind, digest, view = denial.what.split(" ", 3)
+    at, since = (datetime.fromtimestamp(each, UTC) for each in (denial.at, denial.since))
+    return DeniedCaller(int(entry) or None, kind, digest, view, at, since, denial.times)
+
+
+class _MemoryDenials:
+    """Denied callers where the engine is in this process's memory."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Denial] = {}
+
+    def add(self, denials: list[Denial]) -> None:
+        """Add these to what is known; in the place of the oldest if there are many."""
+        for what, at, since, times in denials:
+            known = self._known.pop(what, None)
+            since, times = (known.since, known.times + times) if known else (since, times)
+            self._known[what] = Denial(what, at, since, times)
+        for what in list(self._known)[: -10 * MAX_WAITING]:
+            del self._known[what]
+
+    def read(self) -> list[Denial]:
+        """Return what is known."""
+        return list(self._known.values())
+
+
+_in_memory: Final[WeakKeyDictionary[object, _MemoryDenials]] = WeakKeyDictionary()
+
+
+def _store() -> Any:
+    engine: object = get_engine()
+    return getattr(engine, "denials", None) or _in_memory.setdefault(engine, _MemoryDenials())
