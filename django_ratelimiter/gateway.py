@@ -27,7 +27,7 @@ from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import may_wait, refusal, status_of, write_fields
 from .identity.proxies import is_trusted_peer
 from .limiter import io, leases
-from .middleware import ASKED_BY_GATEWAYS, exemption
+from .middleware import ASKED_BY_GATEWAYS, Exemption, exemption
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
 
@@ -55,11 +55,14 @@ class GatewayOptions(NamedTuple):
 
 
 class GatewayError(Exception):
-    """A question that is not decided. status: 403 from a peer that is not trusted, 400 where something is missing."""
+    """A question that is not decided. status: 403 from a peer that is not trusted, 400 where something is missing.
 
-    def __init__(self, status: int, text: str) -> None:
+    of_client: the client's request is at fault, and not what the gateway says of it.
+    """
+
+    def __init__(self, status: int, text: str, *, of_client: bool = False) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.of_client = status, of_client
 
 
 class ForwardedRequest(WSGIRequest):
@@ -78,9 +81,10 @@ def view(
 
     Method and path come from X-Forwarded-Method and X-Forwarded-Uri; or, if the route captures `path`, from the method
     of the question and from that. scope: also apply the rules of this scope. denied_status: the status of each
-    rejection, for gateways that understand only one; the real one is then in the field X-RateLimit-Status. `None` = the
-    real one. user_header: the field that holds the primary key of the user, which the gateway must set or remove in
-    each request; `None` = no request has a user. Raises ValueError for what cannot be a status or a field.
+    rejection, and for a path that servers read in different ways, for gateways that understand only one; the real one
+    is then in the field X-RateLimit-Status. `None` = the real one. user_header: the field that holds the primary key of
+    the user, which the gateway must set or remove in each request; `None` = no request has a user. Raises ValueError
+    for what cannot be a status or a field.
     """
     options = _checked(GatewayOptions(scope, denied_status, user_header))
 
@@ -88,16 +92,16 @@ def view(
         try:
             forwarded = _forwarded_request(request, path, options)
         except GatewayError as error:
-            return _error_response(error)
-        if _is_exempt(forwarded):
-            return _passing(forwarded)
+            return error_response(error, options)
+        if bypass_of(forwarded):
+            return passing(forwarded)
         try:
             decision = limiter.check(forwarded, scope=options.scope)
             if decision.delay:
                 io.sleep(decision.delay)
             if decision.allowed:
-                return _passing(forwarded, decision)
-            return _rejection(forwarded, decision, options)
+                return passing(forwarded, decision)
+            return rejection(forwarded, decision, options)
         finally:  # nobody tells us when the response of the other server ends
             leases.release_leases(forwarded)
 
@@ -114,17 +118,17 @@ def aview(
         try:
             forwarded = _forwarded_request(request, path, options)
         except GatewayError as error:
-            return _error_response(error)
-        if _is_exempt(forwarded):
-            return _passing(forwarded)
+            return error_response(error, options)
+        if bypass_of(forwarded):
+            return passing(forwarded)
         try:
             decision = await limiter.acheck(forwarded, scope=options.scope)
             if decision.delay:
                 await io.asleep(decision.delay)
             if decision.allowed:
-                return _passing(forwarded, decision)
-            make = sync_to_async(_rejection) if may_wait(forwarded) else None
-            return await make(forwarded, decision, options) if make else _rejection(forwarded, decision, options)
+                return passing(forwarded, decision)
+            make = sync_to_async(rejection) if may_wait(forwarded) else None
+            return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
         finally:
             await leases.arelease_leases(forwarded)
 
@@ -149,13 +153,13 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
     return in_own_transactions(decide)  # a delay must hold no connection, and a coroutine may have none
 
 
-def _is_exempt(forwarded: HttpRequest) -> bool:
-    """Return whether no rule applies: to a preflight, and to the paths that EXEMPT_PATHS names.
+def bypass_of(forwarded: HttpRequest) -> Exemption:
+    """Return why no rule applies: to a preflight, and to the paths that EXEMPT_PATHS names; "" = some may.
 
     This site's admin and assets are exempt of themselves, but here such a path is another server's.
     """
     found = exemption(forwarded)
-    return found == "preflight" or (found != "" and settings.EXEMPT_PATHS is not None)
+    return found if found == "preflight" or settings.EXEMPT_PATHS is not None else ""
 
 
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:
@@ -165,10 +169,27 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
         text = _("%(peer)s is not a trusted proxy: RATELIMITER['TRUSTED_PROXIES'] does not name it.") % {"peer": peer}
         raise GatewayError(403, text)
     meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
+    forwarded = ForwardedRequest(environ_of(meta, request.method or "", path))
+    user = meta.get(meta_name(options.user_header), "").strip() if options.user_header else ""
+    if user:
+        forwarded.user = user_of_gateway(user)  # type: ignore[assignment]
+    return forwarded
+
+
+def user_of_gateway(pk: str) -> SimpleNamespace:
+    """Return who a gateway says that a request is of; no user is looked up."""
+    return SimpleNamespace(pk=pk, is_authenticated=True)
+
+
+def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str, Any]:
+    """Return the environment of the request that these fields of a question describe. Raises GatewayError.
+
+    method, path: of the question, which count where its route has captured a path; `None` = it has not.
+    """
     if path is None:
         method, (path, query) = meta.get("HTTP_X_FORWARDED_METHOD", ""), _target(meta.get("HTTP_X_FORWARDED_URI", ""))
     else:
-        method, query = request.method or "", meta.get("QUERY_STRING", "")
+        query = meta.get("QUERY_STRING", "")
         path = path.encode("utf-8", "surrogateescape").decode("latin-1")
         if any(map(_may_be_dots, path.split("/"))):  # which may have been written as "..%2f"
             raise _ambiguous()
@@ -177,23 +198,17 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
     if not path.startswith("/"):
         raise _lacking("X-Forwarded-Uri")
     _check_address(meta)
-    forwarded = ForwardedRequest(
-        {
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "wsgi.url_scheme": "http",
-            **meta,
-            "REQUEST_METHOD": method,
-            "SCRIPT_NAME": "",
-            "PATH_INFO": _resolved(path),
-            "QUERY_STRING": query,
-            "wsgi.input": BytesIO(),
-        }
-    )
-    user = meta.get(_meta_name(options.user_header), "").strip() if options.user_header else ""
-    if user:
-        forwarded.user = SimpleNamespace(pk=user, is_authenticated=True)  # type: ignore[assignment]
-    return forwarded
+    return {
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http",
+        **meta,
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": _resolved(path),
+        "QUERY_STRING": query,
+        "wsgi.input": BytesIO(),
+    }
 
 
 def _target(uri: str) -> tuple[str, str]:
@@ -219,7 +234,8 @@ def _may_be_dots(segment: str) -> bool:
 
 
 def _ambiguous() -> GatewayError:
-    return GatewayError(400, _("The path has dot segments that servers read in different ways."))
+    text = _("The path has dot segments that servers read in different ways.")
+    return GatewayError(400, text, of_client=True)
 
 
 def _resolved(path: str) -> str:
@@ -245,7 +261,7 @@ def _check_address(meta: dict[str, Any]) -> None:
     field = settings.TRUSTED_PROXIES.field
     if field is None:  # then X-Forwarded-For is read if it is there, even if it is empty
         field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
-    if not meta.get(_meta_name(field)):
+    if not meta.get(meta_name(field)):
         raise _lacking(field.title())
 
 
@@ -253,29 +269,39 @@ def _lacking(field: str) -> GatewayError:
     return GatewayError(400, _("The request header %(name)s is missing or wrong.") % {"name": field})
 
 
-def _meta_name(header: str) -> str:
+def meta_name(header: str) -> str:
+    """Return what a request header is called in META."""
     return f"HTTP_{header.upper().replace('-', '_')}"
 
 
-def _error_response(error: GatewayError) -> HttpResponse:
-    return _uncached(HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8"))
+def error_response(error: GatewayError, options: GatewayOptions) -> HttpResponse:
+    """Return the answer to a question that is not decided."""
+    response = HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
+    return _uncached(_with_one_status(response, options) if error.of_client else response)
 
 
-def _passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
+def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
+    """Return the answer for a request that may pass."""
     response = HttpResponse(content_type="text/plain")
     if decision is not NOTHING_TO_DECIDE:
         write_fields(forwarded, response, decision)
     return _uncached(response)
 
 
-def _rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
+def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
+    """Return the answer for a request that must not pass."""
     response = refusal(forwarded, decision)
     if response.status_code < 300:  # a project's own response, by which each gateway would let the request pass
         response.status_code = status_of(decision)
+    return _uncached(_with_one_status(response, options))
+
+
+def _with_one_status(response: Response, options: GatewayOptions) -> Response:
+    """Return the response with the status that the gateway understands, if it understands one only."""
     if options.denied_status is not None:
         response.headers[STATUS_FIELD] = str(response.status_code)
         response.status_code = options.denied_status
-    return _uncached(response)
+    return response
 
 
 def _uncached(response: Response) -> Response:

@@ -446,3 +446,13 @@ def test_a_switched_off_limiter_lets_pass_what_trusted_proxies_ask(ask: Any, mak
     with settings(ENABLED=False):
         assert statuses(ask(), ask()) == [200, 200]
         assert ask(REMOTE_ADDR="198.51.100.1").status_code == 403
+
+
+def test_of_a_gateway_that_understands_one_status_the_client_s_fault_is_told_in_a_field(ask: Any) -> None:
+    answer = ask("/api/..;/export", at="nginx/")
+    assert (answer.status_code, answer["X-RateLimit-Status"]) == (403, "400")
+    assert "no-store" in answer["Cache-Control"]
+    plain = ask("/api/..;/export")
+    assert (plain.status_code, "X-RateLimit-Status" in plain) == (400, False)
+    lacking = ask(None, at="nginx/")  # which the gateway has to mend: no client can
+    assert (lacking.status_code, "X-RateLimit-Status" in lacking) == (400, False)
