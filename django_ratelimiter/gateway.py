@@ -42,7 +42,6 @@ _SLASH: Final = re.compile(r"[/\\]")
 #: What is only about the question: it has no body, and is asked elsewhere.
 _OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
 
-
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 
@@ -57,7 +56,7 @@ class GatewayOptions(NamedTuple):
 class GatewayError(Exception):
     """A question that is not decided. status: 403 from a peer that is not trusted, 400 where something is missing.
 
-    of_client: the client's request is at fault, and not what the gateway says of it.
+    of_client: the client's request is at fault, not what the gateway says of it.
     """
 
     def __init__(self, status: int, text: str, *, of_client: bool = False) -> None:
@@ -154,10 +153,7 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
 
 
 def bypass_of(forwarded: HttpRequest) -> Exemption:
-    """Return why no rule applies: to a preflight, and to the paths that EXEMPT_PATHS names; "" = some may.
-
-    This site's admin and assets are exempt of themselves, but here such a path is another server's.
-    """
+    """Return why no rule applies; "" = some may. Unlike this site's own, others' admin and assets are not exempt."""
     found = exemption(forwarded)
     return found if found == "preflight" or settings.EXEMPT_PATHS is not None else ""
 
@@ -170,15 +166,10 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
         raise GatewayError(403, text)
     meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
     forwarded = ForwardedRequest(environ_of(meta, request.method or "", path))
-    user = meta.get(meta_name(options.user_header), "").strip() if options.user_header else ""
+    user = meta.get(_meta_name(options.user_header), "").strip() if options.user_header else ""
     if user:
-        forwarded.user = user_of_gateway(user)  # type: ignore[assignment]
+        forwarded.user = SimpleNamespace(pk=user, is_authenticated=True)  # type: ignore[assignment]
     return forwarded
-
-
-def user_of_gateway(pk: str) -> SimpleNamespace:
-    """Return who a gateway says that a request is of; no user is looked up."""
-    return SimpleNamespace(pk=pk, is_authenticated=True)
 
 
 def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str, Any]:
@@ -234,8 +225,7 @@ def _may_be_dots(segment: str) -> bool:
 
 
 def _ambiguous() -> GatewayError:
-    text = _("The path has dot segments that servers read in different ways.")
-    return GatewayError(400, text, of_client=True)
+    return GatewayError(400, _("The path has dot segments that servers read in different ways."), of_client=True)
 
 
 def _resolved(path: str) -> str:
@@ -261,7 +251,7 @@ def _check_address(meta: dict[str, Any]) -> None:
     field = settings.TRUSTED_PROXIES.field
     if field is None:  # then X-Forwarded-For is read if it is there, even if it is empty
         field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
-    if not meta.get(meta_name(field)):
+    if not meta.get(_meta_name(field)):
         raise _lacking(field.title())
 
 
@@ -269,8 +259,7 @@ def _lacking(field: str) -> GatewayError:
     return GatewayError(400, _("The request header %(name)s is missing or wrong.") % {"name": field})
 
 
-def meta_name(header: str) -> str:
-    """Return what a request header is called in META."""
+def _meta_name(header: str) -> str:
     return f"HTTP_{header.upper().replace('-', '_')}"
 
 

@@ -20,6 +20,7 @@ from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
 from ..explain.logline import parse_log_line
 from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
+from ..explain.request import gateway_views
 from ..explain.users import by_key
 from ..explain.words import (
     bypass_in_words,
@@ -41,7 +42,7 @@ from .logged import as_in_force, caller_url, logged_context, prefilled, rule_url
 
 ADDRESS: Final = "django_ratelimiter_explain"
 #: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.
-_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "digest", "api_key")
+_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "digest", "api_key")
 
 
 class QuestionForm(forms.Form):
@@ -86,11 +87,18 @@ class QuestionForm(forms.Form):
         widget=forms.Textarea({"rows": 2, "spellcheck": "false", "placeholder": "field:email=ann@example.org"}),
     )
     body = forms.CharField(label=gettext_lazy("Body"), required=False, widget=forms.Textarea({"rows": 2}), strip=False)
+    gateway = forms.ChoiceField(label=gettext_lazy("Asked by"), required=False)
     digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")
         self.fields["method"].widget.attrs["list"] = "ratelimiter-methods"
+        routes = gateway_views()
+        if routes:
+            asked = [(route, _("a gateway, at %(route)s") % {"route": route}) for route in routes]
+            self.fields["gateway"].choices = [("", _("no gateway: a request to this site")), *asked]  # type: ignore[attr-defined]
+        else:
+            del self.fields["gateway"]
         if not asks_callers:
             for name in CALLER_FIELDS:
                 del self.fields[name]
@@ -103,7 +111,7 @@ class QuestionForm(forms.Form):
             identities=dict(_pairs(data["identities"], "=", "identities")),
             status=data["status"] or 200,
             method=data["method"] or "GET",
-            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", *CALLER_FIELDS)},
+            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", "gateway", *CALLER_FIELDS)},
         )
         return with_curl(data["pasted"], question)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils import translation
 
 from ..backend import get_engine
@@ -91,9 +92,8 @@ def _with_token(
 
 def _bypass(passage: Passage) -> Bypass:
     """Return why no door looks at any rule; "" = one does."""
-    if not passage.doors:
-        return passage.bypass
-    return "" if any(not door.bypass for door in passage.doors) else passage.doors[-1].bypass
+    bypasses = [door.bypass for door in passage.doors] or [passage.bypass]
+    return "" if "" in bypasses else bypasses[-1]
 
 
 def _facts(http: BuiltRequest, passage: Passage) -> Facts:
@@ -213,6 +213,8 @@ def _explain_tier(passage: Passage) -> TierExplanation:
 def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
     """Return what the doors would answer, by the code that writes responses."""
     decision, status = passage.decision, question.status
+    if http.gateway is not None and passage.response is not None:  # is the view's, and complete
+        return _as_client_gets(passage, passage.response, passage.response.status_code, is_ours=True)
     is_ours, response = False, passage.response
     if response is not None and not passage.is_rejected:
         status, response = response.status_code, None
@@ -231,16 +233,23 @@ def _response(question: Question, http: BuiltRequest, passage: Passage) -> Clien
             if result.verdict is not None:
                 result.verdict.mark_refunded()
         write_fields(http, response, decision)
-    binding = decision.binding
+    known = response.status_code if passage.is_rejected and is_known else None
+    return _as_client_gets(passage, response, known, is_ours=is_ours, is_known=is_known)
+
+
+def _as_client_gets(
+    passage: Passage, response: HttpResponseBase, status: int | None, *, is_ours: bool, is_known: bool = True
+) -> ClientResponse:
+    binding = passage.decision.binding
     return ClientResponse(
         allowed=not passage.is_rejected,
-        status=response.status_code if passage.is_rejected and is_known else None,
+        status=status,
         fields=dict(response.items()),
         body=getattr(response, "content", b"").decode("utf-8", "replace"),
         is_ours=is_ours,
-        binding=binding.rule.slug if binding and decision.access is None else "",
+        binding=binding.rule.slug if binding and passage.decision.access is None else "",
         delay=passage.delay,
-        degraded=decision.degraded,
+        degraded=passage.decision.degraded,
         error="" if is_known else type(passage.error).__qualname__,
     )
 
@@ -280,7 +289,7 @@ def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
     if name == "ip":
         return not question.ip
     if name.startswith("field:"):
-        return not question.body
+        return not (question.body or question.gateway)  # at a gateway, the request has none
     return name in settings.IDENTITIES and _reads_body(name, http)
 
 

@@ -37,6 +37,7 @@ def add_question(parser: ArgumentParser) -> None:
         ("session", "The key of a session."),
         ("scope", "A scope that code asks for."),
         ("body", "The body of the request."),
+        ("gateway", "The route of a view that gateways ask, such as /gateway/: for a request to another server."),
     ):
         parser.add_argument(f"--{name}", default="", help=text)
     parser.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="May be repeated.")
@@ -56,7 +57,10 @@ def question_from(options: dict[str, Any]) -> Question:
         path=options["path"],
         headers=tuple(_pair(text, ":") for text in options["header"]),
         identities=dict(_pair(text, "=") for text in options["identity"]),
-        **{name: options[name] for name in ("view", "user", "api_key", "ip", "session", "scope", "body", "status")},
+        **{
+            name: options[name]
+            for name in ("view", "user", "api_key", "ip", "session", "scope", "body", "status", "gateway")
+        },
     )
     return with_curl(options["curl"], question)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 
 from django.http.response import HttpResponseBase
 
-from .. import limiter
+from .. import gateway, limiter
 from ..backend import get_engine
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
@@ -27,7 +28,7 @@ from ..rules.tiers import Entitlement
 from ..values.access import AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
-from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
+from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in, meta_name
 from .views import Step, ViewCode, checks_credentials, code_of
 
 
@@ -99,8 +100,32 @@ def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entr
     return passage
 
 
+def _pass_gateway(passage: Passage, options: gateway.GatewayOptions) -> None:
+    """Have the view decide that a gateway asks."""
+    http, passage.door = passage.http, "gateway"
+    if http.gateway_error is not None:
+        passage.bypass, passage.is_rejected = "undecided", True
+        passage.response = gateway.error_response(http.gateway_error, options)
+        return
+    if options.user_header:
+        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own
+        if passage.question.user:
+            http.META[field] = pk = str(passage.caller.user.pk)
+            http.user = SimpleNamespace(pk=pk, is_authenticated=True)  # type: ignore[assignment]
+    passage.bypass = gateway.bypass_of(http)
+    if not passage.bypass:
+        passage.is_rejected = not limiter.check(http, scope=options.scope).allowed
+    if passage.is_rejected:
+        passage.response = gateway.rejection(http, passage.decision, options)
+    else:
+        passage.response = gateway.passing(http, passage.decision)
+
+
 def _pass(passage: Passage) -> None:
     http, caller = passage.http, passage.caller
+    if http.gateway is not None:
+        _pass_gateway(passage, http.gateway)
+        return
     view = http.resolver_match.func if http.resolver_match else None
     later = decides_later(view)
     passage.bypass = _bypass_of_middleware(http)

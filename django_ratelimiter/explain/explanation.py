@@ -14,8 +14,10 @@ from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
 
 #: Why no rule is looked at: the limiter is off by its setting, enforcement is stopped, the request is exempt, an
-#: access entry decides, no door asks, or an earlier call has rejected the request.
-Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "rejected earlier"]
+#: access entry decides, no door asks, an earlier call has rejected the request, or servers read the path differently.
+Bypass = Literal[
+    Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "rejected earlier", "undecided"
+]
 
 #: The first condition that does not hold; "" = the rule applies.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
@@ -98,9 +100,10 @@ class TierExplanation:
 class ClientResponse:
     """What the caller would get now.
 
-    allowed: then status and body are the view's, and only our fields are known. is_ours: the body is; else it is that
-    of the framework around the view. binding: the slug of the rule that decides. delay: seconds that the request is
-    held. error: what the view's code raised, if nobody here knows how the project answers that.
+    allowed: then status and body are the view's, and only our fields are known; all is, where a gateway asks. is_ours:
+    the body is; else it is that of the framework around the view. binding: the slug of the rule that decides. delay:
+    seconds that the request is held. error: what the view's code raised, if nobody here knows how the project answers
+    that.
     """
 
     allowed: bool

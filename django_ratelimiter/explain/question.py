@@ -22,7 +22,8 @@ class Question:
     scope: one that code asks for beside what the view is known to ask for. user: a login name or a primary key.
     api_key: as callers send it, or the hash of a known one. ip: the address that is connected to the site. session:
     its key. identities: values for what rules are split by, whatever the request says, by name. status: of the
-    response, if the request is allowed: rules may charge for one kind only.
+    response, if the request is allowed: rules may charge for one kind only. gateway: the route of a view that gateways
+    ask, such as "/gateway/"; then the request is for another server, and the answer is that of this view.
     """
 
     method: str = "GET"
@@ -37,3 +38,4 @@ class Question:
     body: str = ""
     identities: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
+    gateway: str = ""

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
+from string import punctuation
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
@@ -20,7 +21,9 @@ from django.utils.translation import get_language_from_request
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
+from ..gateway import GatewayError, GatewayOptions, environ_of
 from ..identity import Identity
+from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
 from .question import Question, QuestionError
@@ -34,7 +37,14 @@ _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
 
 
 class BuiltRequest(WSGIRequest):
-    """A request that nobody has sent. body_missed: its body was asked for, and the question has none."""
+    """A request that nobody has sent. body_missed: its body was asked for, and the question has none.
+
+    gateway: what the view was made with that a gateway asks about it; `None` = it is for this site. gateway_error: why
+    that view decides nothing.
+    """
+
+    gateway: GatewayOptions | None = None
+    gateway_error: GatewayError | None = None
 
     def __init__(self, environ: dict[str, Any], *, has_body: bool) -> None:
         super().__init__(environ)
@@ -78,11 +88,13 @@ class KnownCaller:
 
 def build_request(question: Question) -> BuiltRequest:
     """Return the request, with its session, and without a user. Raises QuestionError."""
+    if question.gateway:
+        return _build_forwarded(question)
     host, path, query = _address(question)
     root = get_script_prefix().rstrip("/")
     inside = root and path.startswith(f"{root}/")
     body = question.body.encode()
-    environ: dict[str, Any] = {
+    environ = {
         "REQUEST_METHOD": question.method.upper() or "GET",
         "SCRIPT_NAME": root if inside else "",
         "PATH_INFO": unquote_to_bytes(path[len(root) :] if inside else path).decode("latin-1"),
@@ -95,12 +107,47 @@ def build_request(question: Question) -> BuiltRequest:
         "CONTENT_LENGTH": str(len(body)) if body else "",
         "wsgi.url_scheme": "http",
         "wsgi.input": BytesIO(body),
+        **_fields(question),
     }
-    if question.api_key and not _is_hash(question.api_key):
-        environ[_meta_name(settings.API_KEY_HEADER)] = question.api_key
-    environ |= _fields(question)
     http = BuiltRequest(environ, has_body=bool(body))
     _add_session(http, question)
+    return http
+
+
+def gateway_views() -> dict[str, GatewayOptions]:
+    """Return the views of this site that gateways ask, by route, such as "/gateway/"."""
+    found = {f"/{match.route}": getattr(match.func, ASKED_BY_GATEWAYS, None) for match in all_views(get_resolver())}
+    return {route: options for route, options in found.items() if options is not None}
+
+
+def _build_forwarded(question: Question) -> BuiltRequest:
+    """Return the request as the view reads it that a gateway asks, by the code of that view."""
+    options = gateway_views().get(f"/{question.gateway.strip('/ ')}{'/' * question.gateway.endswith('/')}")
+    if options is None:
+        raise QuestionError("gateway", _("No view that gateways ask has this route."))
+    for name in ("view", "session", *(() if options.user_header else ("user",))):
+        if getattr(question, name):
+            raise QuestionError(name, _("This is not known of a request that a gateway asks about."))
+    address = question.ip.strip()
+    if not address:
+        raise QuestionError("ip", _("Enter the address of the client: a gateway names it in each question."))
+    parts = question.path.strip().partition("?")
+    meta = {**_fields(question), "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": address}
+    meta.pop("HTTP_FORWARDED", None)
+    if settings.TRUSTED_PROXIES.field == "forwarded":
+        meta["HTTP_FORWARDED"] = f'for="{f"[{address}]" if ":" in address else address}"'
+    captured = None
+    if "<path:path>" in question.gateway:
+        captured, meta["QUERY_STRING"] = unquote(urlsplit(parts[0]).path, errors="surrogateescape"), parts[2]
+    meta["HTTP_X_FORWARDED_METHOD"] = method = question.method.upper() or "GET"
+    meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
+    try:
+        http = BuiltRequest(environ_of(meta, method, captured), has_body=True)
+        http.path = http.path_info  # as the view has it
+    except GatewayError as error:
+        http = BuiltRequest({**meta, "REQUEST_METHOD": method, "wsgi.input": BytesIO()}, has_body=True)
+        http.gateway_error = error
+    http.gateway = options
     return http
 
 
@@ -143,7 +190,9 @@ def assume_values(identity: Identity, question: Question, caller: KnownCaller) -
 
 
 def find_view(http: BuiltRequest) -> None:
-    """Have the path resolved, as Django does before it calls the view."""
+    """Have the path resolved, as Django does before it calls the view; that of another server has none here."""
+    if http.gateway is not None:
+        return
     try:
         http.resolver_match = get_resolver(getattr(http, "urlconf", None)).resolve(http.path_info)
     except Resolver404:
@@ -203,21 +252,23 @@ def _path_of(question: Question) -> str:
         raise QuestionError("view", text) from None
 
 
-def _fields(question: Question) -> dict[str, str]:
+def _fields(question: Question) -> dict[str, Any]:
     """Return the header fields as a server hands them over: several of one name are joined."""
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for name, value in question.headers:
         if not _TOKEN.fullmatch(name) or "\n" in value or "\r" in value or "\0" in value:
             raise QuestionError("headers", _("%(name)r is no header field.") % {"name": name})
         if "_" in name:  # which servers drop
             continue
-        key = _meta_name(name)
+        key = meta_name(name)
         found[key] = f"{found[key]}{'; ' if key == 'HTTP_COOKIE' else ','}{value}" if key in found else value
     found.pop("CONTENT_LENGTH", None)
-    return found
+    api_key = question.api_key if question.api_key and not _is_hash(question.api_key) else ""
+    return {meta_name(settings.API_KEY_HEADER): api_key, **found} if api_key else found
 
 
-def _meta_name(header: str) -> str:
+def meta_name(header: str) -> str:
+    """Return what a request header is called in META."""
     name = header.upper().replace("-", "_")
     return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
 

@@ -26,6 +26,7 @@ BYPASSES: Final[dict[str, Any]] = {
     ),
     "allowed": gettext_lazy("An access entry allows this caller: no rule applies."),
     "denied": gettext_lazy("An access entry denies this caller: every request is rejected."),
+    "undecided": gettext_lazy("The view that gateways ask does not decide this request: servers read it differently."),
 }
 
 DOORS: Final[dict[str, Any]] = {
@@ -33,6 +34,7 @@ DOORS: Final[dict[str, Any]] = {
     "throttle": gettext_lazy("the view's throttle, after authentication"),
     "scope": gettext_lazy("the view, by scope"),
     "rate": gettext_lazy("the view, by a rate in its code"),
+    "gateway": gettext_lazy("the view that gateways ask"),
 }
 
 

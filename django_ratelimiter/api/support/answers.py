@@ -159,7 +159,7 @@ class RateLimitExplainedRuleSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(help_text="A code for the first condition that does not hold; empty = it applies.")
     why = serializers.CharField(help_text="The same in words.")
     missing = serializers.ListField(child=serializers.CharField())
-    door = serializers.CharField(help_text="Who asks: middleware, throttle, scope or rate.")
+    door = serializers.CharField(help_text="Who asks: middleware, throttle, scope, rate or gateway.")
     rows = serializers.CharField(help_text="The tier whose limits count; empty = those of every other tier.")
     value = serializers.CharField(help_text="What its counters are split by.")
     rejects = serializers.BooleanField(allow_null=True, help_text="In shadow: it would; null = not yours to see.")

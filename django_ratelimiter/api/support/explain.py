@@ -37,6 +37,12 @@ class RateLimitQuestionSerializer(StrictSerializer):
         child=serializers.CharField(), default=dict, help_text="Values to count by, such as field:email."
     )
     body = serializers.CharField(default="", allow_blank=True, trim_whitespace=False)
+    gateway = serializers.CharField(
+        default="",
+        allow_blank=True,
+        max_length=200,
+        help_text="The route of a view that gateways ask, such as /gateway/: for a request to another server.",
+    )
     status = serializers.IntegerField(
         default=200, min_value=100, max_value=599, help_text="Of the view's response, if the request is allowed."
     )
