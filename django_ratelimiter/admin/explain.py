@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
+from ..callers.references import known_rules
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
@@ -135,7 +136,7 @@ class ExplainPage(admin.ModelAdmin):
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
         context: dict[str, Any] = {}
         if form.is_bound and form.is_valid():
-            logged = parse_log_line(form.cleaned_data["pasted"])
+            logged = parse_log_line(form.cleaned_data["pasted"], known_rules())
             if logged is not None:
                 logged = as_in_force(logged)
                 form = QuestionForm(initial=prefilled(logged, form.cleaned_data), asks_callers=asks_callers)

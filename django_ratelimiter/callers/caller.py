@@ -20,8 +20,7 @@ from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_identity
-from ..values.references import parse_reference
-from .references import digests_of, everybody, rules_of
+from .references import digests_of, everybody, find_reference, rules_of
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 
@@ -166,7 +165,7 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
 
 def _caller_of_reference(text: str) -> Caller:
     """Return the caller whom the reference of a rejection means. It may stand in a whole response."""
-    reference = parse_reference(text)
+    reference = find_reference(text)
     if reference is None:
         raise UnknownCaller(_("This is no reference of a rejection. Write it as “export#eJL8d1F2”."))
     digests = digests_of(reference)

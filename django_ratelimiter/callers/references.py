@@ -12,7 +12,7 @@ from ..models import TopPartition
 from ..rules import cache, inline
 from ..usage.refusals import recent
 from ..usage.times import now, stored
-from ..values.references import Reference
+from ..values.references import Reference, references_in
 
 #: Recent refusals that are looked through.
 MAX_READ: Final = 1_000
@@ -24,10 +24,27 @@ MAX_FOUND: Final = 5
 SPAN: Final = timedelta(days=7)
 
 
+def known_rules() -> list[str]:
+    """Return the slugs of the rules in force and of those in code, which references may name."""
+    return [rule.slug for rule in (*cache.current_rules().rules, *inline.registered())]
+
+
 def rules_of(reference: Reference) -> list[str]:
     """Return the slugs of the rules that a reference may name: as they are in force, else as it was typed."""
-    known = [rule.slug for rule in (*cache.current_rules().rules, *inline.registered())]
-    return reference.rule_in(known) or [reference.rule]
+    return reference.rule_in(known_rules()) or [reference.rule]
+
+
+def find_reference(text: str) -> Reference | None:
+    """Return the reference that a text holds; of several words that may be one, the first of a caller who is known.
+
+    Else the first that names a rule; `None` if no word may be one.
+    """
+    found = references_in(text)
+    if len(found) > 1:
+        known = known_rules()
+        found.sort(key=lambda each: not _is_of_one(each, known))
+        return next((each for each in found if digests_of(each)), found[0])
+    return found[0] if found else None
 
 
 def digests_of(reference: Reference) -> list[str]:
@@ -47,6 +64,10 @@ def digests_of(reference: Reference) -> list[str]:
     # As it was written, or in other letters: what looks alike is told apart among the recent ones only.
     found += rows.filter(partition__istartswith=reference.start).values_list("partition", flat=True).distinct()
     return [each for each in dict.fromkeys(found) if reference.is_of(each)][:MAX_FOUND]
+
+
+def _is_of_one(reference: Reference, slugs: list[str]) -> bool:
+    return any(slug.lower() == reference.rule.lower() for slug in slugs)
 
 
 def everybody() -> str:

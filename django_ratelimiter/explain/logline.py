@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ..values.references import parse_reference
@@ -27,17 +28,18 @@ class LoggedRefusal(NamedTuple):
     version: str = ""
 
 
-def parse_log_line(text: str) -> LoggedRefusal | None:
+def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None:
     """Return what the line says; `None` if it is not about a rejected request.
 
     The body of a response to one will do, and so will its reference alone.
-    It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`.
+    It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`. slugs: of
+    rules that its reference may name, should other words look like one.
     """
     first = text.split(None, 1)[:1]
     if first and first[0].rpartition("/")[2] == "curl":  # whose data may look like a line
         return None
     found = _attributes(text)
-    reference = parse_reference(found.get("reference", "")) or parse_reference(text)
+    reference = parse_reference(found.get("reference", "")) or parse_reference(text, slugs)
     if reference is not None and not found.get("partition"):
         found |= {"rule": reference.rule, "partition": reference.start}
     message = _MESSAGE.search(found.pop("message", "") or text)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 #: Characters of the digest: 48 bits, which tell a rule's callers apart.
 DIGITS: Final = 8
+
+#: So many words of a text are looked at that may be references.
+MAX_CANDIDATES: Final = 10
 
 #: Longer texts are not searched: no response of ours to a rejected request is as long, with its fields.
 MAX_PASTED: Final = 10_000
@@ -57,18 +61,31 @@ def reference_of(rule: str, digest: str) -> str:
     return f"{rule}#{digest[:DIGITS]}"
 
 
-def parse_reference(text: str) -> Reference | None:
+def parse_reference(text: str, slugs: Iterable[str] = ()) -> Reference | None:
     """Return the reference that this text is, or that stands in it, such as in a response; `None` if there is none.
 
-    Case, spaces, quotes around it and a label such as "Reference:" do not matter.
+    Case, spaces, quotes around it and a label such as "Reference:" do not matter. slugs: of rules; of several words
+    that may be references, such as the number of a ticket, the first that names one of these rules counts.
     """
+    found = references_in(text)
+    if len(found) < 2:
+        return found[0] if found else None
+    known = {slug.lower() for slug in slugs}
+    return next((each for each in found if each.rule.lower() in known), found[0])
+
+
+def references_in(text: str) -> list[Reference]:
+    """Return all that may be a reference in this text, the most likely first; one only if the text is nothing else."""
     if len(text) > MAX_PASTED or "#" not in text:
-        return None
+        return []
     bare = text.strip(_AROUND)
     if label := _LABEL.match(bare):
         bare = bare[label.end() :].strip(_AROUND)
-    match = _TYPED.fullmatch(bare) or _OF_FIELD.search(text) or _WITHIN.search(_ADDRESS.sub(" ", text))
-    return Reference(match[1], "".join(match[2].split())) if match else None
+    whole = _TYPED.fullmatch(bare)
+    if whole:
+        return [Reference(whole[1], "".join(whole[2].split()))]
+    matches = chain(_OF_FIELD.finditer(text), _WITHIN.finditer(_ADDRESS.sub(" ", text)))
+    return list(islice(dict.fromkeys(Reference(match[1], match[2]) for match in matches), MAX_CANDIDATES))
 
 
 def _folded(text: str) -> str:

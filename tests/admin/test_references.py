@@ -129,6 +129,20 @@ def test_a_whole_response_is_pasted_into_either_search(
             assert (response.status_code, response.url.endswith(f"?digest={found}")) == (302, True), kind
 
 
+@pytest.mark.parametrize("rule", ["word", "export"])
+def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Callable[..., Client], rule: str) -> None:
+    """Neither those of no rule, nor those of a rule that has rejected nobody by this reference."""
+    client, found = operator(*ALL), digest("header:X-Org:acme")
+    mail = f"Ticket {rule}#12345678 of today, again. Reference: {rejected['field']}. Please help."
+    response = client.post(reverse("admin:django_ratelimiter_search"), {"q": mail})
+    assert (response.status_code, f"digest={found}" in response.url) == (302, True)
+    response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": mail})
+    assert response.url.endswith(f"?digest={found}")
+    if rule == "word":
+        explained = client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "pasted": mail})
+        assert explained.context["form"].initial["digest"] == rejected["field"].partition("#")[2]
+
+
 def test_the_fields_take_a_whole_response(operator: Callable[..., Client]) -> None:
     page = operator(*ALL).get(reverse("admin:django_ratelimiter_search")).content.decode()
     assert 'name="q" maxlength="10000"' in page

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.values.references import MAX_PASTED, Reference, parse_reference, reference_of
+from django_ratelimiter.values.references import (
+    MAX_CANDIDATES,
+    MAX_PASTED,
+    Reference,
+    parse_reference,
+    reference_of,
+    references_in,
+)
 
 DIGEST = "eJL8d1F2-oIl0_abcdefgh"
 
@@ -90,3 +97,22 @@ def test_what_is_none(text: str) -> None:
 )
 def test_a_hostile_text_is_none(text: str) -> None:
     assert parse_reference(text) is None
+
+
+MAIL = "Ticket word#12345678, see wiki#abcdefgh: I get 429.\nReference: Export#eJL8d1F2, and order#87654321."
+
+
+def test_of_several_words_that_of_a_rule_counts() -> None:
+    assert [str(each) for each in references_in(MAIL)] == [
+        "word#12345678",
+        "wiki#abcdefgh",
+        "Export#eJL8d1F2",
+        "order#87654321",
+    ]
+    assert parse_reference(MAIL, ["other", "export"]) == Reference("Export", "eJL8d1F2")
+    assert parse_reference(MAIL) == Reference("word", "12345678")
+    assert len(references_in(" ".join(f"word#{number}" for number in range(10_000_000, 10_000_050)))) == MAX_CANDIDATES
+
+
+def test_the_field_s_comes_first() -> None:
+    assert str(references_in(MAIL + "\nX-RateLimit-Reference: api#eJL8d1F2")[0]) == "api#eJL8d1F2"

@@ -17,9 +17,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import Rule, RuleSetVersion
+from ...models import Rule
 from ..conflicts import SEEN
 from ..history.permissions import PUBLISH
+from ..reasons import ReasonField
 from ..versioned import saved_as_version
 
 #: The name of the page that unlocks a rule.
@@ -31,12 +32,7 @@ LOCKED: Final = Rule.Owner.FILE
 class ReasonForm(forms.Form):
     """Why."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=RuleSetVersion._meta.get_field("reason").max_length,
-        help_text=gettext_lazy("It stands in the history."),
-        widget=forms.TextInput({"class": "vTextField"}),
-    )
+    reason = ReasonField(help_text=gettext_lazy("It stands in the history."))
 
 
 class OwnedRules(admin.ModelAdmin):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import router
@@ -12,6 +11,7 @@ from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
+from ...rules.formatting import moment_in_words
 from ...rules.stored import tables
 from ...usage.reports.chart import number
 from ...usage.reports.totals import Freshness, freshness
@@ -203,8 +203,3 @@ def _actions(viewer: Viewer, status: Status) -> list[Link]:
         text = _("Resume enforcement") if status.state == "stopped" else _("Stop all enforcement")
         links.append(Link(text, viewer.url("enforcement")))
     return [link for link in links if link.url]
-
-
-def moment_in_words(moment: datetime) -> str:
-    """Return a moment by the clock of the current time zone."""
-    return str(date_format(timezone.localtime(moment), "DATETIME_FORMAT"))

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ...callers.caller import UnknownCaller, caller_of
-from ...callers.references import digests_of, rules_of
+from ...callers.references import digests_of, find_reference, known_rules, rules_of
 from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
@@ -157,7 +157,7 @@ def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _references(text: str, viewer: Viewer) -> Iterator[Match]:
     """The caller whom the reference of a rejection means; the page that explains, if nobody knows any more."""
-    reference = parse_reference(text)
+    reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
     if reference is None:
         return
     digests = digests_of(reference) if viewer.sees_callers else []
