@@ -223,7 +223,8 @@ def _moment(at_us: int) -> datetime:
 def _clock(at_us: int) -> str:
     """Return the time of day; before it the day of the week unless it is today."""
     moment = timezone.localtime(_moment(at_us))
-    return date_format(moment, "H:i:s" if moment.date() == timezone.localdate() else "D H:i:s")
+    today = timezone.localdate(datetime.now(UTC))  # without USE_TZ, what Django takes by itself has no zone
+    return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
 def _limit_of(refusal: Refusal, record: RuleRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class EndDay(NamedTuple):
 
 def days(today: date | None = None) -> list[EndDay]:
     """Return the days to choose from; the coming Friday is chosen."""
-    today = today or timezone.localdate()
+    today = today or timezone.localdate(datetime.now(UTC))  # without USE_TZ, what Django takes by itself has no zone
     friday = today + timedelta(days=(FRIDAY - today.weekday() - 1) % 7 + 1)
     month = today + timedelta(days=30)
     choices = {

@@ -7,12 +7,11 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from django.core.checks import ERROR
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Rule
+from ...rules.formatting import moment_in_words
 from ...usage.reports.chart import number
 from .attention import DeadRule, RuleDoubts, UsageDoubts
 from .health import Health, had_outage_lately
@@ -119,8 +118,7 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: V
         )
         yield Item("warning", text % {"count": number(hour.degraded)})
     for slug, began_at in doubts.rejecting:
-        since = date_format(timezone.localtime(began_at), "DATETIME_FORMAT")
-        text = _("A rule rejects unusually many requests since %s:") % since
+        text = _("A rule rejects unusually many requests since %s:") % moment_in_words(began_at)
         yield Item("warning", text, [(links.name(slug), links.report_url(slug))])
     if doubts.late_seconds is not None:
         minutes = max(round(doubts.late_seconds / 60), 1)
