@@ -197,6 +197,7 @@ def _requests(ann: User) -> None:
         _ask("/accounts/login/", AnonymousUser(), address, times)
     _ask("/api/search/", ann, ADDRESS, 9)
     _ask("/api/export/", ann, ADDRESS, 17)
+    _ask("/api/search/", AnonymousUser(), "203.0.113.9", 6)  # whom an access entry denies
 
 
 def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> None:
