@@ -50,7 +50,7 @@ def _counted_apart(rule: Rule) -> list[str]:
         return [_("Each process counts for itself, so that with four processes four times as much can pass.")]
     text = _(
         "Each process asks Redis once in %(interval)s and decides by its own count in between, so that each process "
-        "beyond the first can add what it admits in twice that time."
+        "beyond the first can add what it allows in twice that time."
     )
     return [text % {"interval": duration(interval * 1_000)}]
 

@@ -59,7 +59,7 @@ class Steps(Protocol):
         """The state with `cost`, spent at `spent_at`, given back; `None` where that spending is past."""
 
     def describe(self, limit: Limit, cost: int) -> Iterator[Sentence]:
-        """Sentences for the admin: what the limit admits, and when a refused caller may come back."""
+        """Sentences for the admin: what the limit allows, and when a rejected caller can retry."""
 
 
 STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm}

@@ -67,15 +67,15 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     elif limit.anchor == ANCHORS[ON_FIRST_REQUEST]:
         text = _(
             "Each counter's window begins with its first request and lasts %(window)s; the end of one and the start "
-            "of the next can together admit %(less)s. Who is refused may come back when the window is over."
+            "of the next can together allow %(less)s. A rejected caller can retry when the window is over."
         )
         yield text, {"less": Units(2 * limit.quota - 1)}
         return
     else:
         yield _("The count begins anew with each window of %(window)s by the clock (UTC)."), {}
     text = _(
-        "The last moment of one window and the first of the next can together admit %(twice)s. "
-        "Who is refused may come back when the next window begins."
+        "The last moment of one window and the first of the next can together allow %(twice)s. "
+        "A rejected caller can retry when the next window begins."
     )
     yield text, {"twice": Units(2 * limit.quota)}
 

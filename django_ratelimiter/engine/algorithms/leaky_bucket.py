@@ -21,12 +21,15 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     longest = (limit.capacity - cost) * limit.window_us // limit.quota
     if limit.capacity <= cost:
         yield (
-            _("They pass one by one, %(pace)s. None is held: who comes earlier is refused, and may come back then."),
+            _(
+                "They pass one by one, %(pace)s. None is held: a request that comes earlier is rejected, and can be "
+                "retried then."
+            ),
             {},
         )
         return
     text = _(
         "They pass at an even pace, %(pace)s: a request is held until what came before has drained, for %(longest)s "
-        "at most. %(size)s have room; who comes when there is none is refused, and may come back as soon as there is."
+        "at most. %(size)s have room; without room a request is rejected, and can be retried as soon as there is some."
     )
     yield text, {"longest": Microseconds(longest)}

@@ -67,8 +67,8 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
 
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     text = _(
-        "What was spent in the last window of the clock counts for the share of it that is less than %(window)s ago, "
-        "as if it had been spent evenly. So a stretch of %(window)s can admit %(less)s at the very worst. "
-        "Who is refused may come back as soon as that share leaves room."
+        "What was used in the window before counts by how much of that window is less than %(window)s ago, as if it "
+        "had been used evenly. So any %(window)s can allow %(less)s in the worst case. "
+        "A rejected caller can retry as soon as enough usage is too old to count."
     )
     yield text, {"less": Units(2 * limit.quota - 1)}

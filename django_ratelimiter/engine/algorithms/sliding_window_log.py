@@ -77,7 +77,7 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
 
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     text = _(
-        "No stretch of %(window)s ever admits more: every request is remembered for so long. "
-        "Who is refused may come back as soon as enough of what was spent is %(window)s old."
+        "No stretch of %(window)s ever allows more: every request is remembered for that time. "
+        "A rejected caller can retry as soon as enough of the usage is %(window)s old."
     )
     yield text, {}

@@ -81,8 +81,8 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
         yield from fixed_window.describe(limit, cost)
         return
     text = _(
-        "The window moves on in %(slots)s steps. No stretch of %(most)s ever admits more; one of %(window)s can admit "
-        "%(twice)s at the very worst. Who is refused may come back when enough of the steps have been left behind."
+        "The window moves on in %(slots)s steps. No stretch of %(most)s ever allows more; one of %(window)s can allow "
+        "%(twice)s in the worst case. A rejected caller can retry when enough of the steps are too old to count."
     )
     most = Microseconds(limit.window_us * (slots - 1) // slots)
     yield text, {"slots": slots, "most": most, "twice": Units(2 * limit.quota)}

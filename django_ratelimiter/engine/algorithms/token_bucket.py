@@ -63,12 +63,12 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
         text = gettext_noop(
             "A bucket of %(size)s starts full, and %(quota)s come back all at once with each window of %(window)s by "
             "the clock (UTC). So %(size)s can pass at once, and %(most)s around the start of a window. "
-            "Who is refused may come back at the start of the first window that brings enough."
+            "A rejected caller can retry at the start of the first window that brings enough."
         )
         yield text, {"quota": Units(quota), "most": Units(size + min(size, quota))}
         return
     text = gettext_noop(
         "A bucket of %(size)s starts full and fills up evenly, %(pace)s. So %(size)s can pass at once, and at most "
-        "%(most)s in %(window)s. Who is refused may come back as soon as there is enough again."
+        "%(most)s in %(window)s. A rejected caller can retry as soon as there is enough again."
     )
     yield text, {"most": Units(size + quota)}
