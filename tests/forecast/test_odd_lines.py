@@ -105,6 +105,18 @@ def test_the_users_of_lines_are_known_when_no_more_are_remembered(monkeypatch: p
         assert all("user" in found.find(line).values for line in lines)
 
 
+def test_callers_who_come_back_are_remembered_and_the_others_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "MAX_CALLERS", 8)
+    found = LoggedCallers([RuleSet(NO_VERSION)], [])
+    first, passing = (found.find(AccessLogLine(0, "GET", "/", f"203.0.113.{number}")) for number in (1, 2))
+    for number in range(3, 40):
+        found.find(AccessLogLine(0, "GET", "/", f"203.0.113.{number}"))
+        assert found.find(AccessLogLine(0, "GET", "/", "203.0.113.1")) is first
+    again = found.find(AccessLogLine(0, "GET", "/", "203.0.113.2"))
+    assert again is not passing
+    assert again.values == passing.values == {"ip": "203.0.113.2"}
+
+
 @pytest.mark.parametrize("text", ["a b c" + " [" * 50_000, 'a b c [1] "GET ' + "/" * 100_000])
 def test_a_long_line_takes_no_time(text: str) -> None:
     found = find_format("common", "", (), None)  # type: ignore[arg-type]
