@@ -15,7 +15,7 @@ from ..forecast.comparison import Comparison, Options, compare
 from ..forecast.console import WrongOption, add_identity, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.report.text import lines_of
-from ..forecast.samples.doubts import doubts, is_of_others
+from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
 from ..forecast.samples.estimates import Range
 from ..forecast.samples.forecast import Forecast
 from ..forecast.samples.forecast import forecast as forecast_samples
@@ -158,7 +158,7 @@ def _untold(slug: str, found: Forecast) -> str | None:
         return text % {"rule": slug}
     if found.unrecorded:
         text = _("%(rule)s: nothing is recorded of tiers that are not limited now: %(tiers)s.")
-        return text % {"rule": slug, "tiers": ", ".join(found.unrecorded)}
+        return text % {"rule": slug, "tiers": tiers_in_words(found.unrecorded)}
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -92,8 +92,13 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
         yield _("Samples are kept for %(days)s days: the period begins before.") % {"days": kept}
     if forecast.unrecorded:
         text = _("Tiers that are not limited now are not counted, so nothing is known of them: %(tiers)s.")
-        yield text % {"tiers": ", ".join(forecast.unrecorded)}
+        yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
     if TierAssignment.objects.exclude(multiplier=1).exists():
         yield _(
             "Some callers have a multiplier. It is not recorded: they are taken for ordinary callers of their tier."
         )
+
+
+def tiers_in_words(tiers: Iterable[str]) -> str:
+    """Return the slugs of tiers in a list; "" = every other one."""
+    return ", ".join([tier or _("every other tier") for tier in tiers])

@@ -128,9 +128,15 @@ class Forecast:
 
     @property
     def unrecorded(self) -> list[str]:
-        """Return the tiers that the rule as it would be limits, and that nothing is recorded of because it does not."""
+        """Return the tiers that the rule as it would be limits, and that nothing is recorded of because it does not.
+
+        "" = every tier without limits of its own: a rule that limits some tiers counts nobody else.
+        """
         before, after = self.limits
-        return [tier for tier in self.tiers if tier and after[tier] and not before[tier] and tier not in self.recorded]
+        found = [tier for tier in self.tiers if tier and after[tier] and not before[tier] and tier not in self.recorded]
+        limits = self.before.limits if self.before else {}
+        is_first = any(limits.values()) and not limits.get(None) and self.after.limits.get(None)
+        return ["", *found] if is_first and not self.after.is_off else found
 
     @cached_property
     def by_tier(self) -> list[TierForecast]:

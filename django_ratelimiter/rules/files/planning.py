@@ -136,7 +136,7 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
 
 def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
     """Return what was changed since the file was last applied or exported, and would be undone."""
-    base = _base(file)
+    base = planned if _is_forgotten(file) else _base(file)
     if base is None:
         return []
     undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the row as it is now; `None` = all of it
@@ -168,8 +168,25 @@ def _base(file: RulesFile) -> Snapshot | None:
     return snapshot
 
 
+def _is_forgotten(file: RulesFile) -> bool:
+    """Return whether the file was exported from a version that this database has had and stores no more.
+
+    Unless a file was applied since, nobody can say then what was changed, so all that the file changes counts as that.
+    """
+    exported, oldest = file.exported, storage.snapshots().values_list("epoch", "number").last()
+    if exported is None or oldest is None or storage.snapshots().exclude(source="").exists():
+        return False
+    return bool(exported.epoch == oldest[0] and exported.number < oldest[1])
+
+
 def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
     rules, tiers = ({data["slug"] for data in rows} for rows in (file.rules, file.tiers))
+    if file.exported and _is_forgotten(file):
+        text = _(
+            "The file was exported from version %(number)s, which is not stored any more. All that it changes is taken "
+            "for a change that was made in the database since."
+        )
+        yield text % {"number": file.exported.number}
     if others := [data["slug"] for data in planned["rules"] if data["slug"] not in rules]:
         yield _("Rules of the admin that are not in the file stay: %(names)s.") % {"names": ", ".join(others)}
     if others := [data["slug"] for data in planned["tiers"] if data["slug"] not in tiers]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.planning import plan_file
 from django_ratelimiter.rules.files.reading import load
@@ -124,3 +124,25 @@ def test_what_was_renamed_is_not_silently_undone(written: Path) -> None:
         apply(written)
     assert "8 per hour" in str(refusal.value)
     assert (quota(), Rule.objects.get().slug) == (80, "pages-v2")
+
+
+def test_an_export_whose_version_is_not_stored_any_more_is_refused_with_all_that_it_would_undo(exported: Path) -> None:
+    edit(80)
+    edit(81)
+    RuleSetVersion.objects.filter(pk=RuleSetVersion.objects.earliest("epoch", "number").pk).delete()
+    with pytest.raises(CommandError) as refusal:
+        apply(exported)
+    assert "8 per hour" in str(refusal.value)
+    assert quota() == 81
+    assert any("is not stored any more" in note for note in plan_file(load(exported)).notes)
+    apply(exported, "--overwrite")
+    assert quota() == 8
+
+
+def test_a_file_that_was_applied_since_needs_no_stored_version(exported: Path) -> None:
+    exported.write_text(_with_quota(exported, 9))
+    apply(exported)
+    RuleSetVersion.objects.filter(source="").delete()
+    exported.write_text(_with_quota(exported, 10))
+    apply(exported)
+    assert quota() == 10

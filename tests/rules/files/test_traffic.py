@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBucket, UsageSample
 from django_ratelimiter.usage.times import now
 from tests.forecast.traffic import record
 
@@ -161,3 +161,26 @@ def test_a_rule_under_another_name_is_the_same(sampled: list[str]) -> None:
     path.write_text(path.read_text().replace("  pages:\n", "  pages-v2:\n    name: pages\n"))
     code, text = plan(*sampled, "--max-newly-refused", "25%")
     assert (code, "nothing is recorded" in text) == (2, False)
+
+
+def test_a_bound_fails_where_everybody_else_is_limited_for_the_first_time(sampled: list[str]) -> None:
+    tier = Tier.objects.create(slug="pro", name="Pro")
+    RuleLimit.objects.update(tier=tier)
+    path = Path(sampled[0])
+    path.write_text(path.read_text().replace("rules:", "tiers:\n  pro: {name: Pro}\nrules:").replace(
+        "    limits:\n", "    limits:\n      - {tier: pro, algorithm: fixed_window, quota: 8, window_seconds: 3600}\n"
+    ))  # fmt: skip
+    UsageBucket.objects.update(tier_slug="pro")
+    UsageSample.objects.update(tier_slug="pro")
+    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    assert (code, "nothing is recorded of tiers that are not limited now: every other tier." in text) == (1, True), text
+
+
+@pytest.mark.parametrize("change", ["path_kind: prefix, path: /pages/", "view_name: hello"])
+def test_a_bound_fails_where_other_requests_are_matched(sampled: list[str], change: str) -> None:
+    path = Path(sampled[0])
+    fields = "".join(f"    {field}\n" for field in change.split(", "))
+    path.write_text(path.read_text().replace("    limits:\n", f"{fields}    limits:\n"))
+    assert plan(*sampled)[0] == 2
+    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    assert (code, "what it applies to or counts by changes" in text) == (1, True), text
