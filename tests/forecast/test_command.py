@@ -154,6 +154,7 @@ def test_tables_as_csv(replayed: Replayed) -> None:
     rows = list(csv.DictReader(io.StringIO(replayed("--draft", "--csv"))))
     assert [(row["by"], row["name"]) for row in rows[:3]] == [("all", ""), ("rule", "pages"), ("rule", "strict")]
     assert rows[0]["newly"] == "7"
+    assert sum(line.split()[:1] == ["Rule"] for line in replayed("--draft").splitlines()) == 1
     assert (rows[-1]["by"], rows[-1]["name"], rows[-1]["newly"]) == ("caller", "ip:203.0.113.2", "1")
 
 
@@ -180,7 +181,7 @@ def test_a_rule_by_what_the_log_does_not_hold_stands_beside_the_others_with_the_
         RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600)
     text = replayed("--html", str(tmp_path / "page.html"), "--no-progress")
     reason = "people: left out, because the log cannot tell users apart"
-    assert re.search(rf"^Rule\n(  .*\n)+  {reason}$", text, re.MULTILINE)
+    assert re.search(rf"^  Rule .*\n(  .*\n)+  {reason}$", text, re.MULTILINE)
     assert reason in (tmp_path / "page.html").read_text()
 
 
@@ -190,6 +191,9 @@ def test_a_table_of_rules_that_are_all_left_out_has_its_reasons(replayed: Replay
         cache.invalidate()
     text = replayed("--no-progress")
     assert "\nRule\n  pages: left out, because the log cannot tell users apart\n  strict: left out" in text
+    rows = list(csv.DictReader(io.StringIO(replayed("--csv"))))
+    assert [row["name"] for row in rows if row["by"] == "left_out"] == ["pages", "strict"]
+    assert {len(row) for row in rows} == {12}
 
 
 def test_one_is_not_several(replayed: Replayed, log: Path) -> None:

@@ -51,7 +51,7 @@ def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict
 
 
 def csv_of(found: Comparison, to: Any) -> None:
-    """Write all tables as one, each row with the kind of what it is about."""
+    """Write all tables as one, each row with the kind of what it is about. Rules that are left out have no numbers."""
     writer = csv.writer(to)
     columns = ("requests", "before", "after", "newly", "no_longer", "same", "shadow")
     writer.writerow(["by", "name", *columns, "callers_newly", "callers_no_longer", "first"])
@@ -62,6 +62,8 @@ def csv_of(found: Comparison, to: Any) -> None:
         for name, row in rows.items():
             numbers = [getattr(row.requests, column) for column in columns]
             writer.writerow([kind, _plain(name), *numbers, row.newly, row.no_longer, ""])
+    for slug in dict.fromkeys([rule.rule for rule in found.left_out]):
+        writer.writerow(["left_out", _plain(slug), *[""] * 10])
     for each in difference.top:
         cells = ["", "", "", each.newly, each.no_longer, "", "", "", ""]
         writer.writerow(["caller", _plain(each.caller), *cells, _moment(each.first_us) if each.first_us else ""])

@@ -35,9 +35,10 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
         if not rows and not missing:
             continue
         yield ""
-        yield title
         if rows:
             yield from _indented(change_table(title, rows, is_difference=found.after is not None))
+        else:
+            yield title
         yield from (f"  {each}" for each in missing)
     if found.after is not None and difference.top:
         yield ""
