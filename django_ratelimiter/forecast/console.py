@@ -24,7 +24,7 @@ from .logs.reading import LogFiles
 #: Bytes of memory that a counter takes, its name included, and what a replay needs before it has any; measured in
 #: `benchmarks/replay.py`.
 BYTES_PER_COUNTER: Final = 530
-BYTES_AT_FIRST: Final = 100_000_000
+BYTES_AT_FIRST: Final = 120_000_000
 
 #: What fields can be mapped to that is no identity: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")
