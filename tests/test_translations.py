@@ -1,13 +1,18 @@
-"""What callers read, the admin, the usage reports and the command are translated into German, all of it."""
+"""What callers read, the admin, the usage reports and the command are translated, all of it, into each language.
+
+Each folder of `locale/` is a language. What a caller reads is tried in German.
+"""
 
 from __future__ import annotations
 
 import ast
 import gettext
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 from django.apps import apps
@@ -26,7 +31,11 @@ from .headers.test_fields import DENIED, NEVER, decision, results
 from .headers.test_responses import get
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
-CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django"
+LOCALE = PACKAGE / "locale"
+PAGE = PACKAGE.parent / "docs/howto/translations.md"
+
+#: The folders of languages: "de", "zh_Hans".
+LANGUAGES = sorted(path.parent.parent.name for path in LOCALE.glob("*/LC_MESSAGES/django.po"))
 
 #: Where the texts stand. Migrations repeat those of the models.
 SOURCES = [path for path in PACKAGE.glob("**/*.py") if path.parent.name != "migrations"]
@@ -37,18 +46,78 @@ TEXTS = {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}
 
 #: A call as it stands for a text of a template.
 _TEXT: Final = re.compile(r"""u?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
-_CALL: Final = re.compile(rf"\b(?P<name>n?p?gettext)\((?P<given>{_TEXT.pattern}(?:, *{_TEXT.pattern})*)")
+_CALL: Final = re.compile(rf"\b(?P<name>n?p?gettext|_)\((?P<given>{_TEXT.pattern}(?:, *{_TEXT.pattern})*)")
 
-#: What a German reads as it is.
-THE_SAME = (
-    *("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s"),
-    "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
-)
+#: What stands in a text for something else, or marks a part of it.
+_PLACE: Final = re.compile(r"%\([a-z_]+\)[sdifr]|%[sdifr%]|\{[a-z_0-9]*\}|<[^<> ]+>")
+
+#: A line of a source of texts, with the lines that continue it.
+_FIELD: Final = re.compile(r'^(msgctxt|msgid|msgid_plural|msgstr(?:\[\d\])?) ((?:".*"\n?)+)', re.MULTILINE)
+
+#: What is read as it is, by language.
+THE_SAME: Final[dict[str, set[str]]] = {
+    "de": {
+        *("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s"),
+        "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
+    },
+    "fr": {
+        *("Client", "client", "Client %s", "Date", "GCRA", "Mode", "mode", "Route", "Slug", "slug", "Total", "Version"),
+        *("action", "description", "message", "partition", "partitions", "quota", "session", "minute", "minutes", "h"),
+        *("min", "s", "%s ms", "%(count)d minute", "j M", "version %(number)s", "Version %(number)s, %(when)s."),
+    },
+}
+
+#: A language that a browser may ask for, and the folder that answers.
+ASKED: Final = [
+    ("de-AT", "de"),
+    ("es", "es"),
+    ("es-MX", "es"),
+    ("fr", "fr"),
+    ("fr-CA", "fr"),
+    ("pt", "pt"),
+    ("pt-br", "pt"),
+    ("zh-hans", "zh_Hans"),
+    ("zh-cn", "zh_Hans"),
+]
 
 
-def german() -> gettext.GNUTranslations:
-    with CATALOG.with_suffix(".mo").open("rb") as file:
+class Entry(NamedTuple):
+    """A text of a catalog's source. context: "" if none. plural: the English of many, "" if none."""
+
+    context: str
+    text: str
+    plural: str
+    forms: tuple[str, ...]
+
+
+@cache
+def entries(language: str) -> tuple[Entry, ...]:
+    """All texts of a language, without the header."""
+    source = (LOCALE / language / "LC_MESSAGES/django.po").read_text("utf-8")
+    found = []
+    for block in re.split(r"\n{2,}", source)[1:]:
+        fields = {
+            name: "".join(ast.literal_eval(line) for line in value.splitlines())
+            for name, value in _FIELD.findall(block)
+        }
+        forms = tuple(value for name, value in fields.items() if name.startswith("msgstr"))
+        found.append(Entry(fields.get("msgctxt", ""), fields["msgid"], fields.get("msgid_plural", ""), forms))
+    return tuple(found)
+
+
+def compiled(language: str) -> gettext.GNUTranslations:
+    with (LOCALE / language / "LC_MESSAGES/django.mo").open("rb") as file:
         return gettext.GNUTranslations(file)
+
+
+@cache
+def keys() -> set[tuple[str, str, str]]:
+    """What the code translates: (context, text, plural)."""
+    found = set()
+    for name, given in texts():
+        context, *rest = given if "p" in name.removesuffix("gettext") else ("", *given)
+        found.add((context, rest[0], rest[1] if len(rest) > 1 else ""))
+    return found
 
 
 def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -56,7 +125,8 @@ def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
     for template in TEMPLATES:
         for call in _CALL.finditer(templatize(template.read_text("utf-8"))):
             given = tuple(ast.literal_eval(text) for text in _TEXT.findall(call["given"]))
-            yield call["name"], given[: TEXTS[call["name"]]]
+            name = "gettext" if call["name"] == "_" else call["name"]
+            yield name, given[: TEXTS[name]]
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
             function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
@@ -65,37 +135,84 @@ def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield name, tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))[: TEXTS[name]]
 
 
-def test_every_text_is_translated() -> None:
-    catalog, found = german(), list(texts())
-    assert len(found) > 400
-    assert ("gettext", ("Try again",)) in found
-    for name, given in found:
-        counts = [(1,), (2,)] if name.startswith("n") else [()]
-        for count in counts:
-            assert getattr(catalog, name)(*given, *count) not in given or given[0] in THE_SAME
+def test_the_code_has_texts() -> None:
+    assert len(keys()) > 400
+    assert {("", "Try again", ""), ("after in", "%(count)d second", "%(count)d seconds")} <= keys()
 
 
-def test_the_names_of_models() -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_is_translated(language: str) -> None:
+    translated = {entry[:3] for entry in entries(language)}
+    assert sorted(keys() - translated) == []
+    assert sorted(translated - keys()) == [], "no code shows these any more"
+    assert len(translated) == len(entries(language)), "a text is there twice"
+    assert [entry for entry in entries(language) if not all(entry.forms)] == []
+    same = {entry.text for entry in entries(language) if entry.text in entry.forms}
+    assert same == THE_SAME.get(language, set())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_text_is_uncertain_or_left_over(language: str) -> None:
+    source = (LOCALE / language / "LC_MESSAGES/django.po").read_text("utf-8")
+    assert re.findall("^#, .*fuzzy.*|^#~ .*", source, re.MULTILINE) == []
+    assert f'"Language: {language}\\n"' in source
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_placeholders_are_those_of_the_english(language: str) -> None:
+    """The first of several forms may spell its number out, as in English: "one rule", "%(rules)s rules"."""
+    wrong = []
+    for entry in entries(language):
+        *first, last = map(places, entry.forms)
+        english, many = places(entry.text), places(entry.plural or entry.text)
+        if last != many or not all(form in (english, many) for form in first):
+            wrong.append(entry)
+    assert wrong == []
+
+
+def places(text: str) -> Counter[str]:
+    return Counter(_PLACE.findall(text))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_spaces_at_the_ends_are_those_of_the_english(language: str) -> None:
+    """Texts are put together: " and "."""
+    for entry in entries(language):
+        for form in entry.forms:
+            assert (form[0].isspace(), form[-1].isspace()) == (entry.text[0].isspace(), entry.text[-1].isspace()), form
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_plurals_have_as_many_forms_as_the_language(language: str) -> None:
+    header = compiled(language).info()["plural-forms"]
+    count = int(header.partition("nplurals=")[2][0])
+    assert {len(entry.forms) for entry in entries(language) if entry.plural} == {count}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_names_of_models(language: str) -> None:
     app = apps.get_app_config("django_ratelimiter")
     names = [name for model in app.get_models() for name in (model._meta.verbose_name, model._meta.verbose_name_plural)]
     english = [str(name) for name in [app.verbose_name, *names]]
-    with translation.override("de"):
+    with translation.override(translation.to_language(language)):
         assert not {str(name) for name in [app.verbose_name, *names]} & set(english)
 
 
-def test_the_compiled_catalog_is_that_of_the_source() -> None:
-    """If not: `msgfmt --check -o django.mo django.po` in that folder."""
-    source = CATALOG.with_suffix(".po").read_text("utf-8")
-    entries = {}
-    for context, text, plurals in re.findall(
-        r'^(?:msgctxt "(.+)"\n)?msgid "(.+)"\n(?:msgid_plural ".*"\n)?((?:msgstr.*\n)+)', source, re.MULTILINE
-    ):
-        for number, translated in re.findall(r'^msgstr(?:\[(\d)\])? "(.+)"$', plurals, re.MULTILINE):
-            entry = f"{context}\4{text}" if context else text
-            entries[(entry, int(number)) if number else entry] = translated
-    compiled: dict[Any, str] = dict(german()._catalog)  # type: ignore[attr-defined]
-    compiled.pop("")
-    assert compiled == entries
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_compiled_catalog_is_that_of_the_source(language: str) -> None:
+    """If not: `msgfmt --check-format -o django.mo django.po` in that folder."""
+    source = {}
+    for entry in entries(language):
+        text = f"{entry.context}\4{entry.text}" if entry.context else entry.text
+        source |= {(text, number) if entry.plural else text: form for number, form in enumerate(entry.forms)}
+    catalog: dict[Any, str] = dict(compiled(language)._catalog)  # type: ignore[attr-defined]
+    catalog.pop("")
+    assert catalog == source
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_page_names_the_language(language: str) -> None:
+    assert f"`{language}`" in PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +255,23 @@ def test_what_never_passes_and_what_cannot_be_checked() -> None:
     assert title == "Zu viele Anfragen"
 
 
-def test_the_callers_language_is_spoken(client: Client, ratelimit_rules: RulesInForce, settings: Any) -> None:
+@pytest.mark.parametrize(("asked", "language"), [pair for pair in ASKED if pair[1] in LANGUAGES])
+def test_the_callers_language_is_spoken(
+    asked: str, language: str, client: Client, ratelimit_rules: RulesInForce, settings: Any
+) -> None:
     ratelimit_rules({"slug": "all", "limits": ["1/minute"]})
     middleware = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    title, detail = map(compiled(language).gettext, ("Too many requests", "You have sent more requests than allowed."))
     with translation.override("en-us"), override_settings(MIDDLEWARE=middleware):  # what it activates stays active
-        headers = {"Accept": "text/html", "Accept-Language": "de-AT, en;q=0.5"}
+        headers = {"Accept": "text/html", "Accept-Language": f"{asked}, en;q=0.5"}
         page = assert_limited(client, "/hello/", headers=headers, after=1)
-    assert '<html lang="de' in page.content.decode()
-    assert "<h1>Zu viele Anfragen</h1>" in page.content.decode()
+        problem = client.get("/hello/", headers=headers | {"Accept": "application/json"}).json()
+    assert f'<html lang="{language[:2]}' in page.content.decode()
+    assert f"<h1>{title}</h1>" in page.content.decode()
     assert {"Accept", "Accept-Language"} <= set(page["Vary"].split(", "))
+    assert problem["title"] == title
+    assert problem["detail"].startswith(detail)
+
+
+def test_every_language_is_asked_for() -> None:
+    assert set(LANGUAGES) <= {language for _, language in ASKED}
