@@ -65,6 +65,26 @@ THE_SAME: Final[dict[str, set[str]]] = {
         *("action", "description", "message", "partition", "partitions", "quota", "session", "minute", "minutes", "h"),
         *("min", "s", "%s ms", "%(count)d minute", "j M", "version %(number)s", "Version %(number)s, %(when)s."),
     },
+    "pt": {
+        *(
+            "Digest",
+            "GCRA",
+            "Slug",
+            "slug",
+            "Total",
+            "View",
+            "view",
+            "view %(name)s",
+            "quota",
+            "snapshot",
+            "d",
+            "h",
+            "min",
+        ),
+        *("s", "%s ms", "j M", "leaky bucket", "token bucket"),
+        "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
+        "Throttle %(name)s: %(reason)s. Views: %(views)s.",
+    },
 }
 
 #: A language that a browser may ask for, and the folder that answers.
