@@ -29,6 +29,7 @@ from django_ratelimiter.testing import RulesInForce, assert_limited
 
 from .headers.test_fields import DENIED, NEVER, decision, results
 from .headers.test_responses import get
+from .languages import THE_SAME
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 LOCALE = PACKAGE / "locale"
@@ -53,39 +54,6 @@ _PLACE: Final = re.compile(r"%\([a-z_]+\)[sdifr]|%[sdifr%]|\{[a-z_0-9]*\}|<[^<> 
 
 #: A line of a source of texts, with the lines that continue it.
 _FIELD: Final = re.compile(r'^(msgctxt|msgid|msgid_plural|msgstr(?:\[\d\])?) ((?:".*"\n?)+)', re.MULTILINE)
-
-#: What is read as it is, by language.
-THE_SAME: Final[dict[str, set[str]]] = {
-    "de": {
-        *("GCRA", "View", "Route", "Version", "Server", "Problem", "Scope", "Body", "%s ms", "Client %s"),
-        "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
-    },
-    "fr": {
-        *("Client", "client", "Client %s", "Date", "GCRA", "Mode", "mode", "Route", "Slug", "slug", "Total", "Version"),
-        *("action", "description", "message", "partition", "partitions", "quota", "session", "minute", "minutes", "h"),
-        *("min", "s", "%s ms", "%(count)d minute", "j M", "version %(number)s", "Version %(number)s, %(when)s."),
-    },
-    "pt": {
-        *(
-            "Digest",
-            "GCRA",
-            "Slug",
-            "slug",
-            "Total",
-            "View",
-            "view",
-            "view %(name)s",
-            "quota",
-            "snapshot",
-            "d",
-            "h",
-            "min",
-        ),
-        *("s", "%s ms", "j M", "leaky bucket", "token bucket"),
-        "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
-        "Throttle %(name)s: %(reason)s. Views: %(views)s.",
-    },
-}
 
 #: A language that a browser may ask for, and the folder that answers.
 ASKED: Final = [
