@@ -40,4 +40,5 @@ THE_SAME: Final[dict[str, set[str]]] = {
         "%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).",
         "Throttle %(name)s: %(reason)s. Views: %(views)s.",
     },
+    "zh_Hans": {"GCRA"},
 }
