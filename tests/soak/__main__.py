@@ -3,7 +3,7 @@
 A site under gunicorn (two workers with threads) and one under uvicorn (an event loop) share a Redis Cluster of three
 masters. 20,000 callers ask for nine pages under all eight algorithms. Meanwhile rules are edited and usage is
 collected; in each minute a node of the cluster hangs or is killed, and is back five seconds later; and half-way a
-worker of gunicorn is killed. What each process holds is looked at after a tenth of the time and at the end.
+worker of gunicorn is killed. What each process holds is looked at after a quarter of the time and at the end.
 
 It fails if anybody got an answer that no rule or failure policy gives, or if a process holds more at the end than
 GROWTH allows. --write puts the result into docs/explanation/endurance.md.
@@ -28,7 +28,7 @@ from .report import failures_of, table_of, write
 from .traffic import Traffic
 
 #: Of the time, how much passes before what the processes hold is first looked at: their caches fill.
-WARM_UP: Final = 0.1
+WARM_UP: Final = 0.25
 AWAY_SECONDS: Final = 5.0
 KILLED: Final = "gunicorn, worker 2"
 EDIT_SECONDS: Final = 5.0
