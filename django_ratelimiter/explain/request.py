@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
 from django.core.handlers.wsgi import WSGIRequest
+from django.http import HttpRequest
 from django.urls import NoReverseMatch, Resolver404, get_resolver, get_script_prefix, resolve, reverse
 from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
@@ -190,9 +191,13 @@ def assume_values(identity: Identity, question: Question, caller: KnownCaller) -
 
 
 def find_view(http: BuiltRequest) -> None:
-    """Have the path resolved, as Django does before it calls the view; that of another server has none here."""
-    if http.gateway is not None:
-        return
+    """Have the path resolved, unless it is another server's, which has no view here."""
+    if http.gateway is None:
+        resolve_view(http)
+
+
+def resolve_view(http: HttpRequest) -> None:
+    """Have the path resolved, as Django does before it calls the view."""
     try:
         http.resolver_match = get_resolver(getattr(http, "urlconf", None)).resolve(http.path_info)
     except Resolver404:

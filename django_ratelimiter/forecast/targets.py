@@ -13,7 +13,7 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ..conf import django_setting
-from ..explain.request import find_view, has_limiter, language_of
+from ..explain.request import has_limiter, language_of, resolve_view
 from ..middleware import Exemption, decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated
@@ -79,7 +79,7 @@ def _request(method: str, path: str, root: str) -> HttpRequest:
 
 
 def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
-    find_view(http)  # type: ignore[arg-type]
+    resolve_view(http)
     match = http.resolver_match
     route, name = (match.route or "", match.view_name or "") if match else ("", "")
     facts = Facts(http.method or "", http.path_info or "/", route, name, "")
