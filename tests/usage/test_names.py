@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import problems
+from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.refusals import MAX_NAMES, NAME_SECONDS
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter import events
+from django_ratelimiter.limiter import events, io
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage import names
@@ -110,46 +113,43 @@ def test_the_latest_view_is_told_whatever_was_told_before(settings: Any) -> None
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [7.5]
+def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
+    """Reject the same caller by the same rule: `reject_at(monotonic seconds, view)`."""
+    now = [0.0]
     for module in (names, events):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    return now
+    monkeypatch.setattr(events, "_log_refusal", lambda _decision: None)
+    monkeypatch.setattr(events, "_refusing", lambda _latest: [(build_record(BY_IP), "me")])
+    charges = SimpleNamespace(partitions=("me", "me"))
+    answer = SimpleNamespace(verdicts=SimpleNamespace(charges=charges), is_plain=True)
+    rejected: Any = SimpleNamespace(allowed=False, answer=answer)
+
+    def reject(at: float, view: str) -> None:
+        now[0] = at
+        request: Any = SimpleNamespace(resolver_match=SimpleNamespace(view_name=view))
+        run_sync(events.send_events(io.ThreadIO(), request, rejected, rejected))
+
+    return reject
 
 
 def test_a_caller_who_is_rejected_again_is_thought_of_once_an_hour(
-    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+    reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    ratelimit_rules(BY_IP)
     monkeypatch.setattr(names, "news_of", lambda _refusing, view: asked.append(view) or names.News({}, 3_600.0, set()))
-    assert client.get(PATH).status_code == 200
-    for now in (7.5, 70.0, 3_600.0, 3_700.0):
-        clock[0] = now
-        assert client.get(PATH).status_code == 429
-    assert len(asked) == 2
+    for at in (7.5, 70.0, 3_600.0, 3_700.0):
+        reject_at(at, "a")
+    assert asked == ["a", "a"]
 
 
 def test_of_several_views_the_latest_is_told_within_a_minute(
-    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+    reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
-    monkeypatch.setattr(names, "_write", lambda texts: written.extend(texts.values()))
-    ratelimit_rules(BY_IP)
-    reject(client)
-    view = written[0]
-    for now, path, told in (
-        (10.0, "/items/1/", 2),
-        (20.0, PATH, 2),
-        (69.0, PATH, 2),
-        (70.5, PATH, 3),
-        (200.0, "/items/1/", 4),
-        (400.0, PATH, 5),
-    ):
-        clock[0] = now
-        assert client.get(path).status_code == 429
-        assert len(written) == told, now
-    assert [name == view for name in written] == [True, False, True, False, True]
+    told: list[str] = []
+    monkeypatch.setattr(names, "_write", lambda texts: told.extend(texts.values()))
+    for at, view in ((7.5, "a"), (10.0, "b"), (20.0, "a"), (69.0, "a"), (70.5, "a"), (200.0, "b"), (400.0, "a")):
+        reject_at(at, view)
+    assert told == ["a", "b", "a", "b", "a"]
 
 
 def test_a_name_that_had_to_wait_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
