@@ -26,7 +26,7 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, versions
+from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage import denied, names
 from example_project.redis_server import RedisServer
 from tests import profiles
@@ -133,6 +133,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     denied.waiting.begin()
     monkeypatch.setattr(denied, "start_sending", lambda: None)
     events.names_until.clear()
+    uncommitted._open.clear()  # what another thread's connection has rolled back stays until it asks again
     tiers.forget()
     access_cache.forget()
     if isinstance(connections._engine, LocalFirstEngine):
