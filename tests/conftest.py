@@ -133,7 +133,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     denied.waiting.begin()
     monkeypatch.setattr(denied, "start_sending", lambda: None)
     events.names_until.clear()
-    uncommitted._open.clear()  # what another thread's connection has rolled back stays until it asks again
+    uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()
     if isinstance(connections._engine, LocalFirstEngine):

@@ -148,6 +148,11 @@ _open: Final[WeakKeyDictionary[BaseDatabaseWrapper, Edits]] = WeakKeyDictionary(
 _lock: Final = freed_by_fork(Lock())
 
 
+def forget_all() -> None:
+    """Forget all edits, of every connection: those of one whose thread has ended may stay until it is collected."""
+    _open.clear()
+
+
 def are_there_any() -> bool:
     """Return whether any thread may have a transaction open that has edited rules."""
     # To ask the dictionary for its length would take longer than all the rest where nobody is editing.
