@@ -149,7 +149,7 @@ def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
     if not (names or notified.has_waiting):
         return News({}, lasts, replaced)
     if not notified.may_tell():
-        return News({}, TELL_SOON_SECONDS if names else lasts, replaced)
+        return News({}, TELL_SOON_SECONDS, replaced)  # so that what waits is told, too
     notified.note(names)
     return News({**notified.waiting(), **names}, lasts, replaced)
 
