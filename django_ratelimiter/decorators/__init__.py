@@ -56,7 +56,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 class Ratelimited(PermissionDenied):
-    """A request was refused. The middleware answers it with 429; without it, it is Django's 403.
+    """A request was rejected. The middleware answers it with 429; without it, it is Django's 403.
 
     decision: what refused it.
     """
