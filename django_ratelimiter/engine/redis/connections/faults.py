@@ -157,7 +157,8 @@ def connection_error(error: Exception) -> RedisConnectionError:
 def _of_sentinels(text: str) -> str:
     """Which Sentinels were asked for a master, and why each could not tell."""
     head, _, rest = text.partition(" : ")
-    asked = [f"Sentinel {host}:{port}: {why.partition('(')[0][:_MAX_LENGTH]}" for host, port, why in _SENTINEL.findall(rest)]
+    found = _SENTINEL.findall(rest)
+    asked = [f"Sentinel {host}:{port}: {why.partition('(')[0][:_MAX_LENGTH]}" for host, port, why in found]
     return f"{head}. {'; '.join(asked)}" if asked else head[:_MAX_LENGTH]
 
 
