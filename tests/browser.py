@@ -38,6 +38,10 @@ class Browser:
         """What a script on the page returns."""
         return _ask(f"{self._session}/execute/sync", {"script": text, "args": arguments})
 
+    def script_async(self, text: str, *arguments: Any) -> Any:
+        """What a script on the page gives to its last argument, a function."""
+        return _ask(f"{self._session}/execute/async", {"script": text, "args": arguments})
+
     def click(self, selector: str) -> None:
         """Press an element, which must be in sight."""
         _ask(f"{self._session}/element/{self._find(selector)}/click", {})

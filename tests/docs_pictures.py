@@ -1,4 +1,4 @@
-"""The documentation's pictures of reports and of two editors at once: what `python -m tests.screenshots --docs` adds.
+"""The documentation's pictures of reports, forecasts and two editors: what `python -m tests.screenshots --docs` adds.
 
 Reports need months of usage, which replace what the other pictures show.
 """
@@ -22,6 +22,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from .browser import Browser
+from .palettes import with_palette
 
 #: Requests of a busy hour by rule and tier, and how many of a hundred are too many.
 BUSY: Final = {
@@ -41,14 +42,16 @@ for (const each of document.querySelectorAll('#nav-sidebar, #toggle-nav-sidebar'
 
 #: From where to where a picture reaches: the top of the first element that is named, and the bottom of the second.
 REACH: Final = """
-const [first, last] = [...arguments].map(each => document.querySelector(each).getBoundingClientRect());
-return [Math.max(0, Math.floor(first.top + scrollY - 20)), Math.ceil(last.bottom + scrollY + 20)];
+const [first, last] = [...arguments].slice(0, 2).map(each => document.querySelector(each).getBoundingClientRect());
+const margin = arguments[2];
+return [Math.max(0, Math.floor(first.top + scrollY - margin)), Math.ceil(last.bottom + scrollY + margin)];
 """
 
 
 def take(window: Browser, address: str, folder: Path) -> None:
     """Take them all."""
     _conflict(window, address, folder)
+    _forecast(window, address, folder)
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
     rule = reverse("admin:django_ratelimiter_usagebucket_rule")
@@ -81,10 +84,35 @@ def _conflict(window: Browser, address: str, folder: Path) -> None:
     _picture(window, folder / "history-conflict.png", "body", "#rule_form .errorlist")
 
 
+def _forecast(window: Browser, address: str, folder: Path) -> None:
+    """Ask what a lower quota would do to a calm day and to one of an attack, and for proposals."""
+    rule = Rule.objects.get(slug="search")
+    attack = timezone.localdate(floor(now(), Granularity.DAY, now().tzinfo) - timedelta(hours=62))
+    window.resize(1000, 900)
+    window.open(f"{address}{reverse('admin:django_ratelimiter_rule_change', args=[rule.pk])}?_forecast=1")
+    for field, value in {
+        "limits-0-quota": "40",
+        "forecast-quota": "40",
+        "forecast-beside": attack.isoformat(),
+        "forecast-share": "2",
+    }.items():
+        window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
+    window.script("document.querySelector('.ratelimiter-forecast-choices [value=advise]').click()")
+    window.wait_for(".ratelimiter-advice tbody tr")
+    cards = {"line": ".ratelimiter-quota-line", "advice": ".ratelimiter-advice"}
+    found = {name: _pictured(window, card, card, margin=6) for name, card in cards.items()}
+    for name, picture in found.items():
+        (folder / f"change-a-limit-{name}.png").write_bytes(with_palette(window, picture))
+
+
 def _picture(window: Browser, file: Path, first: str, last: str) -> None:
+    file.write_bytes(with_palette(window, _pictured(window, first, last)))
+
+
+def _pictured(window: Browser, first: str, last: str, margin: int = 20) -> bytes:
     window.script(HIDE_NAVIGATION)
-    top, bottom = window.script(REACH, first, last)
-    file.write_bytes(window.pictured(bottom - top, top))
+    top, bottom = window.script(REACH, first, last, margin)
+    return window.pictured(bottom - top, top)
 
 
 def _client(place: int) -> str:

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from example_project.redis_server import RedisServer
 from tests.browser import Browser, browser
+from tests.palettes import with_palette
 
 ROOT: Final = Path(__file__).parent.parent
 AXE: Final = "axe-core@4.14.1"
@@ -40,7 +41,7 @@ DJANGOS: Final = {
 #: All of the page is looked at; where a theme has drawn the rest of it, only what is ours.
 RUN_AXE: Final = """
 const [djangos, themed] = arguments;
-const ours = [...document.querySelectorAll('.ratelimiter-control, .ratelimiter-usage')];
+const ours = [...document.querySelectorAll('.ratelimiter-control, .ratelimiter-usage, .ratelimiter-ask')];
 const include = themed ? (ours.length ? ours : [document.querySelector('#content') ?? document.body]) : [document.body];
 const known = (id, node) => djangos[id] && document.querySelector(node.target.at(-1))?.matches(djangos[id]);
 return axe.run({include}, {preload: false, resultTypes: ['violations']}).then(found => found.violations
@@ -109,7 +110,8 @@ def main() -> int:
                 (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
                 names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
                 for name in names if chosen.docs else ():
-                    (ROOT / f"docs/howto/{name}.png").write_bytes(window.pictured(window.script(BOTTOM) + 20))
+                    picture = window.pictured(window.script(BOTTOM) + 20)
+                    (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
                 faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
         if chosen.docs and not chosen.pages:
             from tests import docs_pictures

@@ -82,7 +82,7 @@ class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
     granularity = serializers.CharField()
     degraded = serializers.IntegerField(help_text="Decided without Redis; a part of the others.")
     partitions = serializers.IntegerField(
-        allow_null=True, help_text="How many different ones were met, about; null = not known, as for minutes."
+        allow_null=True, help_text="How many different ones were seen, about; null = not known, as for minutes."
     )
 
     class Meta:

@@ -8,10 +8,12 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from ..rules.formatting import limit_in_words, until_in_words
+from ..rules.formatting import limit_in_words, moment_in_words, units, until_in_words
+from ..usage.denied import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, latest_rules
+from .denials import denials_of
 from .grounds import Grounds, grounds_of
 from .performing import log_of
 from .refusals import CallerRefusal, refusals_of
@@ -42,6 +44,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
         "rejections": [_rejection(each) for each in refusals_of(found)],
+        "denials": [_denial(each) for each in denials_of(caller)] if grounds.sees_entries and not found.problem else [],
         "log": [_log_entry(each) for each in log_of(caller)],
         "problem": found.problem,
     }
@@ -102,6 +105,12 @@ def _rejection(refusal: CallerRefusal) -> dict[str, Any]:
     return {**refusal._asdict(), "at": _time(refusal.at), "since": _time(refusal.since)}
 
 
+def _denial(denial: DeniedCaller) -> dict[str, Any]:
+    found = denial._asdict() | {"at": _time(denial.at), "since": _time(denial.since)}
+    del found["digest"]  # the caller's, which is told already
+    return found
+
+
 def _log_entry(entry: Any) -> dict[str, Any]:
     return {"at": _time(entry.at), "by": entry.operator, "text": entry.text}
 
@@ -125,6 +134,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
     lines += [_line(each) for each in summary["counters"]]
     for each in summary["unread"]:
         lines.append(f"{each['rule']}: {_('needs to know')} {', '.join(each['missing'])}")
+    lines += [_denial_line(each) for each in summary["denials"]]
     if summary["problem"]:
         lines.append(_("Redis cannot be asked now: %s") % summary["problem"])
     return lines
@@ -163,6 +173,13 @@ def _line(counter: dict[str, Any]) -> str:
         until = _words(counter["blocked_until"])
         text += ", " + (_("blocked until %s") % until if until else _("blocked always"))
     return text
+
+
+def _denial_line(denial: dict[str, Any]) -> str:
+    since, last = (moment_in_words(datetime.fromisoformat(denial[name])) for name in ("since", "at"))
+    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s")
+    text %= {"times": units(denial["times"]), "since": since, "last": last}
+    return f"{text} ({denial['view']})" if denial["view"] else text
 
 
 def _words(text: str | None) -> str:

@@ -24,7 +24,7 @@ class AccessEntry(models.Model):
     """Denies one caller every request, or allows them past all rules. It is consulted before any rule."""
 
     class Action(models.TextChoices):
-        ALLOW = "allow", _("allow: no rule is met")
+        ALLOW = "allow", _("allow: skip all rules")
         DENY = "deny", _("deny: every request is rejected (403)")
 
     class Kind(models.TextChoices):

@@ -37,7 +37,7 @@ class Rule(models.Model):
         ROUTE = "route", _("this route of urls.py")
 
     class MissingPartition(models.TextChoices):
-        SKIP = "skip", _("does not meet this rule")
+        SKIP = "skip", _("skips this rule")
         IP = "ip", _("is counted by IP address")
         DENY = "deny", _("is rejected")
 

@@ -7,6 +7,7 @@ long as there is something to send. What a process has not sent when it ends is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import UTC, datetime
 from os import getpid
 from threading import Lock, Thread
@@ -151,12 +152,20 @@ def send() -> None:
     names.keep(named)
 
 
-def recently_denied(limit: int = 100) -> list[DeniedCaller]:
-    """Return callers whom access entries have denied in the last day, the latest first. Raises EngineUnavailable."""
+def recently_denied(limit: int | None = 100) -> list[DeniedCaller]:
+    """Return callers whom access entries have denied in the last day, the latest first. Raises EngineUnavailable.
+
+    limit: so many at most; `None` = all that are kept.
+    """
     send()
     oldest = time() - FORGOTTEN_SECONDS
     found = sorted((each for each in _store().read() if each.at > oldest), key=lambda each: (-each.at, each.what))
     return [_caller_of(each) for each in found[:limit]]
+
+
+def denials_by(digests: Collection[str], limit: int = 100) -> list[DeniedCaller]:
+    """Return those of the callers with these digests, in the last day, the latest first. Raises EngineUnavailable."""
+    return [each for each in recently_denied(limit=None) if each.digest in digests][:limit]
 
 
 def _caller_of(denial: Denial) -> DeniedCaller:

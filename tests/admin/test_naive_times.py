@@ -15,9 +15,12 @@ from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils.formats import date_format
 
-from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage.times import aware
+from tests.admin_pages import fill, pages, users
 from tests.doors.conftest import MakeRule, make_rule
+from tests.forecast.traffic import record
 
 __all__ = ["make_rule"]
 
@@ -85,13 +88,51 @@ def test_a_caller_s_page(blocked: User, operator: Callable[..., Client]) -> None
     assert ends == datetime.combine(day + timedelta(days=1), time())
 
 
-PAGES = ("refusals", "history", "rule_changelist", "usagebucket_changelist", "accessentry_changelist",
-         "tierassignment_changelist")  # fmt: skip
+@pytest.mark.urls("tests.urls")
+def test_every_page_opens(client: Client) -> None:
+    author = users()["superuser"]
+    fill(author)
+    client.force_login(author)
+    reports = reverse("admin:django_ratelimiter_usagebucket_changelist")
+    files = [f"{reports}{name}.csv?period=7d" for name in ("totals", "series", "day", "busiest")]
+    files += [f"{reports}{name}.csv?period=7d&rule=search" for name in ("clients", "heaviest")]
+    custom = f"{reports}?period=custom&since=2026-01-01T00:00&until=2026-02-01T00:00"
+    for url in (*(page.url for page in pages()), *files, f"{reports}?period=7d", f"{reports}?period=custom", custom):
+        assert client.get(url).status_code == 200, url
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_other_pages_open(blocked: User, operator: Callable[..., Client], name: str) -> None:
-    assert operator(*ALL).get(reverse(f"admin:django_ratelimiter_{name}")).status_code == 200
+def yesterday_at_nine() -> datetime:
+    """A moment by the clock of the project, as its models have it."""
+    return datetime.combine(datetime.now().date() - timedelta(days=1), time(9))  # noqa: DTZ005
+
+
+def test_a_report_has_the_project_s_clock(operator: Callable[..., Client]) -> None:
+    for ago in range(1, 6):
+        start = yesterday_at_nine() - timedelta(days=ago - 1)
+        row = {"rule_slug": "search", "granularity": "hour", "start": start, "allowed": 700 - ago}
+        UsageBucket.objects.create(**row)
+        TopPartition.objects.create(**row, partition="x" * 22)
+    client, reports = operator(*ALL), reverse("admin:django_ratelimiter_usagebucket_changelist")
+    hour = f"{date_format(yesterday_at_nine(), 'j M')}, 09:00\u201310:00"
+    context = client.get(reports, {"period": "7d"}).context
+    assert [context["busiest"][0][place] for place in (0, 1)] == [date_format(yesterday_at_nine(), "l"), hour]
+    assert [place for place, (_, requests) in enumerate(context["hours"]) if requests != "0"] == [9]
+    assert hour in client.get(f"{reports}rule/", {"period": "7d", "rule": "search"}).content.decode()
+
+
+def test_a_forecast_has_the_project_s_clock(make_rule: MakeRule, operator: Callable[..., Client]) -> None:
+    rule = make_rule("search", quota=10, limit={"window_seconds": 60}, partition_by=["user"])
+    record(aware(yesterday_at_nine()), {"aaa": [40]}, rule="search", tier="")
+    client = operator(*ALL, "view_rulelimit", "change_rulelimit")
+    page = reverse("admin:django_ratelimiter_rule_change", args=[rule.pk])
+    response = client.get(
+        page, {"_forecast": "1", "forecast-period": "day", "forecast-day": yesterday_at_nine().date()}
+    )
+    [period] = response.context["forecast"]["periods"]
+    assert [each["first_at"] for each in period["top"]] == [date_format(yesterday_at_nine(), "SHORT_DATETIME_FORMAT")]
+    assert f"{date_format(yesterday_at_nine(), 'j M')}, 09:00\u201310:00" in [each[0] for each in period["hours"]]
+    midnight = datetime.combine(yesterday_at_nine(), time())
+    assert date_format(midnight, "SHORT_DATETIME_FORMAT") in response.content.decode()
 
 
 def test_the_list_of_rejections_has_the_project_s_clock(blocked: User, operator: Callable[..., Client]) -> None:

@@ -53,3 +53,37 @@ def test_each_colour_of_an_svg_is_set_by_a_class_or_an_attribute() -> None:
             filled = re.search(r'\bfill="', shape)
             of_class = re.search(r'class="([^"{]*)(\{\{ part\.kind \}\})?(?:\{\{ \w+\.level \}\})?"', shape)
             assert filled or (of_class and (of_class[2] or of_class[1].strip() in styled)), (template.name, shape)
+
+
+#: The part of a theme, what it colours, the theme's own colours of it and of text, and the grounds that it stands on.
+PALE: Final = [
+    ("#grp-content", "--body-quiet-color", "#888888", "#444444", "#ffffff"),
+    ("#grp-content", "--grp-link-color", "#309bbf", "#444444", "#ffffff"),
+    ("#grp-content", "--grp-link-color", "#309bbf", "#000000", "#f5d0d2"),  # in a notice
+    ("[data-bs-theme]", "--bs-link-color", "#0d6efd", "#212529", "#f8f9fa"),
+    ("[data-bs-theme]", "--bs-link-color", "#0d6efd", "#000000", "#f0ccce"),
+    ("[data-bs-theme]", "--bs-link-color", "#6ea8fe", "#dee2e6", "#212529"),  # dark
+    ("[data-bs-theme]", "--bs-link-color", "#6ea8fe", "#ffffff", "#56353a"),
+    ("[data-bs-theme]", "--bs-code-color", "#d63384", "#212529", "#f8f9fa"),
+]
+
+
+def parts(colour: str) -> list[float]:
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def luminance(colour: list[float]) -> float:
+    linear = [each / 255 / 12.92 if each <= 10 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in colour]
+    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize(("theme", "name", "own", "text", "ground"), PALE)
+def test_pale_colours_of_themes_are_mixed_with_text_until_they_can_be_read(
+    theme: str, name: str, own: str, text: str, ground: str
+) -> None:
+    sheet = next(each for each in SHEETS if each.name == "control.css").read_text()
+    mixed = rf"{re.escape(theme)} [^{{]*{{[^}}]*color-mix\(in srgb, var\({name}, #\w+\) (\d+)%"
+    [share] = [int(each) / 100 for each in re.findall(mixed, sheet)]
+    mix = [share * one + (1 - share) * other for one, other in zip(parts(own), parts(text), strict=True)]
+    light, dark = sorted((luminance(mix), luminance(parts(ground))), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5

@@ -18,6 +18,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...callers.acts import GRANT, UNBLOCK, ActRefused
 from ...callers.caller import Caller, UnknownCaller, caller_of
 from ...callers.counters import Counters, counters_of, latest_rules
+from ...callers.denials import denials_of
 from ...callers.giving_back import leases_of
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
@@ -145,6 +146,8 @@ class CallerPage(admin.ModelAdmin):
         rules = latest_rules()
         grounds = grounds_of(caller, rules)
         counters = counters_of(caller, rules, grounds.entitlement)
+        grounds = grounds.as_seen_by(request.user)
+        denials = denials_of(caller) if grounds.sees_entries and not counters.problem else []
         links, name = rows.Links(self.admin_site, request), rows.name_of(caller, request)
         context = {
             **self.admin_site.each_context(request),
@@ -159,7 +162,8 @@ class CallerPage(admin.ModelAdmin):
             "find_url": self._url({}),
             "log": log_of(caller),
             "refusals": refusals_of(counters),
-            **self._why(grounds.as_seen_by(request.user), links),
+            "denials": rows.denial_rows(denials, links),
+            **self._why(grounds, links),
             **self._counters(request, caller, counters, links),
             **(_acts(request, caller, rules) if may_act else {}),
         }

@@ -16,8 +16,9 @@ from ...callers.caller import Caller
 from ...callers.counters import Counter, Counters
 from ...callers.giving_back import Lease
 from ...explain.users import by_key
-from ...models import Rule, TierAssignment
+from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
+from ...usage.denied import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names
@@ -234,6 +235,16 @@ def entry_rows(entries: Iterable[Any], links: Links, counting: Any) -> list[dict
          "counts": each == counting}
         for each in entries
     ]  # fmt: skip
+
+
+def denial_rows(denials: Sequence[DeniedCaller], links: Links) -> list[dict[str, Any]]:
+    """Return the lines of requests that access entries denied; an entry that is deleted is named by its kind."""
+    rows = AccessEntry.objects.in_bulk({each.entry for each in denials if each.entry}) if denials else {}
+    found = [(each, rows.get(each.entry or 0)) for each in denials]
+    return [
+        {"row": each, "subject": row.subject if row else label_of(each.kind), "url": links.row(row) if row else ""}
+        for each, row in found
+    ]
 
 
 def usage_rows(caller: Caller, counters: Counters) -> tuple[Any, Any, list[history.Day]]:

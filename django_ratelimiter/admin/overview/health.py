@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
@@ -98,6 +99,13 @@ def version_in_force(engine: Engine) -> Version | None:
     except StaleRules as stale:
         return None if stale.number is None else Version(stale.number, stale.epoch)
     return NO_VERSION
+
+
+def outage_began(health: Health) -> datetime | None:
+    """Return since when this process does not ask a server; the latest of several. `None` = it asks all of them."""
+    if not health.open_breakers or pulse.outage_at is None:
+        return None
+    return datetime.fromtimestamp(pulse.outage_at, UTC)
 
 
 def had_outage_lately(process: Heartbeat) -> bool:

@@ -19,7 +19,7 @@ from ..history.undo import ago, offered_undo
 from ..refusals import names_in_words
 from . import last_hour
 from .attention import read_rule_doubts, read_usage_doubts
-from .health import Health, engine_in_words, read_health
+from .health import Health, engine_in_words, outage_began, read_health
 from .items import Item, RuleLinks, health_items, rule_items, status_items, usage_items
 from .last_hour import LastHour, SparkBar
 from .processes import processes_context
@@ -75,6 +75,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         "state": status.state,
         "stopped": status.stopped and _when_and_who(status.stopped),
         "stopped_why": status.stopped and status.stopped.reason,
+        "degraded_since": (began := outage_began(health)) and moment_in_words(began),
         "actions": _actions(viewer, status),
         **search_context(viewer),
     }

@@ -76,6 +76,17 @@ class RateLimitRejectionSerializer(serializers.Serializer[Any]):
     shadow = serializers.BooleanField(help_text="They would have been rejected, were the rule enforced.")
 
 
+class RateLimitDenialSerializer(serializers.Serializer[Any]):
+    """Requests of the caller that an access entry has denied lately, of one view."""
+
+    entry = serializers.IntegerField(allow_null=True, help_text="The primary key of the entry; null = it had none.")
+    kind = serializers.CharField(help_text="What the entry is about: ip, user or api_key.")
+    view = serializers.CharField(help_text="The name of the view; empty = not known.")
+    at = serializers.DateTimeField(help_text="The last one.")
+    since = serializers.DateTimeField(help_text="The first one.")
+    times = serializers.IntegerField()
+
+
 class RateLimitLogSerializer(serializers.Serializer[Any]):
     """What an operator did for the caller."""
 
@@ -105,6 +116,7 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
     unread = RateLimitUnreadSerializer(many=True)
     unlimited = serializers.ListField(child=serializers.CharField(), help_text="Rules without a limit for the tier.")
     rejections = RateLimitRejectionSerializer(many=True)
+    denials = RateLimitDenialSerializer(many=True, help_text="Empty if you may not view access entries.")
     log = RateLimitLogSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked; empty = it was.")
 

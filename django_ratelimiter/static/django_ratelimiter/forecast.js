@@ -95,4 +95,7 @@ document.addEventListener("DOMContentLoaded", () => {
     range.closest("[hidden]")?.removeAttribute("hidden");
     panel.querySelector(".ratelimiter-count")?.setAttribute("hidden", "");
     draw(false);
+
+    // django-grappelli makes fields for text of ranges, numbers and dates when the page is ready.
+    window.addEventListener("load", () => setTimeout(() => { range.type = "range"; }));
 });

@@ -51,6 +51,9 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
         window.click(".ratelimiter-forecast-choices [value='1']")
         window.wait_for_text("output", "1 of 40 sampled callers (2.5 %)")
 
+        window.script("document.querySelector('#ratelimiter-line-range').type = 'text'")  # as a theme does
+        window.script("window.dispatchEvent(new Event('load'))")
+        window.wait_for("#ratelimiter-line-range[type=range]")
         _move(window)
         taken = window.script("return document.querySelector('#id_forecast-quota').value")
         assert 10 < int(taken) < 60, taken

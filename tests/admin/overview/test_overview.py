@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,8 +21,10 @@ from django_ratelimiter import admin as pages
 from django_ratelimiter.admin.overview import health
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.base import Version
+from django_ratelimiter.heartbeats import pulse
 from django_ratelimiter.models import Rule, RuleSetVersion, TopPartition, UsageBatch, UsageBucket, UsageEpisode
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import now, stored
@@ -112,6 +114,11 @@ def test_without_redis_it_says_degraded(admin_client: Client, saved: Rule) -> No
             assert "Redis does not answer Server" in text
             assert "error Redis does not answer this process" in text
     assert "open: this process asks again" in text
+    since = re.search(r"failure policy\. Since (.+?) Version ", text)
+    assert since
+    assert pulse.outage_at is not None
+    assert since[1] == moment_in_words(datetime.fromtimestamp(pulse.outage_at, UTC))
+    assert "failure policy. Since" not in text_of(admin_client.get(OVERVIEW))
 
 
 def test_a_silent_redis_holds_it_up_no_longer_than_the_deadline(admin_client: Client, saved: Rule) -> None:
