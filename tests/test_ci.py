@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 MODULES = [path.stem for path in (ROOT / ".ci").glob("*.py")]
 
 PROJECT = {
-    "pytest.ini": "[pytest]\naddopts = -p no:django -p no:django_ratelimiter\n",
+    # To load all plugins took longer than the tests do.
+    "pytest.ini": "[pytest]\naddopts = -p no:django -p no:django_ratelimiter -p no:hypothesispytest -p no:anyio\n",
     "tests/test_some.py": """
 import os, random, pytest
 
@@ -78,7 +79,7 @@ def ran(ci: Any, project: Path, stage: Any) -> Any:
 
 
 def suite(ci: Any, **options: Any) -> Any:
-    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=2, **options)
+    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=1, **options)
 
 
 @pytest.mark.once
