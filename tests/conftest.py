@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.management import call_command
+from django.core.management.color import no_style
 from django.core.management.commands import flush
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.test import client as test_client
+from django.test import testcases
 
-from django_ratelimiter import backend as connections
-from django_ratelimiter import heartbeats
+from django_ratelimiter import backend, heartbeats
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
@@ -83,7 +86,17 @@ def _permissions_stay() -> Iterator[None]:
         unordered = "SET LOCAL session_replication_role = replica"  # minds no foreign keys; to truncate takes longer
         return [unordered, *(f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables)]
 
+    def call(command: str, *given: str, **options: Any) -> Any:
+        """Send the SQL of `flush` at once: its parser and its search for modules took two thirds of the time."""
+        if command != "flush":
+            return call_command(command, *given, **options)
+        connection = connections[options["database"]]
+        connection.ops.execute_sql_flush(
+            without_them(no_style(), connection, reset_sequences=False, allow_cascade=False)
+        )
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testcases, "call_command", call)
         patch.setattr(flush, "sql_flush", without_them)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *_given: None)
         yield
@@ -146,9 +159,9 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()
-    if isinstance(connections._engine, LocalFirstEngine):
-        connections._engine.counters.clear()
-        connections._engine.engine._partition_tracker = PartitionTracker()
+    if isinstance(backend._engine, LocalFirstEngine):
+        backend._engine.counters.clear()
+        backend._engine.engine._partition_tracker = PartitionTracker()
 
 
 @pytest.fixture
