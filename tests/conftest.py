@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.color import no_style
 from django.core.management.commands import flush
@@ -19,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.test import client as test_client
 from django.test import testcases
+from django.urls import set_urlconf
 
 from django_ratelimiter import backend, heartbeats
 from django_ratelimiter.backend import usage_buffer
@@ -114,6 +116,24 @@ def _contexts_of_fields_are_not_kept() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", keep_pages)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _django_set_urlconf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set the addresses of `pytest.mark.urls`, in the place of pytest-django's fixture of this name.
+
+    That one empties the caches of resolvers as well. They are kept by the name of the module, and to fill one with the
+    addresses of the admin takes longer than most tests do.
+    """
+    marker = request.node.get_closest_marker("urls")
+    if marker is None:
+        yield
+        return
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "ROOT_URLCONF", marker.args[0])
+        set_urlconf(None)
+        yield
+    set_urlconf(None)
 
 
 @pytest.fixture(scope="session")
