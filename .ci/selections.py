@@ -34,8 +34,17 @@ ON_THE_LOWEST = (
     *("tests/engine/redis/test_redis_engine.py", "tests/rules/files/test_faults.py", "tests/test_prometheus.py"),
 )
 
-#: Of the recorded traces of usage, those that need not be counted again.
-RECOUNTED = ("Europe/Berlin-back", "America/New_York-forward")
+#: The recorded traces of usage, of two places whose clocks go forward and back. Reports read clocks in Python, whatever
+#: database holds the rows. So each trace is counted on one database, and each database has both places and directions.
+RECOUNT = "tests/usage/test_recount.py::test_reports_agree_with_a_recount"
+ON_SQLITE = tuple(f"{RECOUNT}[{each}]" for each in ("Europe/Berlin-back", "America/New_York-forward"))
+ON_POSTGRESQL = tuple(f"{RECOUNT}[{each}]" for each in ("Europe/Berlin-forward", "America/New_York-back"))
+
+#: Not asked on SQLite where there is PostgreSQL: SQLite takes a NUL character in a text, so nothing can fail there.
+ASKED_ON_POSTGRESQL = ("tests/admin/test_nul.py", *ON_POSTGRESQL)
+
+#: It opens each address by a method, and finds what a decorator lacks.
+NO_METHOD = "tests/admin/test_urls.py::test_no_method_opens_a_page_without_permission"
 
 #: Not asked on a second server and PostgreSQL: what meets servers of its own making or none, and no database; what
 #: shows pages or headers made of rows that other tests read there.
@@ -45,16 +54,30 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/engine/redis/test_{name}.py" for name in ("strange_replies", "strict_servers", "deadline")),
     "tests/engine/redis/cluster/test_far_cluster.py",
     "tests/engine/redis/connections/test_slow_connections.py",
+    # These start both servers themselves, in each run.
+    "tests/engine/redis/connections/test_useless_connections.py",
+    # What holds of the engine in memory holds on each server on which tests/unit/test_twins.py finds no difference.
+    *(f"tests/unit/test_{name}.py" for name in ("bounds", "every_algorithm", "properties")),
     # Whole sites: what they show is done by their processes, and neither server has a part in it (60 s).
-    *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "tasks", "metrics", "responses")),
+    *(
+        f"tests/system/test_{name}.py"
+        for name in ("prefixes", "outage", "tasks", "metrics", "responses", "concurrency")
+    ),
+    # Saves under traffic stay, by one editor and by two; these ask what publishing does when it fails.
+    "tests/system/test_saves.py::test_nor_is_one_if_redis_is_flushed_after_the_save",
+    "tests/system/test_saves.py::test_a_save_whose_publishing_fails_once_is_in_force_when_it_returns",
+    "tests/system/test_saves.py::test_a_save_that_cannot_be_published_stands_and_the_collector_puts_it_in_force",
     # Requests, texts and settings (80 s).
     *("tests/checks", "tests/doors", "tests/headers", "tests/identity", "tests/testing"),
     # What asks Redis by the engine alone, as the tests of the engine do, and reads a row or two (30 s).
     *("tests/limiter", "tests/explain", "tests/values", "tests/admin/test_explain.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "presets", "targets", "views", "windows")),
-    "tests/admin/test_urls.py::test_no_method_opens_a_page_without_permission",
-    # Each place where clocks change stays, and each direction.
-    *(f"tests/usage/test_recount.py::test_reports_agree_with_a_recount[{each}]" for each in RECOUNTED),
+    # Who may open a page does not depend on the database. That no address fails is asked there.
+    NO_METHOD,
+    "tests/admin/test_urls.py::test_each_page_is_for_whom_it_is_for",
+    "tests/admin/test_urls.py::test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it",
+    "tests/admin/test_two_editors.py",  # one after the other: numbers of versions are compared in Python
+    *ON_SQLITE,
     *(f"tests/test_{name}.py" for name in ("benchmarks", "conf", "demo", "docs", "layers", "names", "prometheus")),
     *(f"tests/test_{name}.py" for name in ("redis_server", "translations")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
@@ -81,6 +104,17 @@ LATEST_SPARED = tuple(
     if file.name not in ON_THE_LATEST
 )
 
+#: Nor are these asked of the latest pair, but with --long. What they could find there depends neither on Python nor on
+#: Django, and the whole suite has asked it: numbers of the engine, behind a form or not, and sums over rows; whom a
+#: gateway is believed about, and how it reads a path.
+LATEST_SPARED_BRIEFLY = (
+    *("tests/unit/test_twins.py", "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
+    *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
+    "tests/doors/test_gateway.py::test_nobody_else_is_believed",
+    "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
+    "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
+)
+
 #: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
 #: threads and on event loops, and in models.
 SEEN_ALONE = (
@@ -94,6 +128,9 @@ BETWEEN = (
     *("tests/api", "tests/checks", "tests/doors", "tests/limiter", "tests/models"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("rule_form", "rule_list")),
     *("tests/admin/test_urls.py", "tests/admin/test_saves.py", "tests/usage/test_reports.py"),
+    # The latest pair asks these.
+    *(f"--ignore=tests/{name}.py" for name in ("doors/test_gateway", "api/test_schema")),
+    f"--deselect={NO_METHOD}",
 )
 
 

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent
 MODULES = [path.stem for path in (ROOT / ".ci").glob("*.py")]
 
 PROJECT = {
-    "pytest.ini": "[pytest]\naddopts = -p no:django -p no:django_ratelimiter\n",
+    # To load all plugins took longer than the tests do.
+    "pytest.ini": "[pytest]\naddopts = -p no:django -p no:django_ratelimiter -p no:hypothesispytest -p no:anyio\n",
     "tests/test_some.py": """
 import os, random, pytest
 
@@ -80,7 +81,7 @@ def ran(ci: Any, project: Path, stage: Any) -> Any:
 
 
 def suite(ci: Any, **options: Any) -> Any:
-    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=2, **options)
+    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=1, **options)
 
 
 @pytest.mark.once
@@ -309,8 +310,26 @@ def test_the_paths_that_stages_name_are_there(ci: Any) -> None:
     }
     assert len(named) > 10
     assert {name for name in named if not (ROOT / name).exists()} == set()
+    tests = {
+        option.partition("=")[2] or option
+        for selection in vars(ci.selections).values()
+        if isinstance(selection, tuple)
+        for option in selection
+        if "::" in option
+    }
+    found = {test: (ROOT / test.partition("::")[0]).read_text() for test in tests}
+    assert [
+        test for test, text in found.items() if f"def {test.partition('::')[2].partition('[')[0]}(" not in text
+    ] == []
     files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     assert files >= ci.selections.ON_THE_LATEST
+
+
+def test_each_recorded_trace_is_counted_somewhere(ci: Any) -> None:
+    from tests.usage.test_recount import CHANGES
+
+    counted = {*ci.selections.ON_SQLITE, *ci.selections.ON_POSTGRESQL}
+    assert counted == {f"{ci.selections.RECOUNT}[{'-'.join(change)}]" for change in CHANGES}
 
 
 def test_what_is_declared_is_what_the_readme_says(ci: Any) -> None:

@@ -19,6 +19,8 @@ from example_project import redis_server as module
 from example_project.redis_server import RedisServer, find_binary
 from example_project.watched_process import STOP_SECONDS, ServerError, WatchedProcess
 
+pytestmark = pytest.mark.once
+
 Start = Callable[..., RedisServer]
 
 

@@ -167,6 +167,7 @@ def test_queries_do_not_grow_with_rules(operator: Callable[..., Client], make_ru
     assert queries() == few <= 40
 
 
+@pytest.mark.once
 def test_nothing_that_is_typed_breaks_it(operator: Callable[..., Client], make_rule: MakeRule) -> None:
     make_rule("all")
     client = operator(*ALL)

@@ -34,7 +34,7 @@ from django_ratelimiter.usage import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin_pages import Page
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 #: Ends whatever it may stand in: an attribute, a comment, a script, a title.
 EVIL: Final = '\'"--></script></title></textarea><evil onx="1">{{ 7|add:7 }}'

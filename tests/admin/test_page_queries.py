@@ -16,7 +16,7 @@ from benchmarks.admin.fill import fill
 from benchmarks.admin.pages import addresses
 from django_ratelimiter.models import Rule, Tier
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def queries(client: Client) -> dict[str, list[str]]:

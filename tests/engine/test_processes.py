@@ -15,7 +15,7 @@ from tests.clusters import Cluster
 from tests.engine.hits import CASES, DAY, QUOTA, limit_of
 
 #: Calls of each of eight processes, of each of three: in all, more than the quota, and the last ones are refused.
-OF_EIGHT, OF_THREE = 500, 600
+OF_EIGHT, OF_THREE = 250, 600
 
 
 def outcome(program: str, *arguments: object) -> Any:

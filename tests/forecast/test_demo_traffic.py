@@ -12,7 +12,7 @@ from django_ratelimiter.models import UsageSample
 
 from .test_samples import FIXED, Limit, replace, rule
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def test_every_period_has_samples() -> None:

@@ -21,7 +21,7 @@ from django_ratelimiter.limiter import io
 
 from . import trace
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.urls("tests.forecast.views")]
 
 #: 20,000 were compared when this was written.
 REQUESTS = int(os.environ.get("REPLAY_REQUESTS", "2_000"))

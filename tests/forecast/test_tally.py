@@ -74,8 +74,8 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
     found = SampleTally(WIDTHS, THRESHOLDS, (start, end), reading.Seconds())
     for caller in reading.callers(Source("search", PERIOD, without=without)):
         found.add(*caller)
-    for width in WIDTHS:
-        expected = plain(width, without)
+    sums = {width: plain(width, without) for width in WIDTHS}
+    for width, expected in sums.items():
         for tier in ("", "free", "pro"):
             peaks = sorted(max(cells.values()) for (of, _), cells in expected.items() if of == tier)
             assert sorted(found.peaks_of(tier, width)) == peaks
@@ -88,11 +88,11 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
                     if count > threshold.get(tier, count):
                         over[tier, cell if width != MINUTE else cell // 3_600 * 3_600][place] += count - threshold[tier]
         assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == over
-    ranked = sorted((-max(cells.values()), *key) for key, cells in plain(MINUTE, without).items())
+    ranked = sorted((-max(cells.values()), *key) for key, cells in sums[MINUTE].items())
     assert [each[:3] for each in found.top] == ranked[: tally.MAX_CALLERS]
     for each in found.top:
         for width, cells in each.cells.items():
-            assert cells == plain(width, without)[each.tier, each.who]
+            assert cells == sums[width][each.tier, each.who]
 
 
 def test_peaks_take_eight_bytes_for_each_caller_and_width() -> None:

@@ -49,6 +49,7 @@ SLACK, PART = 5, 0.1
 FIRST = ", first"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("ceilings", "option"), [(CEILINGS, []), (CEILINGS_ON_LOOP, ["--async"])], ids=["thread", "event loop"]
 )

@@ -41,6 +41,7 @@ def spend(way: str) -> Callable[..., Any]:
     return work if way == "sync" else async_to_sync(awork)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("algorithm", SPENDING)
 @pytest.mark.parametrize(("cost", "left"), [(0, 10), (1, 9), (4, 6), (10, 0), (99, 0)])
 @pytest.mark.parametrize("on_redis", [True, False])

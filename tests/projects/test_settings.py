@@ -15,9 +15,19 @@ from tests import settings as ours
 
 PROJECTS: dict[str, dict[str, Any]] = {
     "naive": {"USE_TZ": False, "TIME_ZONE": "America/New_York", "DATABASE": {"ATOMIC_REQUESTS": True, "OPTIONS": {}}},
-    "german": {"LANGUAGE_CODE": "de", "USE_THOUSAND_SEPARATOR": True, "TIME_ZONE": "Asia/Kathmandu"},
-    "untranslated": {"USE_I18N": False, "LANGUAGE_CODE": "de", "DEFAULT_AUTO_FIELD": "django.db.models.AutoField"},
-    "people": {"AUTH_USER_MODEL": "people.Person", "INSTALLED_APPS": [*ours.INSTALLED_APPS, "tests.projects.people"]},
+    "german people": {
+        "LANGUAGE_CODE": "de",
+        "USE_THOUSAND_SEPARATOR": True,
+        "TIME_ZONE": "Asia/Kathmandu",
+        "AUTH_USER_MODEL": "people.Person",
+        "INSTALLED_APPS": [*ours.INSTALLED_APPS, "tests.projects.people"],
+    },
+    "untranslated": {
+        "USE_I18N": False,
+        "LANGUAGE_CODE": "de",
+        "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",
+        "DATABASE_ROUTERS": ["tests.projects.routing.LimitsRouter"],
+    },
 }
 
 #: A project without the admin. Its visitors are decided on by address and by session, though there are no sessions.
@@ -38,15 +48,20 @@ with databases():
 @pytest.mark.once
 @pytest.mark.parametrize("project", PROJECTS)
 def test_the_journey(project: str, tmp_path: Path) -> None:
-    done = run(tmp_path, PROJECTS[project], "-m", "tests.projects.journey")
-    assert (done.returncode, done.stdout) == (0, "arrived\n"), done.stderr[-6_000:]
+    """Settings that have nothing to do with each other share a project: a journey takes seconds."""
+    assert_it_arrives(tmp_path, PROJECTS[project])
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("router", ["LimitsRouter", "StrictRouter"])
-def test_the_app_in_another_database_than_the_users(router: str, tmp_path: Path) -> None:
-    project = {"DATABASE_ROUTERS": [f"tests.projects.routing.{router}"], "LIMITS": str(tmp_path / "limits.sqlite3")}
-    done = run(tmp_path, project, "-m", "tests.projects.journey")
+def test_the_app_in_another_database_than_the_users(tmp_path: Path) -> None:
+    """By a router that lets no two databases be related; "untranslated" has one that says nothing of that."""
+    assert_it_arrives(tmp_path, {"DATABASE_ROUTERS": ["tests.projects.routing.StrictRouter"]})
+
+
+def assert_it_arrives(folder: Path, project: dict[str, Any]) -> None:
+    """Where there are routers, there is a second database."""
+    limits = {"LIMITS": str(folder / "limits.sqlite3")} if "DATABASE_ROUTERS" in project else {}
+    done = run(folder, project | limits, "-m", "tests.projects.journey")
     assert (done.returncode, done.stdout) == (0, "arrived\n"), done.stderr[-6_000:]
 
 
