@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: A request was refused. Sent once per request, with `request` and `decision`.
+#: A request was rejected. Sent once per request, with `request` and `decision`.
 limit_exceeded = Signal()
 
 #: An admitted request went beyond the soft quota of an enforced limit. Sent once per window and partition by each

@@ -153,8 +153,11 @@ class FilledVerdicts(Sequence[Verdict]):
             raise ValueError("reply: must be a time, and four whole numbers for each charge.")
         self.charges = charges
         self.states = states = _new(CounterStates, parts_of_reply(reply))
-        self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
-        self.is_denied = binding is not None
+        if any(states[2]):
+            self.binding = binding = states.binding(charges.template.gates)
+            self.is_denied = binding is not None
+        else:
+            self.binding, self.is_denied = None, False
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
 

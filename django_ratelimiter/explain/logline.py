@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ..values.references import parse_reference
 
-_MESSAGE: Final = re.compile(r"A request was refused by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
+_MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
 #: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
 _ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version|reference)["']?\s*[=:]\s*["']?([\w:.#-]+)""")
 _NONE: Final = ("None", "null", "")

@@ -40,9 +40,10 @@ def write_fields(
 ) -> None:
     """Set the fields of the request's decision on any response to it, once.
 
-    Where HEADERS has "expose", scripts of other origins are let read them. facts: of the refusal, if they are known.
+    Where HEADERS has "expose", scripts of other origins are let read them. facts: of the refusal, if they are known:
+    then the response was just made of them.
     """
-    if getattr(response, SHOWS, None) is decision:
+    if facts is None and getattr(response, SHOWS, None) is decision:
         return
     answer, families, kept = decision.answer, settings.HEADERS, response.headers._store
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:

@@ -68,9 +68,7 @@ _reached = NotificationDedup()
 
 
 def has_events(latest: Decision) -> bool:
-    """Return whether what one call decided is to be logged, or signals are to be sent of it."""
-    if not latest.allowed:
-        return True
+    """Return whether signals are to be sent of a request that one call has allowed."""
     if soft_exceeded(latest):
         return True
     return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
@@ -78,25 +76,30 @@ def has_events(latest: Decision) -> bool:
 
 async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
     """Log, and send signals of, what one call decided about a request. decision: all that was decided about it."""
+    answer = latest.answer
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_refusal(decision)
-        match, answer = request.resolver_match, latest.answer
+        match = request.resolver_match
         about = (answer.verdicts.charges.partitions if answer else None, match.view_name if match else "")
         if names_until.get(about, 0.0) < monotonic():  # looked up here, for most refusals are of those who were told of
             await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
-    is_plain = latest.answer is not None and latest.answer.is_plain
-    for result in [] if is_plain else soft_exceeded(latest):
-        if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
-            await io.send(soft_limit_exceeded, Result, request=request, result=result)
+    if answer is None or not answer.is_plain:
+        await _send_soft(io, request, latest, decision)
     if quota_reached.receivers:
         for result in latest.results:
             percent = percent_reached(result)
             if percent and _is_reached_first(result, percent):
                 await io.send(quota_reached, Result, request=request, result=result, percent=percent)
+
+
+async def _send_soft(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
+    for result in soft_exceeded(latest):
+        if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
+            logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
+            await io.send(soft_limit_exceeded, Result, request=request, result=result)
 
 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:

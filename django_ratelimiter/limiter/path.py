@@ -64,7 +64,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return decision  # there is nobody to tell, and nothing to end
     if (answer is None or not answer.is_plain) and latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
-    if events.has_events(latest):
+    if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)
     return decision
 

@@ -14,7 +14,7 @@ from threading import current_thread, get_ident
 from time import time
 from typing import Any, Final
 
-MESSAGE: Final = "A request was refused by %s.%s"
+MESSAGE: Final = "A request was rejected by %s.%s"
 
 #: Seconds for which the common parts are kept: levels and processes may be renamed.
 KEPT_SECONDS: Final = 1.0

@@ -62,14 +62,14 @@ async def _aanswer(call: Callable[[], Any]) -> Any:
 def _check_admitted(answer: Any, number: int, after: int) -> None:
     if _is_refused(answer):
         names = ", ".join(_refusing(answer)) or "nothing that could be told"
-        raise AssertionError(f"Request {number + 1} of {after} that should pass was refused, by {names}.")
+        raise AssertionError(f"Request {number + 1} of {after} that should pass was rejected, by {names}.")
 
 
 def _checked_refusal(answer: Any, after: int, by: str | None) -> Any:
     if not _is_refused(answer):
-        raise AssertionError(f"Request {after + 1} was admitted; it should be refused after {after}.")
+        raise AssertionError(f"Request {after + 1} was allowed; it should be rejected after {after}.")
     if by is not None and by not in _refusing(answer):
-        raise AssertionError(f"The request was refused by {', '.join(_refusing(answer)) or 'no rule'}, not by {by}.")
+        raise AssertionError(f"The request was rejected by {', '.join(_refusing(answer)) or 'no rule'}, not by {by}.")
     return answer
 
 

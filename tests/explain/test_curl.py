@@ -79,15 +79,15 @@ def test_what_is_no_command_is_said(command: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("WARNING A request was refused by export.", LoggedRefusal(("export",), "export")),
+        ("WARNING A request was rejected by export.", LoggedRefusal(("export",), "export")),
         (
-            "A request was refused by export, login. Redis is away. rule=login tier=pro partition=a-_b version=7",
+            "A request was rejected by export, login. Redis is away. rule=login tier=pro partition=a-_b version=7",
             LoggedRefusal(("export", "login"), "login", "pro", "a-_b", "7"),
         ),
         (
             json.dumps(
                 {
-                    "message": "A request was refused by export.",
+                    "message": "A request was rejected by export.",
                     "rule": "export",
                     "tier": None,
                     "partition": "abc",
@@ -97,7 +97,7 @@ def test_what_is_no_command_is_said(command: str) -> None:
             LoggedRefusal(("export",), "export", "", "abc", "7"),
         ),
         (
-            "A request was refused by code:shop.views.order.",
+            "A request was rejected by code:shop.views.order.",
             LoggedRefusal(("code:shop.views.order",), "code:shop.views.order"),
         ),
         ("Something else", None),

@@ -135,7 +135,7 @@ class TestRefusals:
             for record in caplog.records
             if record.name == "django_ratelimiter" and record.levelno == logging.WARNING
         ]
-        assert told == [("A request was refused by few, less.", "few", None, digest("ip:127.0.0.1"))] * 3
+        assert told == [("A request was rejected by few, less.", "few", None, digest("ip:127.0.0.1"))] * 3
         for answer in answers[2:]:
             assert [result.rule.slug for result in answer.refused_by] == ["few", "less"]
             assert answer.binding.rule.slug == "few"
@@ -149,7 +149,7 @@ class TestRefusals:
         assert_limited(client, "/items/4711/", after=1)
         [record] = [record for record in caplog.records if record.name == "django_ratelimiter"]
         assert record.levelno == logging.WARNING
-        assert record.getMessage() == "A request was refused by once."
+        assert record.getMessage() == "A request was rejected by once."
         told = {name: getattr(record, name) for name in ("rule", "tier", "partition", "version")}
         assert told == {"rule": "once", "tier": "pro", "partition": digest("ip:203.0.113.77"), "version": 0}
         assert "203.0.113.77" not in str(record.__dict__)

@@ -53,7 +53,7 @@ def assert_alike(kept: Kept) -> None:
     usual, ours = kept.records
     assert parts(ours) == parts(usual)
     assert set(vars(ours)) == set(vars(usual))
-    assert ours.getMessage() == usual.getMessage() == "A request was refused by login."
+    assert ours.getMessage() == usual.getMessage() == "A request was rejected by login."
     assert 0 <= ours.created - usual.created < 5
     assert ours.relativeCreated - usual.relativeCreated == pytest.approx((ours.created - usual.created) * 1_000, abs=2)
     assert ours.msecs == pytest.approx(ours.created % 1 * 1_000, abs=1)
@@ -122,7 +122,7 @@ def test_a_factory_of_the_projects_makes_them(logger: logging.Logger, kept: Kept
     finally:
         logging.setLogRecordFactory(usual)
     assert type(kept.records[0]) is Own
-    assert kept.records[0].getMessage() == "A request was refused by login. Why?"
+    assert kept.records[0].getMessage() == "A request was rejected by login. Why?"
 
 
 def test_filters_of_the_logger_are_asked(logger: logging.Logger, kept: Kept) -> None:

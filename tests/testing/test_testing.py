@@ -339,9 +339,9 @@ class TestAssertions:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"after": 3}, "Request 3 of 3 that should pass was refused, by twice"),
-            ({"after": 1}, "Request 2 was admitted; it should be refused after 1"),
-            ({"after": 2, "by": "other"}, "refused by twice, not by other"),
+            ({"after": 3}, "Request 3 of 3 that should pass was rejected, by twice"),
+            ({"after": 1}, "Request 2 was allowed; it should be rejected after 1"),
+            ({"after": 2, "by": "other"}, "rejected by twice, not by other"),
         ],
     )
     def test_fail_and_say_why(self, client: Client, ratelimit_rules: RulesInForce, options: Any, says: str) -> None:

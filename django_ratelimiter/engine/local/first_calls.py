@@ -61,22 +61,24 @@ class FirstCalls:
         """
         self._under_way[charges] = None
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        counters = self._counters
-        for place in template.own:
-            partition = partitions[place]
-            if partition in counters.partitions:
-                break
-            reply = replies.get(partition)
-            if reply is None or now >= reply[0] + template.sync_interval:
-                is_first = True
-            elif reply[4] is not template:  # it may know of other counters, which its successor would not
-                break
-        else:
-            if is_first and not self._shares_counters(charges):
-                return True
+        if self._counters.partitions.keys().isdisjoint(partitions) or not self._are_counted(charges):
+            for place in template.own:
+                reply = replies.get(partitions[place])
+                if reply is None or now >= reply[0] + template.sync_interval:
+                    is_first = True
+                elif reply[4] is not template:  # it may know of other counters, which its successor would not
+                    break
+            else:
+                if is_first:
+                    return True
         with self._lock:
             self.end(charges)
         return False
+
+    def _are_counted(self, charges: FilledCharges) -> bool:
+        """Return whether something of this caller's is counted here, or a counter of these that all callers share."""
+        counted, partitions = self._counters.partitions, charges.partitions
+        return any(partitions[place] in counted for place in charges.template.own) or self._shares_counters(charges)
 
     def _shares_counters(self, charges: FilledCharges) -> bool:
         """Return whether a counter that all callers share is counted here."""
@@ -134,28 +136,20 @@ class FirstCalls:
         self._under_way.pop(call, None)
         call.fail()
 
-    def end(self, charges: FilledCharges, verdicts: Sequence[Verdict] | None = None) -> bool:
-        """Note that a call has ended which `is_first` has held of; `None` = without a reply.
-
-        False = a counter was made meanwhile, and has heard of it.
-        """
-        call = self._under_way.pop(charges, None)
-        if call is None:
-            return True
-        if verdicts is None:
+    def end(self, charges: FilledCharges) -> None:
+        """Note that a call which `is_first` has held of is not made, or has ended without a reply."""
+        if (call := self._under_way.pop(charges, None)) is not None:
             call.fail()
-        else:
-            call.finish(verdicts, self._counters)
-            self._drop_older(charges, verdicts)
-        return False
 
     def finish_new(
         self, charges: FilledCharges, verdicts: Sequence[Verdict], began: float, now: float, changes: int
     ) -> None:
         """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
-        if not self.end(charges, verdicts):
-            return
-        if changes == self._counters.changes:
+        call = self._under_way.pop(charges, None)
+        if call is not None:  # a counter was made meanwhile, which hears of it
+            call.finish(verdicts, self._counters)
+            self._drop_older(charges, verdicts)
+        elif changes == self._counters.changes:
             self.note(charges, verdicts, began, now)
         else:  # perhaps one of these came or went, of which the reply knows nothing
             self._tell_counters(charges, verdicts, began)
