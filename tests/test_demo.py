@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,6 +27,8 @@ from example_project.demo.suggestions import SUGGESTIONS, Suggestion
 from example_project.demo.traffic import Answer, Connection
 from example_project.demo.words import limits_in_words
 from example_project.redis_server import free_port
+
+from .test_docs import ROOT
 
 NOON = 1_800_014_400.0  # a whole hour, twelve of them after midnight UTC
 
@@ -332,3 +337,23 @@ def test_the_report_has_the_titles_that_the_demo_looks_for() -> None:
     template = Path(django_ratelimiter.__file__).parent / "templates/admin/django_ratelimiter/usage_totals.html"
     text = template.read_text("utf-8")
     assert [title for title in _TITLES if f'"{title}"' not in text] == []
+
+
+@pytest.mark.once
+def test_the_example_speaks_the_language_of_the_client(tmp_path: Path) -> None:
+    ask = """
+import django
+django.setup()
+from django.core.management import call_command
+from django.test import Client
+call_command("migrate", verbosity=0)
+call_command("demo_data", verbosity=0)
+headers = {"Accept": "text/html", "Accept-Language": "de", "Host": "localhost"}
+responses = [Client(headers=headers).get("/orders/") for _ in range(11)]
+assert responses[-1].status_code == 429
+assert "Zu viele Anfragen" in responses[-1].text
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "DEMO_BREAK")}
+    environment |= {"DJANGO_SETTINGS_MODULE": "example_project.settings", "EXAMPLE_STATE_DIR": str(tmp_path)}
+    done = subprocess.run((sys.executable, "-c", ask), cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -80,6 +80,14 @@ def test_the_workflows_run_what_everybody_runs_and_publish_without_a_token() -> 
     assert all("permissions" in workflow for workflow in (ci, release))
 
 
+def test_external_links_are_checked_once_a_week_by_what_everybody_can_run() -> None:
+    text = (ROOT / ".github/workflows/links.yml").read_text("utf-8")
+    [job] = read(".github/workflows/links.yml")["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make linkcheck"]
+    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', text, re.MULTILINE)
+    assert re.search(r"^linkcheck:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+
+
 def test_read_the_docs_builds_as_strictly_as_we_do() -> None:
     settings = read(".readthedocs.yaml")
     assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}

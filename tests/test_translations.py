@@ -171,6 +171,33 @@ def test_spaces_at_the_ends_are_those_of_the_english(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_commands_can_be_pasted(language: str) -> None:
+    """Quotation marks of a command are those that a shell reads."""
+    for entry in entries(language):
+        for form in (entry.text, *entry.forms):
+            assert not re.search('pip install +[^"a-z]', form), form
+
+
+#: Words with two meanings: the English, the context of one of them, and a language that has two words for it.
+TWO_MEANINGS: Final = [
+    ("none", "tier", "de"),
+    ("allowed", "caller", "fr"),
+    ("denied", "caller", "pt"),
+    ("from", "version to compare", "de"),
+    ("Who", "who made a change", "zh_Hans"),
+    ("Saved", "what was saved", "zh_Hans"),
+    ("Time", "hour or day", "es"),
+]
+
+
+@pytest.mark.parametrize(("text", "context", "language"), TWO_MEANINGS)
+def test_a_word_with_two_meanings_has_two_translations(text: str, context: str, language: str) -> None:
+    catalog = compiled(language)
+    assert (context, text, "") in keys()
+    assert catalog.gettext(text) != catalog.pgettext(context, text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_plurals_have_as_many_forms_as_the_language(language: str) -> None:
     header = compiled(language).info()["plural-forms"]
     count = int(header.partition("nplurals=")[2][0])

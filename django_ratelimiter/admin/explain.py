@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
@@ -62,7 +63,7 @@ class QuestionForm(forms.Form):
     scope = forms.CharField(label=gettext_lazy("Scope"), required=False, max_length=100)
     user = forms.CharField(label=gettext_lazy("User (login name or ID)"), required=False, max_length=200)
     api_key = forms.CharField(
-        label=gettext_lazy("API key"),
+        label=capfirst(gettext_lazy("API key")),
         required=False,
         max_length=300,
         widget=forms.PasswordInput({"autocomplete": "off"}),
@@ -73,7 +74,7 @@ class QuestionForm(forms.Form):
         max_length=100,
         widget=forms.PasswordInput({"autocomplete": "off"}),
     )
-    ip = forms.GenericIPAddressField(label=gettext_lazy("IP address"), required=False)
+    ip = forms.GenericIPAddressField(label=capfirst(gettext_lazy("IP address")), required=False)
     status = forms.IntegerField(
         label=gettext_lazy("Status of the view's response"), required=False, min_value=100, max_value=599, initial=200
     )

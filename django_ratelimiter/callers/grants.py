@@ -10,6 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from ..conf import settings
 from ..models import AccessEntry, Tier, TierAssignment
@@ -57,7 +58,7 @@ class _Assign(_Grant):
         if (str(found.tier or ""), found.multiplier) == self._wanted:
             return Outcome(_obeyed(done))
         text = _("%(done)s But another assignment counts: tier %(tier)s, %(multiplier)s times each limit.")
-        figures = {"tier": found.tier or _("none"), "multiplier": as_typed(found.multiplier)}
+        figures = {"tier": found.tier or pgettext("tier", "none"), "multiplier": as_typed(found.multiplier)}
         return Outcome(text % {"done": done.text, **figures}, took=False)
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from ..rules.formatting import limit_in_words, until_in_words
 from .acts import as_typed
@@ -120,7 +121,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip
     lines.append(_("Tier: %(slug)s, %(multiplier)s times each limit (%(source)s)") % {
-        **tier, "slug": tier["slug"] or _("none")})  # fmt: skip
+        **tier, "slug": tier["slug"] or pgettext("tier", "none")})  # fmt: skip
     lines += [_line(each) for each in summary["counters"]]
     for each in summary["unread"]:
         lines.append(f"{each['rule']}: {_('needs to know')} {', '.join(each['missing'])}")

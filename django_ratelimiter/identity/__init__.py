@@ -42,6 +42,10 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 #: What of a path or a custom identity counts as a value. Others might read differently with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
 
+#: For what may take a while: on an event loop it raises SynchronousOnlyOperation.
+_SESSION: Final = async_unsafe("The session of a request is read from its store; `limiter.acheck` does it in a thread.")
+_OWN: Final = async_unsafe("Only the project knows how long this takes; `limiter.acheck` does it in a thread.")
+
 
 class Identity:
     """Identity of a request. Each part is found when it is first needed; `None` = the request has none.
@@ -170,7 +174,7 @@ def _session(request: HttpRequest) -> str | None:
         return None
     try:
         if not hasattr(session, "_session_cache"):
-            async_unsafe("The session of a request is read from its store.")(session.keys)()
+            _SESSION(session.keys)()
         return session.session_key if session.keys() else None
     except SynchronousOnlyOperation:
         raise
@@ -229,7 +233,7 @@ def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
     if path is None:
         return None
     try:
-        return _text(async_unsafe("Only the project knows how long this takes.")(_imported(path))(request), name)
+        return _text(_OWN(_imported(path))(request), name)
     except SynchronousOnlyOperation:
         raise
     except Exception:  # the project's own code

@@ -42,7 +42,7 @@ def user_of(request: HttpRequest) -> str | None:
         return None
 
 
-@async_unsafe("The user of a request is read from its session.")
+@async_unsafe("The user of a request is read from its session; `limiter.acheck` does it in a thread.")
 def _read_user(user: Any) -> None:
     """Have Django read the user; SynchronousOnlyOperation on an event loop."""
     user._setup()

@@ -154,7 +154,7 @@ def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
     return News({**notified.waiting(), **names}, lasts, replaced)
 
 
-@async_unsafe("Redis is asked by the client of the cache.")
+@async_unsafe("Redis is asked by the client of the cache; `limiter.acheck` does it in a thread.")
 def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None:
     """Keep what `news_of` has returned. Without Redis nothing is kept, and nothing is raised.
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.contrib.auth.middleware import AuthenticationMiddleware
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
@@ -203,6 +203,30 @@ def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule) -> None:
         limiter.check(RequestFactory().get("/"))
 
     with pytest.raises(SynchronousOnlyOperation, match="acheck"):
+        async_to_sync(ask)()
+
+
+def test_check_says_so_as_well_while_rules_are_edited(make_rule: MakeRule) -> None:
+    async def ask() -> None:
+        limiter.check(RequestFactory().get("/"))
+
+    make_rule("all", quota=1)
+    limiter.check(RequestFactory().get("/"))  # from now on engine and rules are known
+    with transaction.atomic():
+        make_rule("more", quota=1)
+        with pytest.raises(SynchronousOnlyOperation, match=r"edited.*acheck"):
+            async_to_sync(ask)()
+
+
+def test_check_says_so_as_well_where_the_user_has_to_be_read(make_rule: MakeRule) -> None:
+    async def ask() -> None:
+        request = RequestFactory().get("/")
+        request.user = SimpleLazyObject(AnonymousUser)  # type: ignore[assignment]
+        limiter.check(request)
+
+    make_rule("all", quota=1, partition_by=["user"])
+    limiter.check(RequestFactory().get("/"))  # from now on engine and rules are known
+    with pytest.raises(SynchronousOnlyOperation, match=r"session.*acheck"):
         async_to_sync(ask)()
 
 

@@ -37,7 +37,7 @@ def _multiplier_field() -> forms.DecimalField:
 def _api_key_field() -> forms.CharField:
     """A key as callers send it, typed once: only its hash is kept, and nothing shows the key again."""
     return forms.CharField(
-        label=gettext_lazy("API key"),
+        label=capfirst(gettext_lazy("API key")),
         max_length=MAX_API_KEY,
         required=False,
         validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only carry ASCII characters."))],

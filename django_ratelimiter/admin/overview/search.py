@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...callers.caller import UnknownCaller, caller_of
@@ -100,7 +101,7 @@ def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
         address = str(ip_address(text))
     except ValueError:
         return
-    yield Match(_("IP address"), address, viewer.caller_url("ip", address))
+    yield Match(capfirst(_("IP address")), address, viewer.caller_url("ip", address))
 
 
 def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -147,7 +148,7 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     if value is not None:
         caller = caller_of("api_key", text)
         url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
-        yield Match(_("API key"), f"{text[:4]}…", url)
+        yield Match(capfirst(_("API key")), f"{text[:4]}…", url)
 
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:

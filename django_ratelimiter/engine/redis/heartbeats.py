@@ -10,22 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from redis import Redis
-
 from ...exceptions import EngineUnavailable
 from ..base import Version
-from .connections.faults import explain
-from .packing import command, text_of
+from .connections.commands import Run, Send, execute
+from .packing import text_of
 from .protocol import CallEncoder
 
 #: Seconds that one hash covers. Readers find what was written in the last PERIOD, and what is up to twice as old.
 PERIOD: Final = 120
-
-#: Runs a command in a shard, off the path of decisions.
-Run = Callable[[int, Callable[[Redis], Any]], Any]
-
-#: Sends packed calls, no longer than the deadline, and returns what reads so many replies.
-Send = Callable[[bytes, int], Callable[[], list[Any]]]
 
 
 class ShardHeartbeats(NamedTuple):
@@ -60,7 +52,8 @@ class RedisHeartbeats:
         for shard in (home, *others.values()):
             key = self._key(shard, number)
             try:
-                self._execute(shard, [("HSET", key, process, text), ("EXPIRE", key, str(3 * PERIOD))])
+                words = [("HSET", key, process, text), ("EXPIRE", key, str(3 * PERIOD))]
+                execute(self._run, self._send, shard, words)
                 return
             except EngineUnavailable as error:
                 problem = error
@@ -78,7 +71,7 @@ class RedisHeartbeats:
         for shards in nodes.values():
             words = [each for shard in shards for each in self._reading_words(shard, number)]
             try:
-                found = self._execute(shards[0], words)
+                found = execute(self._run, self._send, shards[0], words)
             except EngineUnavailable as error:
                 problem = error
                 continue
@@ -93,24 +86,6 @@ class RedisHeartbeats:
         yield "GET", self._encoder.version_key(shard)
         yield "HGETALL", self._key(shard, number - 1)
         yield "HGETALL", self._key(shard, number)
-
-    def _execute(self, shard: int, words: list[tuple[str, ...]]) -> list[Any]:
-        """Send these commands to the node of a shard in one go, and return the replies."""
-        if self._send is not None:
-            replies = self._send(b"".join(command(*each) for each in words), len(words))()
-            for reply in replies:
-                if isinstance(reply, Exception):  # such as a command that the user may not run
-                    raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
-            return replies
-
-        def run(client: Redis) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for each in words:
-                    pipeline.execute_command(*each)
-                return pipeline.execute()
-
-        found: list[Any] = self._run(shard, run)
-        return found
 
     def _period(self) -> int:
         encoder = self._encoder

@@ -6,17 +6,16 @@ A shard's hash "recent" holds refusals beside the minutes that are not closed. N
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
 from redis import Redis
 
-from ...exceptions import EngineUnavailable
 from ..usage import COUNTER
 from ..usage.refusals import FORGOTTEN_US, STEP_US, Denial, RefusalCounts, RefusalEntry, shares_of
-from .connections.faults import explain
-from .packing import RECENT, command, text_of
+from .connections.commands import Run, Send, execute
+from .packing import RECENT, text_of
 
 #: Names are kept for so many seconds, in so many keys at most, all in the first shard.
 NAME_SECONDS: Final = 7 * 86_400
@@ -76,13 +75,6 @@ def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: in
         client.hdel(f"{prefix}{RECENT}", *old[place : place + _MAX_DELETED])
 
 
-#: Runs a command in a shard, off the path of decisions.
-Run = Callable[[int, Callable[[Redis], Any]], Any]
-
-#: Sends packed calls, no longer than the deadline, and returns what reads so many replies.
-Send = Callable[[bytes, int], Callable[[], list[Any]]]
-
-
 class RedisNames:
     """Texts by digest, such as a caller's name.
 
@@ -102,7 +94,7 @@ class RedisNames:
         """Keep these. One whose key another has takes its place."""
         words = [("SET", self._key(what), f"{what}\n{text}", "EX", str(NAME_SECONDS)) for what, text in texts.items()]
         if words:
-            _execute(self._run, self._send, words)
+            execute(self._run, self._send, 0, words)
 
     def read(self, whats: Sequence[str]) -> dict[str, str]:
         """Return those of these that are known, in one call."""
@@ -138,13 +130,13 @@ class RedisDenials:
                 ("HINCRBY", self._key, f"{what}\n\n", str(times)),
             )
         words += ("EXPIRE", self._key, str(DENIAL_SECONDS)), ("HLEN", self._key)
-        *_, fields = _execute(self._run, self._send, words)
+        *_, fields = execute(self._run, self._send, 0, words)
         if isinstance(fields, int) and fields > 3 * MAX_DENIALS:
             self._trim()
 
     def read(self) -> list[Denial]:
         """Return what is known, also what is older than a day. Raises EngineUnavailable."""
-        [found] = _execute(self._run, self._send, [("HGETALL", self._key)])
+        [found] = execute(self._run, self._send, 0, [("HGETALL", self._key)])
         pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
         fields = {text_of(name): int(value) for name, value in pairs}
         return [
@@ -164,23 +156,4 @@ class RedisDenials:
         places = range(0, len(fields), _MAX_DELETED)
         words = [("HDEL", self._key, *fields[place : place + _MAX_DELETED]) for place in places]
         if words:
-            _execute(self._run, self._send, words)
-
-
-def _execute(run: Run, send: Send | None, words: Sequence[tuple[str, ...]]) -> list[Any]:
-    """Send these commands to the first shard in one go, and return the replies. Raises EngineUnavailable."""
-    if send is not None:
-        replies = send(b"".join(command(*each) for each in words), len(words))()
-        for reply in replies:
-            if isinstance(reply, Exception):  # such as a command that the user may not run
-                raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
-        return replies
-
-    def through(client: Redis) -> list[Any]:
-        with client.pipeline(transaction=False) as pipeline:
-            for each in words:
-                pipeline.execute_command(*each)
-            return pipeline.execute()
-
-    found: list[Any] = run(0, through)
-    return found
+            execute(self._run, self._send, 0, words)

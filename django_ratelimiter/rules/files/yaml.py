@@ -71,7 +71,7 @@ def _library() -> Any:
         from ruamel.yaml import YAML
     except ImportError as error:
         text = _(
-            "YAML needs the extra “yaml”: pip install “django-tiered-ratelimiter[yaml]”. JSON needs none: use a file "
+            'YAML needs the extra “yaml”: pip install "django-tiered-ratelimiter[yaml]". JSON needs none: use a file '
             "whose name ends in .json."
         )
         raise YamlMissing(text) from error

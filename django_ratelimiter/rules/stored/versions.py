@@ -196,7 +196,7 @@ def uncommitted_rules() -> RuleSet | None:
     return _rules_of_this_transaction() if uncommitted.are_there_any() else None
 
 
-@async_unsafe("Rules are being edited; whether in the transaction of this task, a thread can tell.")
+@async_unsafe("Rules are being edited, perhaps in the transaction of this task; `limiter.acheck` asks in a thread.")
 def _rules_of_this_transaction() -> RuleSet | None:
     uncommitted.forget_ended()
     edits = uncommitted.edits_of(connections[storage.primary()])

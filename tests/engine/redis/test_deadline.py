@@ -169,7 +169,7 @@ def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisSe
         pool.idle.extend(connections)
         for _ in range(MAX_FAILURES):
             pool.report_failure(OSError("timed out"))
-        assert not any(connection._redis_connection.is_connected for connection in connections)
+        assert not any(vars(connection._redis_connection)["_sock"] for connection in connections)
         wait_until(lambda: admits(engine))
         assert not set(pool.idle) & set(connections)
 

@@ -116,6 +116,9 @@ def client_factory(client: RedisCluster | AsyncRedisCluster) -> ClientFactory:
     """How a cluster's client reaches its nodes."""
     options: dict[str, Any] = client.get_connection_kwargs()
     encrypted = issubclass(options.get("connection_class", Connection), SSLConnection | AsyncSSLConnection)
-    addresses = tuple((str(node.host), int(node.port)) for node in client.startup_nodes)
+    nodes: Any = getattr(client, "startup_nodes", None)
+    if nodes is None:  # redis-py before 7.2
+        nodes = client.nodes_manager.startup_nodes.values()
+    addresses = tuple((str(node.host), int(node.port)) for node in nodes)
     remap: Any = client.nodes_manager.remap_host_port
     return ClientFactory(addresses, options, bool(options.get("ssl")) or encrypted, lambda address: remap(*address))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.exceptions import (
     AskError,
+    BusyLoadingError,
     ClusterCrossSlotError,
     ClusterDownError,
     InvalidResponse,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
@@ -31,6 +36,17 @@ _MOVES: Final = (AskError, TryAgainError)
 #: A server says so of one call: its keys lie in several slots, or the script is to be loaded.
 _OF_ONE_CALL: Final = (ClusterCrossSlotError, NoScriptError)
 
+#: The codes of errors that redis-py has a class for. Before 7.2 it takes them off the text, and keeps them nowhere.
+_CODES: Final[Mapping[type[Exception], str]] = {
+    BusyLoadingError: "LOADING",
+    ClusterDownError: "CLUSTERDOWN",
+    MasterDownError: "MASTERDOWN",
+    NoPermissionError: "NOPERM",
+    NoScriptError: "NOSCRIPT",
+    OutOfMemoryError: "OOM",
+    ReadOnlyError: "READONLY",
+}
+
 #: What a server says of itself, also where a command of a script has met it; servers before 7.0 put it in their text.
 _OF_THE_SERVER: Final = re.compile(
     r"(?:^|[ -])(?:READONLY|OOM|MISCONF|NOREPLICAS|NOPERM|NOAUTH|LOADING|MASTERDOWN|CLUSTERDOWN|BUSY|DENIED)\b"
@@ -41,7 +57,10 @@ _IN_A_SCRIPT: Final = re.compile(r"user_script|Error running script|^WRONGTYPE")
 
 #: What an error's code and text say, in a sentence.
 _SENTENCES: Final = (
-    (r"^NOAUTH|unauthenticated|without any password|no password is set", "The server requires another password."),
+    (
+        r"^NOAUTH|unauthenticated|^Authentication required|without any password|no password is set",
+        "The server requires another password.",
+    ),
     (r"^WRONGPASS|invalid username-password|invalid password", "The server rejects the user name or the password."),
     (
         r"NOPERM|can't run this command|no permissions",
@@ -138,13 +157,14 @@ def connection_error(error: Exception) -> RedisConnectionError:
 def _of_sentinels(text: str) -> str:
     """Which Sentinels were asked for a master, and why each could not tell."""
     head, _, rest = text.partition(" : ")
-    asked = [f"Sentinel {host}:{port}: {why[:_MAX_LENGTH]}" for host, port, why in _SENTINEL.findall(rest)]
+    found = _SENTINEL.findall(rest)
+    asked = [f"Sentinel {host}:{port}: {why.partition('(')[0][:_MAX_LENGTH]}" for host, port, why in found]
     return f"{head}. {'; '.join(asked)}" if asked else head[:_MAX_LENGTH]
 
 
 def _text(error: Exception) -> str:
     """An error as the server has sent it: redis-py takes off the codes that it knows."""
-    code = getattr(error, "status_code", None)
+    code = getattr(error, "status_code", None) or _CODES.get(type(error))
     return f"{code} {error}" if code and not str(error).startswith(code) else str(error)
 
 

@@ -1,0 +1,40 @@
+"""Commands that are no decisions: several to one shard, in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis import Redis
+
+from ....exceptions import EngineUnavailable
+from ..packing import command
+from .faults import explain
+
+#: Runs a command in a shard, off the path of decisions.
+Run = Callable[[int, Callable[[Redis], Any]], Any]
+
+#: Sends packed calls to the one server, no longer than the deadline, and returns what reads so many replies.
+Send = Callable[[bytes, int], Callable[[], list[Any]]]
+
+
+def execute(run: Run, send: Send | None, shard: int, words: Sequence[tuple[str, ...]]) -> list[Any]:
+    """Send these commands to the node of a shard in one go, and return the replies. Raises EngineUnavailable.
+
+    send: `None` = by `run`.
+    """
+    if send is not None:
+        replies = send(b"".join(command(*each) for each in words), len(words))()
+        for reply in replies:
+            if isinstance(reply, Exception):  # such as a command that the user may not run
+                raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
+        return replies
+
+    def through(client: Redis) -> list[Any]:
+        with client.pipeline(transaction=False) as pipeline:
+            for each in words:
+                pipeline.execute_command(*each)
+            return pipeline.execute()
+
+    found: list[Any] = run(shard, through)
+    return found
