@@ -20,10 +20,10 @@ UNAVAILABLE_RETRY_SECONDS: Final = 1
 
 
 class Result(NamedTuple):
-    """One limit of one rule that the request met.
+    """The result of one limit of a rule that matched the request.
 
-    verdict: `None` where nothing was counted, because the engine was out of reach and the rule's failure policy
-    decided. mode: shadow or enforce. local: counted in this process's memory, while the engine was out of reach.
+    verdict: `None` if nothing was counted, because the engine was out of reach and the rule's failure policy
+    decided. mode: shadow or enforce. local: counted in the memory of this process, while the engine was out of reach.
     """
 
     rule: RuleRecord
@@ -35,21 +35,21 @@ class Result(NamedTuple):
 
     @property
     def refuses(self) -> bool:
-        """Whether this result refuses the request."""
+        """Whether this result rejects the request."""
         if self.mode != "enforce":
             return False
         return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
 
     @property
     def digest(self) -> str | None:
-        """What stands for the caller in the names of keys; `None` where nothing was counted."""
+        """The caller's digest, as in the names of keys; `None` if nothing was counted."""
         if self.verdict is None:
             return None
         return self.verdict.charge.key.removeprefix(f"{self.rule.slug}:").partition(":")[0]
 
     @property
     def reference(self) -> str | None:
-        """What names a rejection by this result towards clients and operators; `None` where nothing was counted."""
+        """The reference of a rejection by this result, for clients and operators; `None` if nothing was counted."""
         digest = self.digest
         return None if digest is None else reference_of(self.rule.slug, digest)
 
@@ -79,14 +79,17 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer for a request.
+    """The decision on a request.
 
-    degraded: taken without the engine, by each rule's failure policy. unavailable: refused because such a policy is
-    `closed`, which is an outage (503) and not the client's doing (429). delay: seconds to hold the admitted request
-    from now on, by the rules that the latest call decided: an earlier call's delay has been served by its door.
-    binding: the result that refused (of several, the one to wait longest for), else the one nearest exhaustion;
-    `None` where no enforced rule was met. results: by ascending priority of their rules, shadow ones included.
-    access: the access entry that denies the caller every request (403); `None` = none does.
+    degraded: made without the engine, by the failure policy of each rule. unavailable: rejected because such a policy
+    is
+    `closed`, so the response is 503 and not 429. delay: seconds to delay the allowed request from now on, by the rules
+    that the latest call decided; the door of an earlier call has already waited for its delay.
+    binding: the result that rejected the request (if there are several, the one with the longest wait), else the one
+    with
+    the smallest remaining share; `None` if no enforced rule matched. results: by ascending priority of their rules,
+    rules
+    in shadow included. access: the access entry that denies the caller (403); `None` = there is none.
     """
 
     allowed: bool
@@ -126,19 +129,19 @@ class Decision:
 
     @property
     def unavailable(self) -> bool:
-        """Whether a `closed` failure policy refused the request."""
+        """Whether a failure policy `closed` rejected the request."""
         if self.answer is not None:
             return False
         return any(result.verdict is None and result.refuses for result in self.results)
 
     @property
     def refused_by(self) -> tuple[Result, ...]:
-        """The results that refuse the request."""
+        """The results that reject the request."""
         return tuple(result for result in self.results if result.refuses)
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until a refused request would pass, 0 if it was not refused; `None` = never."""
+        """Seconds until a rejected request would be allowed, 0 if it was not rejected; `None` = never."""
         if self.access is not None:
             return None
         if self.answer is not None:
@@ -151,7 +154,7 @@ class Decision:
 
     @property
     def leases(self) -> list[Verdict]:
-        """What counts as in flight until the engine is told of its end."""
+        """The verdicts that hold leases, which count until they are released."""
         held = []
         for result in self.results:
             if result.limit.holds_leases and result.verdict is not None:

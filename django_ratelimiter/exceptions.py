@@ -7,14 +7,14 @@ from typing import Any
 
 
 class RateLimiterError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class StaleRules(RateLimiterError):
     """The caller's rule set is older than the one in force; nothing was charged.
 
-    `number` and `epoch` are what the engine holds; `number` is `None` where it holds none (a flush, an
-    eviction, a new server), which only a caller that has just read the primary database may repair, with
+    `number` and `epoch` are the version that the engine holds. `number` is `None` if it holds none (a flush, an
+    eviction, a new server). Then only a caller that has just read the primary database may set it, with
     `engine.publish`.
     """
 
@@ -26,15 +26,15 @@ class StaleRules(RateLimiterError):
 
 
 class EngineUnavailable(RateLimiterError):
-    """The engine gave no answer: out of reach, too slow, or it refused the command. The cause is chained."""
+    """The engine did not answer: it is out of reach, too slow, or rejected the command. The cause is chained."""
 
 
 class RulesUnavailable(RateLimiterError):
-    """The rules are known to be stale and the database cannot be read: nothing may be decided by them."""
+    """The rules are known to be stale and the database cannot be read, so no decision can be made by them."""
 
 
 class LimitExceeded(RateLimiterError):
-    """A slot could not be had in time. `decision` says why; `retry_after`: seconds, `None` = it never will be."""
+    """The turn or the cost was not allowed. `decision` has the details. `retry_after`: seconds; `None` = never."""
 
     def __init__(self, decision: Any) -> None:
         self.decision = decision
@@ -48,7 +48,7 @@ class LimitExceeded(RateLimiterError):
 
 
 class AccessDenied(RateLimiterError):
-    """An access entry denies the caller every request. record: the entry."""
+    """An access entry denies all requests of the caller. record: the entry."""
 
     def __init__(self, record: Any) -> None:
         super().__init__(f"An access entry denies this {record.kind}.")

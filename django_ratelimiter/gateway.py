@@ -78,12 +78,12 @@ def view(
 ) -> Callable[..., HttpResponseBase]:
     """Return a view for `urls.py` that decides the request which a gateway describes.
 
-    Method and path come from X-Forwarded-Method and X-Forwarded-Uri; or, if the route captures `path`, from the method
-    of the question and from that. scope: also apply the rules of this scope. denied_status: the status of each
-    rejection, and for a path that servers read in different ways, for gateways that understand only one; the real one
-    is then in the field X-RateLimit-Status. `None` = the real one. user_header: the field that holds the primary key of
-    the user, which the gateway must set or remove in each request; `None` = no request has a user. Raises ValueError
-    for what cannot be a status or a field.
+    Method and path come from X-Forwarded-Method and X-Forwarded-Uri. If the route captures `path`, they are the method
+    of the gateway's request and the captured path. scope: also apply the rules of this scope. denied_status: the status
+    of each rejection, and of a path that servers read in different ways, for gateways that know only one; the real one
+    is then in the field X-RateLimit-Status. `None` = the real one. user_header: the field with the primary key of the
+    user, which the gateway must set or remove in each request; `None` = no request has a user. Raises ValueError
+    for an invalid status or field name.
     """
     options = _checked(GatewayOptions(scope, denied_status, user_header))
 
@@ -110,7 +110,7 @@ def view(
 def aview(
     *, scope: str | None = None, denied_status: int | None = None, user_header: str | None = None
 ) -> Callable[..., Any]:
-    """Return the same view for sites that run under ASGI: a coroutine function, which blocks no thread."""
+    """Return the same view as a coroutine function, for sites under ASGI. It blocks no thread."""
     options = _checked(GatewayOptions(scope, denied_status, user_header))
 
     async def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:

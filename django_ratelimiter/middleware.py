@@ -33,11 +33,11 @@ Exemption = Literal["", "preflight", "health", "exempt"]
 
 
 class RateLimitMiddleware:
-    """Place it after the authentication middleware, so that rules can ask for the user.
+    """Place it after the authentication middleware, so that rules can be split by user.
 
-    A view of the REST framework with a throttle that decides rules gets only those that need no user here, before
-    it authenticates anybody. A path that no view answers is decided when its 404 comes back. A request that a queue
-    delays waits here. Asynchronous where what it wraps is: then no thread is kept waiting, and any delay is served.
+    For a DRF view with a throttle class that decides rules, it decides only the rules that need no user, before
+    the view authenticates. A path without a view is decided when its 404 is returned. If a queue delays a request, it
+    waits here. It is asynchronous if the wrapped handler is: then a delay can have any length and blocks no thread.
     """
 
     sync_capable = True

@@ -44,10 +44,10 @@ _HEADER: Final = "ratelimit_slot"
 
 @shared_task(name="django_ratelimiter.collect_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))
 def collect_usage(**thresholds: Any) -> None:
-    """Collect the usage of all closed minutes, send alerts, and delete what is older than RETENTION.
+    """Collect the usage of all closed minutes, send alerts, and delete rows that are older than RETENTION.
 
-    thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach the task fails, one line each
-    minute.
+    thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach, the task fails with one log line
+    each minute.
     """
     lag_before = lag()
     collect()
@@ -64,12 +64,12 @@ def watch_usage(**thresholds: Any) -> None:
 def in_slot(
     scope: str, *, cost: int | None = None, partition: str | None = None
 ) -> Callable[[Callable[Concatenate[Task[..., Any], P], T]], Callable[Concatenate[Task[..., Any], P], T]]:
-    """Let a bound task run when it has its turn within the rules of this scope; options as for `limiter.slot`.
+    """Run a bound task when it has its turn within the rules of this scope. Options as for `limiter.slot`.
 
-    It goes between the task's decorator, which needs `bind=True`, and the function. The worker never sleeps: a task
-    whose turn is later is sent again with a countdown, which counts as none of its retries. Its place in a queue is
-    taken once, and leases last for the function. A cost that never passes fails the task with LimitExceeded; so does
-    any wait where nobody could send it again: called as a function, or eagerly.
+    Put it between the task's decorator, which needs `bind=True`, and the function. The worker never sleeps: if its turn
+    is later, the task is sent again with a countdown, which does not count as a retry. It keeps its turn in a queue.
+    Leases last until the function ends. A cost that is never allowed fails the task with LimitExceeded. So does
+    any wait if the task cannot be sent again, because it was called as a function or eagerly.
     """
     slot = limiter.slot(scope, cost=cost, partition=partition)
 

@@ -45,8 +45,8 @@ class LimiterUnavailable(APIException):
 class RuleThrottle(BaseThrottle):
     """Decides the rules that need the authenticated user, and those of the view's `throttle_scope`.
 
-    What the middleware decided before authentication is not decided again; if the request is refused here, what
-    it spent there is given back in the same call. A request that a queue delays waits here, as long as the rule
+    Rules that the middleware has decided before authentication are not decided again. If the request is rejected here,
+    their charges are refunded in the same call. If a queue delays a request, it waits here, for as long as the rule
     lets a worker wait.
     """
 
@@ -74,13 +74,13 @@ class _CurrentRates:
 
 
 class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
-    """The framework's class of this name, deciding exactly and atomically, together with the rules of the rule set.
+    """Replacement for DRF's class of this name. Decides exactly and atomically, together with the rule set.
 
-    What a subclass may set or override is what it may there. Of several throttles of a view that refuse a request
-    none has been charged for it. Up to 10,000 requests are counted each, more by `sliding_window_counter`.
-    `cache` is not used. A `timer` of one's own tells the limiter the time too.
+    Subclasses can set and override the same names as in DRF. If several throttles of a view apply, and one rejects a
+    request, none is charged. Rates up to 10,000 requests are exact; above that, `sliding_window_counter` is used.
+    `cache` is not used. A subclass's own `timer` sets the limiter's time, too.
 
-    The framework's protocol keeps answers on the instance. A thread sees its own only: instances may be shared.
+    DRF's protocol stores answers on the instance. Each thread sees its own answers only, so instances can be shared.
     """
 
     decides_rules = True
@@ -101,7 +101,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             cls.allow_request = _meeting_rules(own)  # type: ignore[assignment, method-assign]
 
     def parse_rate(self, rate: str | None) -> tuple[int, int] | tuple[None, None]:
-        """Requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for what is no rate."""
+        """Return requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for an invalid rate."""
         if rate is None:
             return None, None
         if (found := rate_from(rate)) is None:
@@ -112,9 +112,9 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return found
 
     def get_ident(self, request: Any) -> str:
-        """The client's address: by NUM_PROXIES, else by TRUSTED_PROXIES if that is set, else as the framework has it.
+        """Return the client's address: by NUM_PROXIES, else by TRUSTED_PROXIES if it is set, else as DRF does.
 
-        The latter believes the whole of X-Forwarded-For.
+        DRF then trusts the whole of X-Forwarded-For.
         """
         trusted = settings.TRUSTED_PROXIES
         if api_settings.NUM_PROXIES is None and (trusted.hops or trusted.networks or trusted.unix):
@@ -124,7 +124,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return super().get_ident(request)
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Whether this throttle and the rules that the request meets admit it; spends if they do."""
+        """Return whether this throttle and the matching rules allow the request, and charge it if they do."""
         self._decision = self._history = None
         extra = self._extra(request, view)
         if extra is None and not isinstance(request, Request | HttpRequest):
@@ -166,18 +166,18 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return self._decision.allowed or self.throttle_failure()
 
     def throttle_success(self) -> bool:
-        """Called when the request is admitted; what it returns is the answer."""
+        """Called when the request is allowed; its return value is that of `allow_request`."""
         if self._decision is None:  # called by an allow_request that is not ours, and keeps a history in the cache
             return super().throttle_success()
         return True
 
     def wait(self) -> float | None:
-        """Seconds until the refused request would pass; `None` = never."""
+        """Return the seconds until the rejected request would be allowed; `None` = never."""
         return super().wait() if self._decision is None else self._decision.retry_after
 
     @property
     def history(self) -> list[float]:
-        """As long as the number of requests that count now; which moments they had is not known here."""
+        """A list with the length of the number of requests that count now. Their times are not known."""
         if self._history is None:
             verdicts = [each.verdict for each in self._decision.results if each.verdict] if self._decision else []
             own = [verdict for verdict in verdicts if verdict.charge.key.endswith(f":{digest(str(self.key))}")]
@@ -240,7 +240,7 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 
 
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
-    """Limits requests to views that have a `throttle_scope`, by user or address. Rules of that scope are met too."""
+    """Limits requests to views that have a `throttle_scope`, by user or address. Rules of that scope apply, too."""
 
     def __init__(self) -> None:  # the rate is known once the view is
         pass

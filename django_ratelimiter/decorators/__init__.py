@@ -56,9 +56,9 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 class Ratelimited(PermissionDenied):
-    """A request was rejected. The middleware answers it with 429; without it, it is Django's 403.
+    """A request was rejected. The middleware answers with 429; without the middleware, Django answers with 403.
 
-    decision: what refused it.
+    decision: the decision that rejected it.
     """
 
     def __init__(self, decision: Decision = NOTHING_TO_DECIDE) -> None:
@@ -105,16 +105,16 @@ def ratelimit(
     cost_after: Callable[[Any], int] | None = None,
     failure_policy: str | None = None,
 ) -> Callable[[View], View]:
-    """Limit a view, synchronous or not: a function, a method or a class.
+    """Limit a view: a function, a method or a class, synchronous or asynchronous.
 
-    group: without key and rate, the scope of the rules to meet. Else a name under which several views share a count;
-    `None` = the view's own. key: what splits the count: "ip", "user", "user_or_ip", "header:NAME", "get:NAME",
-    "post:NAME", or a callable of group and request, or its dotted path; a request that lacks it counts by its address.
+    group: without key and rate, the scope of the rules to apply. Else the name under which several views share a count;
+    `None` = the view's own. key: what the count is split by: "ip", "user", "user_or_ip", "header:NAME", "get:NAME",
+    "post:NAME", or a callable of group and request, or its dotted path; a request without it counts by its address.
     rate: "100/h", "10/30s", (quota, seconds), or a callable of group and request, or its dotted path; `None` = no
-    limit, a quota of 0 = none pass. method: the methods that are limited. block: refuse, by Ratelimited; else only
-    `request.limited` tells. cost: units that a request spends; `None` = 1, or what the rule says. algorithm: `None` =
-    `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: the units that are spent in
-    the end, a function of the response, such as the rows in it; `cost` is then what must be left for the view to begin.
+    limit, a quota of 0 = reject all. method: the methods that are limited. block: raise Ratelimited; else only set
+    `request.limited`. cost: units of a request; `None` = 1, or the rule's cost. algorithm: `None` =
+    `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: a function of the response
+    that returns the units to charge, such as its number of rows; `cost` must be allowed for the view to begin.
     failure_policy: of a rate, what happens while Redis is out of reach: "local", "open" or "closed"; `None` = "local",
     unless RATELIMIT_FAIL_OPEN is set.
     """

@@ -25,7 +25,8 @@ def get_usage(
 ) -> dict[str, Any] | None:
     """Return the usage of a rate: count, limit, should_limit, and time_left in seconds (-1 = for ever).
 
-    increment: spend one; else should_limit says whether the next one would be refused. `None` = there is no limit.
+    increment: charge one; else should_limit says whether the next request would be rejected. `None` = there is no
+    limit.
     """
     call = _arguments(group, fn, key, rate, method).resolve(request, fn)
     if call.extra is None:
@@ -62,7 +63,7 @@ def is_ratelimited(
     method: Methods = ALL,
     increment: bool = False,
 ) -> bool:
-    """Return whether a request is, or without `increment` would be, over a rate. Arguments as for get_usage."""
+    """Return whether a request exceeds a rate, or would exceed it without `increment`. Arguments as for get_usage."""
     usage = get_usage(request, group, fn, key, rate, method, increment)
     return usage is not None and bool(usage["should_limit"])
 
@@ -76,7 +77,7 @@ async def ais_ratelimited(
     method: Methods = ALL,
     increment: bool = False,
 ) -> bool:
-    """Return whether a request is over a rate without blocking the event loop; see is_ratelimited."""
+    """Return whether a request exceeds a rate, without blocking the event loop; see is_ratelimited."""
     usage = await aget_usage(request, group, fn, key, rate, method, increment)
     return usage is not None and bool(usage["should_limit"])
 

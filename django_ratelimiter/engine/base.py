@@ -18,18 +18,18 @@ class WrongServer(EngineUnavailable):
 
 
 class Charge(NamedTuple):
-    """One key, its limit, and the cost to spend from it.
+    """One key, its limit, and the cost to charge.
 
-    cost: units, 0 or more; 0 only looks.
-    gating: False makes it a shadow charge, which stops nobody and is spent only if it would itself pass.
+    cost: units, 0 or more; 0 = only look.
+    gating: False = a shadow charge, which rejects no request and is charged only if it would be allowed itself.
     usage: the label to count this charge under, one line that does not begin with `~`; `None` = it is not counted.
-    count_refusals: a refusal by this charge spends too, up to the limit's capacity: nobody runs into debt.
-    max_delay: seconds that a leaky bucket may have an admitted request held, else it refuses; `None` = any.
-    partition: what picks the shard; `None` = the key.
-    sync_interval: seconds for which a process may decide by what it has counted itself; negative = for ever; `None` =
-    never. The engines do not look at it: they decide whatever they are asked.
-    carried: units that were admitted already, somewhere else. They are spent first, up to the limit's capacity and
-    whatever becomes of the call; only a peek leaves them.
+    count_refusals: a rejection by this charge is charged, too, up to the limit's capacity.
+    max_delay: the longest delay in a leaky bucket, in seconds; a longer one is rejected. `None` = any.
+    partition: the value that selects the shard; `None` = the key.
+    sync_interval: seconds for which a process may decide by its own count; negative = for ever; `None` =
+    never. The engines ignore it: they decide every charge that they get.
+    carried: units that were allowed already, by a local counter. They are charged first, up to the limit's capacity,
+    whatever the decision is; only a peek does not charge them.
     """
 
     key: str
@@ -46,15 +46,15 @@ class Charge(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """The engine's true answer for one charge, and the receipt for what it spent.
+    """The engine's result for one charge, and the receipt for a refund.
 
-    remaining: the largest cost that would pass now. After a refused call, what it was before, less counted refusals.
-    retry_after: seconds until this cost would pass; 0 = now, `None` = never.
-    reset_after: seconds until the full quota is back if nothing more is spent.
-    delay: seconds to hold an admitted request; 0 but for a leaky bucket.
+    remaining: the largest cost that would be allowed now. After a rejected call, as before it, less counted rejections.
+    retry_after: seconds until this cost would be allowed; 0 = now, `None` = never.
+    reset_after: seconds until the full quota is back, if no more is used.
+    delay: seconds to delay an allowed request; 0 except for a leaky bucket.
     at_us: the engine's time, in microseconds since the Unix epoch.
-    spent: units that a refund would give back: 0 in a refused call, in a peek, and once refunded.
-    spent_at_us: the time that the spending was booked at; later than `at_us` only where the clock ran back.
+    spent: units that a refund would return: 0 in a rejected call, in a peek, and after a refund.
+    spent_at_us: the time at which the units were charged; later than `at_us` only if the clock ran backwards.
     """
 
     allowed: bool
@@ -69,7 +69,7 @@ class Verdict:
     spent_at_us: int = 0
 
     def mark_refunded(self) -> None:
-        """Note that what it spent was given back."""
+        """Record that its units were refunded."""
         self.remaining = min(self.remaining + self.spent, self.charge.limit.capacity)
         self.spent = 0
 
@@ -117,14 +117,14 @@ def as_charged(peeked: list[Verdict]) -> list[Verdict]:
 
 
 class Version(NamedTuple):
-    """The version of a rule set. `epoch` (Unix milliseconds) tells when its count began: the later one wins."""
+    """The version of a rule set. `epoch`: when its numbering began, in Unix milliseconds; the later epoch wins."""
 
     number: int
     epoch: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
-        """What versions are compared by."""
+        """The value that versions are compared by."""
         return self.epoch, self.number
 
 
@@ -134,11 +134,11 @@ def as_version(version: int | Version) -> Version:
 
 
 class UsageCount(NamedTuple):
-    """What one rule decided for one tier in one minute, in requests.
+    """The requests that one rule decided for one tier in one minute.
 
-    allowed, denied: by the rule itself, whatever other rules said. soft_exceeded is a part of allowed.
-    shadow_denied: would have been denied, were the rule enforced; a shadow rule denies nobody.
-    degraded: those of allowed, denied and shadow_denied that a process decided without the engine.
+    allowed, denied: by the rule itself, whatever other rules decided. soft_exceeded: a part of allowed.
+    shadow_denied: requests that a rule in shadow would have rejected; it rejects none.
+    degraded: the part of allowed, denied and shadow_denied that was decided without the engine.
     """
 
     minute: int
@@ -151,7 +151,7 @@ class UsageCount(NamedTuple):
 
 
 class Engine(Protocol):
-    """Decides charges atomically: all of a call's gating charges pass and are spent, or none is spent."""
+    """Decides charges atomically: either all gating charges of a call are allowed and charged, or none is charged."""
 
     def check(
         self,
@@ -161,28 +161,28 @@ class Engine(Protocol):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and spend. Raises StaleRules if `version` is not the one in force, EngineUnavailable."""
+        """Decide and charge. Raises StaleRules if `version` is older than the one in force, and EngineUnavailable."""
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now, spending and counting nothing."""
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent, once each."""
+        """Refund these verdicts, once each."""
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases that these verdicts hold, once each; verdicts without a lease are left alone."""
+        """Release the leases of these verdicts, once each. Verdicts without a lease are ignored."""
 
     def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys."""
+        """Delete the counters of these charges."""
 
     def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is. Only for a caller that has just read the primary."""
+        """Put a version in force, unless a later one is. Only for a caller that has just read the primary database."""
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
-        """Close the minutes that have passed and name every batch of counts that waits to be collected."""
+        """Close the minutes that have passed, and return the names of all batches that wait to be collected."""
 
     def read_usage(self, batch: str) -> list[UsageCount]:
-        """The counts of one batch; empty once it was dropped."""
+        """Return the counts of one batch; empty if it was dropped."""
 
     def drop_usage(self, batch: str) -> None:
-        """Forget a batch that has been collected."""
+        """Delete a batch that has been collected."""

@@ -61,19 +61,19 @@ _RATE = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """`quota` units per `window`, kept by `algorithm`.
+    """`quota` units per `window`, counted by `algorithm`.
 
     window: seconds, an int, a float or a Decimal, in whole microseconds, at most 366 days; `None` with a calendar.
-    burst: what a bucket holds when full, in units; `None` = the quota. Only for buckets.
-    soft_quota: units after which an admitted request counts as `soft_exceeded`, below quota and burst; `None` = none.
-    slots: how many parts sliding_window_slots cuts the window into; `None` = 10 there.
-    anchor: whether fixed windows begin by the clock, or each with a key's first request.
-    refill: whether a token bucket fills up continuously, or by the whole quota at whole windows of the clock.
+    burst: the capacity of a bucket, in units; `None` = the quota. Only for buckets.
+    soft_quota: units after which an allowed request has `soft_exceeded`, below quota and burst; `None` = none.
+    slots: the number of slots of sliding_window_slots; `None` = 10 there.
+    anchor: fixed windows begin by the clock, or each with a key's first request.
+    refill: a token bucket fills up continuously, or by the whole quota at whole windows of the clock.
     calendar: day, week (from Monday), month or year instead of a window; only for fixed_window.
-    timezone: whose midnight the calendar means; `None` = UTC. anchor_day: the day on which months begin, where
-    shorter months begin on their last day; `None` = 1.
+    timezone: the time zone of the calendar; `None` = UTC. anchor_day: the day on which months begin; in shorter
+    months, the last day. `None` = 1.
 
-    Raises ValueError, naming the field, for whatever could not be enforced exactly.
+    Raises ValueError, which names the field, for every value that cannot be enforced exactly.
     """
 
     quota: int
@@ -108,7 +108,9 @@ class Limit:
 
     @classmethod
     def parse(cls, rate: str, **options: Any) -> Limit:
-        """Read "100/minute" or "10 per 30 seconds"; `options` are further fields. ValueError for all else."""
+        """Return the limit of a rate such as "100/minute" or "10 per 30 seconds"; `options` are further fields. Else
+        ValueError.
+        """
         match = _RATE.fullmatch(rate.strip().lower()) if isinstance(rate, str) else None
         unit = SECONDS.get(match["unit"].removesuffix("s")) if match else None
         if match is None or unit is None:
@@ -121,7 +123,7 @@ class Limit:
 
     @property
     def capacity(self) -> int:
-        """The largest cost that can ever pass."""
+        """The largest cost that can ever be allowed."""
         return self.quota if self.burst is None else self.burst
 
     @cached_property

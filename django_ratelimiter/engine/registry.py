@@ -17,22 +17,22 @@ _ = gettext_noop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The properties of an algorithm that other code asks for, so that it compares no names.
+    """The properties of an algorithm. Other code asks for these, instead of comparing names.
 
-    options: options beside quota, window and soft_quota. `max_delay` is an option of the charge; the others are the
-    limit's. An algorithm with `burst` is a bucket; one with `max_delay` holds admitted requests until their turn.
-    label: how the admin's list offers it; empty = its name. short: its name in a line such as "5 per minute, GCRA";
-    empty = its name.
-    holds_leases: an admitted request counts until it is released, and its window is only the longest time for that.
-    keeps_entries: each request is stored, so that quotas are bounded by MOST_ENTRIES.
+    options: options besides quota, window and soft_quota. `max_delay` is an option of the charge; the others are the
+    limit's. An algorithm with `burst` is a bucket; one with `max_delay` delays allowed requests until their turn.
+    label: its name in the admin's list of algorithms; empty = its name. short: its name in texts such as "5 per minute,
+    GCRA"; empty = its name.
+    holds_leases: an allowed request counts until it is released; the window is the maximum time for that.
+    keeps_entries: each request is stored, so quotas are limited by MOST_ENTRIES.
     counts_locally: a process may count by itself between two calls to the engine.
-    resets_at_end: the full quota is back at the end of a window, whatever else is spent in it.
-    keeps_expiry: what is spent seldom moves the time at which the full quota is back, so Redis mostly keeps the expiry
-    of the key, which costs less than to set it.
-    multiplies: a step multiplies units by a time, so that the terms of a limit must keep that product exact.
-    refunds_by_time: a refund gives back only what was spent at the time that its receipt names.
-    windows: the number of windows after which spent units no longer count.
-    unit: what clients are told that the quota counts; `None` = requests.
+    resets_at_end: the full quota is back at the end of a window, whatever else is used in it.
+    keeps_expiry: a charge seldom changes the time at which the full quota is back, so Redis mostly keeps the expiry
+    of the key, which costs less than setting it.
+    multiplies: a step multiplies units by a time, so the terms of a limit must keep that product exact.
+    refunds_by_time: a refund returns only units that were charged at the time in its receipt.
+    windows: the number of windows after which used units no longer count.
+    unit: the name of the quota's unit for clients; `None` = requests.
     """
 
     options: tuple[str, ...] = ()

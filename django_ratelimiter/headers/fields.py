@@ -70,9 +70,9 @@ def drop_fields(response: HttpResponseBase) -> None:
 
 
 def response_fields(decision: Decision) -> dict[str, str]:
-    """The fields to set on a response, by name; on allowed responses too.
+    """Return the fields to set on a response, by name, also for allowed responses.
 
-    Shows enforced limits only. A degraded decision shows no quota, as nobody knows what truly remains.
+    Only enforced limits are shown. A degraded decision shows no quota, because the remaining quota is not known.
     """
     answer = decision.answer
     if answer is not None and answer.is_plain and not answer.verdicts.is_made:

@@ -74,10 +74,12 @@ class RefusalBodies(NamedTuple):
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
-    """The response to a refused request: 429, 503 where a `closed` failure policy refused it, 403 for who is denied.
+    """Return the response to a rejected request: 429, or 503 if a failure policy `closed` rejected it, or 403 if it is
+    denied.
 
-    What RESPONSE names makes it, else problem JSON, HTML or plain text does, by the Accept field. Where that fails,
-    the error is logged, and what is left of these does: a refusal never becomes an error of the server's.
+    It is made by the function or template that RESPONSE names; else it is problem JSON, HTML or plain text, by the
+    Accept
+    field. If RESPONSE fails, the error is logged and the usual response is returned. A rejection never becomes a 500.
     """
     own = settings.RESPONSE
     response: HttpResponseBase | None = None
@@ -172,7 +174,7 @@ def status_of(decision: Decision) -> int:
 
 
 def words_of(decision: Decision) -> RefusalText:
-    """Return what people are told of a refusal, in the active language."""
+    """Return the texts of a rejection, in the active language."""
     return _bodies_of(_facts_of(decision)).words
 
 

@@ -157,13 +157,13 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
 
 
 def digest(value: str) -> str:
-    """Return the digest of a partition for the names of keys: 22 characters, keyed with HASH_KEY."""
+    """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY."""
     remembered = len(value) <= _MAX_LENGTH
     return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
 
 
 def hash_api_key(raw: str) -> str:
-    """Return the SHA-256 of an API key's UTF-8 bytes, in 64 hexadecimal digits. Nothing else of a key is stored."""
+    """Return the SHA-256 of an API key's UTF-8 bytes, in 64 hexadecimal digits. The key itself is never stored."""
     return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -27,12 +27,12 @@ def check(
     before_authentication: bool = False,
     extra: Sequence[InlineRule] = (),
 ) -> Decision:
-    """Decide a request by all rules that it meets and has not met before; the whole is at `request.ratelimit`.
+    """Decide a request by all rules that match it and are not decided yet. `request.ratelimit` is the merged decision.
 
-    request: Django's or the REST framework's. scope: also meet the rules of this scope. cost: units to spend,
-    `None` = what each rule says. before_authentication: leave rules that need the user to a later call.
-    extra: rules written in code, to be decided together with those of the rule set.
-    The caller holds an admitted request for the decision's `delay`; leases end with the response.
+    request: Django's or DRF's. scope: also apply the rules of this scope. cost: units to charge;
+    `None` = the cost of each rule. before_authentication: leave rules that need the user to a later call.
+    extra: rules written in code, decided together with those of the rule set.
+    The caller must wait for the decision's `delay`. Leases end with the response.
     """
     asked = limit_request(
         request, scope, cost, "rule", before_authentication=before_authentication, inline=tuple(extra)
@@ -48,7 +48,7 @@ async def acheck(
     before_authentication: bool = False,
     extra: Sequence[InlineRule] = (),
 ) -> Decision:
-    """Decide on an event loop, without blocking it, and with any delay."""
+    """Decide a request on an event loop without blocking it. A delay can have any length. Arguments as for `check`."""
     asked = limit_request(request, scope, cost, None, before_authentication=before_authentication, inline=tuple(extra))
     return await decide(LOOP, asked)
 
@@ -56,7 +56,7 @@ async def acheck(
 def peek(
     request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[InlineRule] = ()
 ) -> Decision:
-    """Return what a request like this one, not yet decided by anybody, would be told now; nothing is spent or kept."""
+    """Return the decision that a new request like this one would get now. Nothing is charged or stored."""
     asked = limit_request(request, scope, cost, "rule", earlier=NOTHING_TO_DECIDE, inline=tuple(extra))
     return run_sync(peek_decision(THREAD, asked))
 
@@ -64,15 +64,15 @@ def peek(
 async def apeek(
     request: Any, *, scope: str | None = None, cost: int | None = None, extra: Sequence[InlineRule] = ()
 ) -> Decision:
-    """Return it without blocking the event loop."""
+    """Return the decision of `peek` without blocking the event loop."""
     asked = limit_request(request, scope, cost, None, earlier=NOTHING_TO_DECIDE, inline=tuple(extra))
     return await peek_decision(LOOP, asked)
 
 
 def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequence[InlineRule] = ()) -> MeteredCost:
-    """Charge a cost that is known only when the work is done: `with limiter.charge(request) as c: c.cost = rows`.
+    """Charge a cost that is known only after the work: `with limiter.charge(request) as c: c.cost = rows`.
 
-    cost: what must pass for the work to begin. The rest is as for `check`.
+    cost: units that must be allowed for the block to begin. Other arguments as for `check`.
     """
 
     async def decide_once(io: IO, cost: int, max_delay: MaxDelay) -> Decision:
@@ -82,11 +82,12 @@ def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequ
 
 
 def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None) -> Slot:
-    """Return a turn within the rules of exactly this scope, for work that is no request, such as calls of others.
+    """Return a turn within the rules of exactly this scope, for work that is not a request, such as calls to other
+    services.
 
-    cost: units to spend, `None` = what each rule says. max_wait: seconds to wait for the turn at most, 0 = not at all,
-    `None` = as long as it takes. partition: what splits the counters of rules that are split by anything, such as
-    "user:42"; without it they do as their `missing_partition` says. Tiers have no say: nobody asks.
+    cost: units to charge; `None` = the cost of each rule. max_wait: the longest time to wait for the turn, in seconds;
+    0 = do not wait, `None` = no maximum. partition: the value for rules that are split by anything, such as
+    "user:42"; without it, their `missing_partition` applies. Tiers do not apply, because there is no caller.
     """
     if not scope:
         raise ValueError("scope: name the scope whose rules shall be met.")

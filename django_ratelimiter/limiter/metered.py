@@ -24,12 +24,14 @@ Decide = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 
 
 class MeteredCost:
-    """What a request is charged for a block of code: for use in `with` and `async with`, once.
+    """The cost of a block of code. Use it once, in `with` or `async with`.
 
-    cost: units, 0 or more; another value is refused where it is set. What it is when the block begins must pass, else
-    LimitExceeded is raised. What it is when the block ends is what is spent in the end, up to the limits' capacities,
-    and refuses nobody: the work is done. An error in the block changes nothing about that. decision: what was decided
-    when the block began. Giving back, as by `charge_when`, gives back what the block began with.
+    cost: units, 0 or more; setting another value raises an error. When the block begins, this cost must be allowed,
+    else
+    LimitExceeded is raised. When the block ends, the value that it has then is charged, up to the capacities of the
+    limits. This is never rejected, because the work is done. An exception in the block does not change it. decision:
+    the
+    decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
     """
 
     decision: Decision = NOTHING_TO_DECIDE
@@ -43,7 +45,7 @@ class MeteredCost:
 
     @property
     def cost(self) -> int:
-        """Units. TypeError or ValueError is raised for what is no number of them, and the last one stays."""
+        """Units, 0 or more. Setting another value raises TypeError or ValueError, and keeps the old value."""
         return self._cost
 
     @cost.setter

@@ -26,12 +26,12 @@ current_request: Final[ContextVar[HttpRequest | None]] = ContextVar("django_rate
 
 
 def refund(decision: Decision) -> None:
-    """Give back all that a decision has spent, once. What is past, such as a window that is over, is let go."""
+    """Refund all charges of a decision, once. Charges that no longer count, such as in past windows, are ignored."""
     run_sync(refund_results(THREAD, decision.results))
 
 
 async def arefund(decision: Decision) -> None:
-    """Give it back without blocking the event loop."""
+    """Refund a decision without blocking the event loop; see `refund`."""
     await refund_results(LOOP, decision.results)
 
 
@@ -84,7 +84,7 @@ def _verdicts(results: Iterable[Result], *, local: bool) -> list[Verdict]:
 
 
 def mark_failed(request: Any) -> None:
-    """Let the response to this request count as a failure for `charge_when`, whatever its status."""
+    """Mark the response to this request as a failure for `charge_when`, whatever its status."""
     setattr(getattr(request, "_request", request), _FAILED, True)
 
 

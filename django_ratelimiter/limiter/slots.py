@@ -44,10 +44,10 @@ class Decide(Protocol):
 
 
 class Slot:
-    """A turn within the limits of a scope, for work that is no request: for use in `with` and `async with`.
+    """A turn within the limits of a scope, for work that is not a request. Use it in `with` or `async with`.
 
-    The block begins once its turn has come, and what it holds is released with its end. Raises LimitExceeded instead
-    if that cannot be within `max_wait` seconds (`None` = any); a cost that never passes is refused at once. It may be
+    The block begins when its turn has come. Its leases are released at its end. Raises LimitExceeded if the turn would
+    not come within `max_wait` seconds (`None` = no maximum), and at once if the cost is never allowed. It can be
     entered many times, also from several threads or tasks at once.
     """
 

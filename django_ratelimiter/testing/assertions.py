@@ -13,11 +13,11 @@ _REFUSED: Final = (429, 503)
 
 
 def assert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
-    """Check that `after` requests are admitted and the next one is refused, and return the refusal.
+    """Check that `after` requests are allowed and the next one is rejected, and return the rejection.
 
-    ask: a test client, which gets what `args` and `kwargs` say; or any callable, called with them, that returns a
-    response or a Decision, or raises LimitExceeded, whose decision is then returned. Refused means 429 or 503.
-    by: the slug of a rule that must be among those that refuse; a client or a decision can tell.
+    ask: a test client, which is called with `args` and `kwargs`; or any callable, called with them, that returns a
+    response or a Decision, or raises LimitExceeded, whose decision is then returned. Rejected means 429 or 503.
+    by: the slug of a rule that must be among the rejecting rules; works for a client or a decision.
     """
     call = partial(_asking(ask), *args, **kwargs)
     for number in range(after):

@@ -12,9 +12,10 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FrozenClock:
-    """Time that passes only when a test says so, or when the limiter would sleep.
+    """A clock that moves only when a test moves it, or when the limiter would sleep.
 
-    at: when it starts, aware of its time zone. slept: for how many seconds requests were held, the latest last.
+    at: the start time, aware of its time zone. slept: a list of the seconds that requests were delayed, the latest
+    last.
     """
 
     def __init__(self, at: datetime = START) -> None:
@@ -27,17 +28,17 @@ class FrozenClock:
 
     @property
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """Return the time, in UTC."""
         return datetime.fromtimestamp(self._now_us // 1_000_000, UTC).replace(microsecond=self._now_us % 1_000_000)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: at least so much, in whole microseconds."""
+        """Move the clock forward by this time or a little more, to a whole microsecond."""
         if seconds < 0:
             raise ValueError(f"seconds: time does not run backwards, so not {seconds!r}.")
         self._now_us += ceil(Decimal(str(seconds)) * 1_000_000)
 
     def move_to(self, at: datetime) -> None:
-        """Make it this time, aware of its time zone."""
+        """Set the clock to this time, which must be aware of its time zone."""
         if at.tzinfo is None:
             raise ValueError(f"at: {at!r} names no time zone.")
         since = at - datetime(1970, 1, 1, tzinfo=UTC)

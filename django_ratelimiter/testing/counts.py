@@ -15,11 +15,11 @@ _PRESERVED: Final = (b"version", b"shards")
 
 
 def clear_counts() -> None:
-    """Drop all counters, and all usage that has not been collected. Only for tests.
+    """Delete all counters, and all usage that has not been collected. Only for tests.
 
-    In the memory of this process, and on Redis: every key that begins with the NAMESPACE, in the database of
-    CACHE_ALIAS, is looked for and deleted, except for the version of the rules. Raises EngineUnavailable if Redis gives
-    no answer. Counts of an ENGINE of the project's own are not touched.
+    This clears the memory of this process. On Redis, it finds and deletes every key that begins with NAMESPACE, in the
+    database of CACHE_ALIAS, except the version of the rules. Raises EngineUnavailable if Redis does not
+    answer. Counts of your own ENGINE are not changed.
     """
     engine: Any = get_engine()
     exact = getattr(engine, "engine", engine)

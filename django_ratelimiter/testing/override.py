@@ -31,8 +31,8 @@ _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
 class RulesInForce:
     """The rules that are in force in a test. Calling it replaces them; usage so far is kept.
 
-    clock: the time by which limits count. engine: what counts. tier: the slug of the tier that every caller has;
-    `None` = no tier. May be set at any time.
+    clock: the clock of all limits. engine: the engine that counts. tier: the slug of the tier of every caller;
+    `None` = no tier. It can be set at any time.
     """
 
     def __init__(self, clock: FrozenClock, tier: str | None = None) -> None:
@@ -57,17 +57,17 @@ class RulesInForce:
 
 
 class override_rules(TestContextDecorator):
-    """Put these rules in force, and no others: in a `with` block, a test function, or a whole TestCase.
+    """Put these rules in force, and no others, in a `with` block, a test function, or a whole TestCase.
 
-    rules: records, or dicts of the fields of `Rule`, where only `slug` and `limits` are needed: a path is a prefix
-    unless `path_kind` says otherwise. `limits` is a list of rates such as "10/minute", of `Limit`s, and of dicts of
-    the fields of `RuleLimit`, with "rate" in place of quota and window_seconds if you like; or a dict of such lists by
-    tier slug, `None` = every other tier, where "unlimited" stands for a list.
-    tier: what every caller has. api_keys: the keys, as callers send them, that count as known. clock: `None` = a
-    frozen one that starts at START.
+    rules: records, or dicts of the fields of `Rule`. Only `slug` and `limits` are required; a path is a prefix
+    unless `path_kind` is set. `limits` is a list of rates such as "10/minute", of `Limit`s, and of dicts of
+    the fields of `RuleLimit`, where "rate" can replace quota and window_seconds; or a dict of such lists by
+    tier slug, `None` = every other tier, where "unlimited" can replace a list.
+    tier: the tier of every caller. api_keys: the known keys, as callers send them. clock: `None` = a
+    frozen clock that starts at START.
 
-    Counts in memory, by that clock, whatever the settings say; neither Redis nor the database is asked. Raises
-    ValueError for a rule that could not be enforced.
+    Counts in memory, by that clock, whatever the settings are. Neither Redis nor the database is used. Raises
+    ValueError for a rule that cannot be enforced.
     """
 
     def __init__(

@@ -27,10 +27,10 @@ HELD_US: Final = 86_400_000_000
 
 
 class MemoryEngine:
-    """The engine without Redis; decides exactly as RedisEngine does.
+    """The engine without Redis. It decides exactly as RedisEngine does.
 
-    clock: returns the time in microseconds since the Unix epoch; `None` = the system's.
-    max_counters: counters to keep, about, the oldest being dropped; `None` = all that still say something.
+    clock: returns the time in microseconds since the Unix epoch; `None` = the system clock.
+    max_counters: about how many counters to keep, the oldest are dropped; `None` = all that are not expired.
     counts_usage: False = labels are ignored, for a tool that counts by itself.
     """
 
@@ -55,7 +55,7 @@ class MemoryEngine:
         self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
 
     def fresh_copy(self) -> MemoryEngine:
-        """One of the same clock and size that knows nothing."""
+        """Return an empty engine with the same clock and size."""
         return MemoryEngine(self._clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
 
     @property
@@ -80,10 +80,10 @@ class MemoryEngine:
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
 
-        refused: the call is refused already: it is dealt with as if one more charge had refused it.
-        counts: usage that this process has held; it is added once, however often it comes under the same id.
+        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
         if not isinstance(charges, FilledCharges):
             charges = list(charges)
@@ -104,7 +104,7 @@ class MemoryEngine:
             return verdicts
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now; spends and counts nothing."""
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         charges = list(charges)
         with self._lock:
             states, denied = self._counters.decide(self._counters.named(charges), self._now(now_us), spending=False)
@@ -118,16 +118,16 @@ class MemoryEngine:
             return verdicts_from(charges, states, denied=denied)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        """Refund these verdicts, once each. Units that no longer count are ignored."""
         with self._lock:
             self._counters.refund(verdicts)
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases of these verdicts; those of other algorithms are left alone."""
+        """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
         self.refund(leases(verdicts))
 
     def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys: their next request finds the full quota."""
+        """Delete the counters of these charges: their next request has the full quota."""
         with self._lock:
             for charge in charges:
                 self._counters.forget(charge)
@@ -140,7 +140,7 @@ class MemoryEngine:
                 self._version = asked
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
-        """Close the minutes that have passed and name all batches that wait, the oldest first."""
+        """Close the minutes that have passed, and return the names of all batches that wait, the oldest first."""
         with self._lock:
             current = self._now(now_us) // MINUTE_US
             for minute in [minute for minute in self._minutes if minute < current]:
@@ -148,15 +148,15 @@ class MemoryEngine:
             return usage.in_order(self._batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
-        """The counts of one batch; empty once it was dropped."""
+        """Return the counts of one batch; empty if it was dropped."""
         return usage.counts_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
     def drop_usage(self, batch: str) -> None:
-        """Forget a batch that has been collected."""
+        """Delete a batch that has been collected."""
         self._batches.pop(batch, None)
 
     def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
-        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         with self._lock:
             return latest([self._refusals.remembered], self._clock(), limit, rule)
 

@@ -31,11 +31,12 @@ T = TypeVar("T")
 
 
 class AsyncRedisEngine(RedisCore):
-    """RedisEngine for event loops: it packs the same calls and returns the same verdicts. Each method must be awaited.
+    """RedisEngine for event loops: it sends the same calls and returns the same verdicts. Each method must be awaited.
 
-    client: of redis.asyncio, or a cluster's of either kind; the engine's own connections are made as its pool makes
-    them. max_connections: calls at work at once on one event loop, with one server; more wait for their turn.
-    deadline, clock: as for RedisEngine; without one, the client's `socket_timeout` stands in for it.
+    client: of redis.asyncio, or a cluster client of either kind; the engine makes its own connections in the same way
+    as
+    its pool. max_connections: the maximum number of calls at once to one server on one event loop; others wait.
+    deadline, clock: as for RedisEngine; without a deadline, the client's `socket_timeout` is used.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class AsyncRedisEngine(RedisCore):
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
 
-        refused: the call is refused already: it is dealt with as if one more charge had refused it.
-        counts: usage that this process has held; it is added once, however often it comes under the same id.
+        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
         if type(charges) is FilledCharges:
             if not (refund_if_denied or refused or counts) and now_us is None:
@@ -81,26 +82,26 @@ class AsyncRedisEngine(RedisCore):
         return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now; spends and counts nothing."""
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         return await self._peek(list(charges), now_us)
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        """Refund these verdicts, once each. Units that no longer count are ignored."""
         await self._refund(verdicts)
 
     async def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases of these verdicts; those of other algorithms are left alone."""
+        """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
         await self.refund(leases(verdicts))
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys: their next request finds the full quota."""
+        """Delete the counters of these charges: their next request has the full quota."""
         for shard, names in names_by_shard(self, charges).items():
             await self._send(
                 shard, command("DEL", *names), kind=int
             )  # the client's own connections know one event loop only
 
     async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
-        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         calls = [command("HGETALL", f"{self._prefix(shard)}{RECENT}") for shard in range(self.shards)]
         found = [remembered_in(await self._send(shard, call)) for shard, call in enumerate(calls)]
         return latest(found, self.estimate_time(self.time_to_send()), limit, rule)

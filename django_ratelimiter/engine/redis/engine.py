@@ -47,14 +47,14 @@ CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
 
 class RedisEngine(RedisCore):
-    """The engine on one Redis, on what Sentinel names as its master, or on a cluster.
+    """The engine on one Redis, on the master that Sentinel names, or on a cluster.
 
-    client: a redis-py client; the engine's own connections are made as its pool makes them.
-    namespace: what all keys begin with. shards: among how many shards a cluster's keys are spread; elsewhere there is
-    one. deadline: seconds that a decision waits for Redis at most, and a server that keeps failing is not asked until
-    it answers again; `None` = the client's timeouts hold, and each call tries anew.
-    clock: whose time is decided by: "server", or "client" = this process's, for servers that refuse TIME in scripts.
-    Every method raises EngineUnavailable where Redis gives no answer. ValueError for a client that asks replicas.
+    client: a redis-py client; the engine makes its own connections in the same way as the client's pool.
+    namespace: the prefix of all keys. shards: the number of shards of a cluster; without a cluster there is one.
+    deadline: the maximum seconds that a decision waits for Redis; a server that keeps failing is then not asked until
+    it answers again. `None` = the timeouts of the client apply, and each call tries again.
+    clock: "server" = the time of Redis; "client" = that of this process, for servers that do not allow TIME in scripts.
+    Every method raises EngineUnavailable if Redis does not answer. ValueError for a client that asks replicas.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RedisEngine(RedisCore):
         self.heartbeats = RedisHeartbeats(self, self._run, send, *([self._cluster.node_of] if self._cluster else []))
 
     def to_async(self) -> AsyncRedisEngine | None:
-        """The same engine for event loops; `None` where its client cannot be had for them."""
+        """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
         client = self._client
         twin = async_client_of(client) if isinstance(client, Redis) else client
         if twin is None or (self._cluster and self._cluster.only_in_threads):
@@ -104,10 +104,10 @@ class RedisEngine(RedisCore):
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and spend, all or nothing. Raises StaleRules if `version` is not the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
 
-        refused: the call is refused already: it is dealt with as if one more charge had refused it.
-        counts: usage that this process has held; it is added once, however often it comes under the same id.
+        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
         if type(charges) is FilledCharges:
             if not (refund_if_denied or refused or counts) and now_us is None:
@@ -119,7 +119,7 @@ class RedisEngine(RedisCore):
         return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now; spends and counts nothing."""
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         return run_sync(self._peek(list(charges), now_us))
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -127,15 +127,15 @@ class RedisEngine(RedisCore):
         return run_sync(self._trial(list(charges), now_us))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent. A verdict is refunded once; what is past is let go."""
+        """Refund these verdicts, once each. Units that no longer count are ignored."""
         run_sync(self._refund(verdicts))
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
-        """End the leases of these verdicts; those of other algorithms are left alone."""
+        """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
         self.refund(leases(verdicts))
 
     def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys: their next request finds the full quota."""
+        """Delete the counters of these charges: their next request has the full quota."""
         for shard, names in names_by_shard(self, charges).items():
             self._run(shard, methodcaller("delete", *names))
 
@@ -146,9 +146,9 @@ class RedisEngine(RedisCore):
         run_sync(self._publish(version))
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
-        """Close the minutes that have passed and name all batches that wait, the oldest first.
+        """Close the minutes that have passed, and return the names of all batches that wait, the oldest first.
 
-        Those of shards that are out of reach are left for another time; EngineUnavailable if no shard can be reached.
+        Shards that are out of reach are left out; raises EngineUnavailable if no shard can be reached.
         """
         if now_us is None:
             now_us = self.time_to_send()
@@ -175,7 +175,7 @@ class RedisEngine(RedisCore):
         return usage.in_order(batches)
 
     def read_usage(self, batch: str) -> list[UsageCount]:
-        """The counts of one batch; empty once it was dropped or expired."""
+        """Return the counts of one batch; empty if it was dropped or has expired."""
         shard = usage.shard_of(batch)
         found = self._run(shard, lambda client: client.hgetall(f"{self._prefix(shard)}batch:{batch}"))
         fields = {text_of(field): count for field, count in found.items()}
@@ -183,7 +183,7 @@ class RedisEngine(RedisCore):
         return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
 
     def drop_usage(self, batch: str) -> None:
-        """Forget a batch that has been collected."""
+        """Delete a batch that has been collected."""
         shard = usage.shard_of(batch)
 
         def drop(client: Redis) -> None:
@@ -195,7 +195,7 @@ class RedisEngine(RedisCore):
         self._run(shard, drop)
 
     def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
-        """Return whom the rules have refused lately, the latest first; at most so many. rule: by this one only."""
+        """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         names = [f"{self._prefix(shard)}{RECENT}" for shard in range(self.shards)]
         found = (remembered_in(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
         return latest(found, self.estimate_time(self.time_to_send()), limit, rule)

@@ -31,12 +31,13 @@ MAX_LISTED, KEPT = 1_000, 600
 
 
 class Refusal(NamedTuple):
-    """A caller whom a limit of a rule has refused lately.
+    """A caller that a limit of a rule has rejected recently.
 
-    at_us, since_us: when it was refused last, within a second, and first, in microseconds of the engine's time since
-    the Unix epoch. times: how often in between. label: the one that it is counted under. counter: the key of its charge
-    with what tells the limit. shadow: it would have been refused. is_estimate: since then, refusals like these were
-    so many in a minute that only some were recorded.
+    at_us, since_us: the last rejection, to the second, and the first, in microseconds of the engine's time since
+    the Unix epoch. times: the number of rejections in between. label: the label that it is counted under. counter: the
+    key
+    of its charge with the tag of the limit. shadow: it would have been rejected. is_estimate: there were so many such
+    rejections in a minute that only some were recorded.
     """
 
     at_us: int
@@ -49,7 +50,7 @@ class Refusal(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """The rule that has refused."""
+        """The rule that has rejected the caller."""
         return self.label.partition("|")[0]
 
     @property
@@ -59,7 +60,7 @@ class Refusal(NamedTuple):
 
     @property
     def partition(self) -> str:
-        """What the key says of the caller: the digest of its partition, where the limiter has made the key."""
+        """The digest of the caller's partition, if the limiter has made the key."""
         return self.counter.removeprefix(f"{self.rule}:").partition(":")[0]
 
 

@@ -42,10 +42,10 @@ _published = threading.local()
 
 @contextmanager
 def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator[None]:
-    """Number all edits of rules, limits and tiers within as one new version, which is published on commit.
+    """Number all edits of rules, limits and tiers in this block as one new version, which is published on commit.
 
-    The lock is taken first, so that two editors queue up here and never deadlock later. Within another `editing`
-    it adds nothing. author: a user, or `None` for a command or a script. reason: why, in the author's own words.
+    It takes the lock first, so that two editors wait for each other and cannot deadlock. Within another `editing` block
+    it does nothing. author: a user, or `None` for a command or a script. reason: the reason that the author gives.
     """
     using = storage.primary()
     connection = connections[using]
@@ -99,7 +99,7 @@ def number_anew() -> None:
 
 
 def invalidate(author: Any = None, summary: str = "") -> int:
-    """Take a new snapshot and return its number. Needed after `update()` or `bulk_create`, which send no signals."""
+    """Take a new snapshot and return its number. Call it after `update()` or `bulk_create`, which send no signals."""
     with editing(author, summary):
         pass
     return storage.committed_version().number
@@ -176,7 +176,7 @@ def publish(version: Version) -> bool:
 
 
 def republish() -> bool:
-    """Publish the latest committed version once more; repairs what a failed publishing left, or a killed process."""
+    """Publish the latest committed version again, for example after a failed publishing or a killed process."""
     using = storage.primary()
     if uncommitted.edits_of(connections[using]):
         return True
@@ -187,7 +187,7 @@ def republish() -> bool:
 
 
 def last_publish_failed() -> bool:
-    """Return whether this thread's latest publishing failed: saved, but not yet in force everywhere."""
+    """Return whether this thread's latest publishing failed: the version is saved, but not yet in force everywhere."""
     return getattr(_published, "failed", False)
 
 
