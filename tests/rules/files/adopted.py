@@ -16,7 +16,9 @@ from rest_framework.views import APIView
 _DECORATOR = """
 from functools import wraps
 
-def ratelimit(group=None, key=None, rate=None, method=None, block=True):
+ALL = (None,)
+
+def ratelimit(group=None, key=None, rate=None, method=ALL, block=True):
     def decorator(fn):
         @wraps(fn)
         def _wrapped(request, *args, **kw):
@@ -28,6 +30,38 @@ def ratelimit(group=None, key=None, rate=None, method=None, block=True):
 _module: dict[str, Any] = {"__name__": "django_ratelimit.decorators"}
 exec(_DECORATOR, _module)
 ratelimit: Any = _module["ratelimit"]
+
+#: The same of django-smart-ratelimit. It has its own names for what it has read already.
+_SMART = """
+from functools import wraps
+
+def rate_limit(key, rate=None, block=True, algorithm=None, cost=1, shadow=False, allow_list=None, skip_if=None):
+    def decorator(func):
+        _rate, _allow_list = rate, allow_list
+        @wraps(func)
+        def wrapper(*args, **kwargs):
+            (key, _rate, block, algorithm, cost, shadow, _allow_list, skip_if)
+            return func(*args, **kwargs)
+        return wrapper
+    return decorator
+
+def ratelimit_batch(checks, block=True):
+    def decorator(func):
+        @wraps(func)
+        def wrapper(*args, **kwargs):
+            (checks, block)
+            return func(*args, **kwargs)
+        return wrapper
+    return decorator
+"""
+_smart: dict[str, Any] = {"__name__": "django_smart_ratelimit.decorator"}
+exec(_SMART, _smart)
+rate_limit: Any = _smart["rate_limit"]
+ratelimit_batch: Any = _smart["ratelimit_batch"]
+
+
+def ten_an_hour(group: str, request: HttpRequest) -> str:
+    return "10/h"
 
 
 class BurstThrottle(UserRateThrottle):
@@ -73,6 +107,34 @@ def by_code(request: HttpRequest) -> HttpResponse:
     return HttpResponse("hello")
 
 
+@ratelimit(key="ip", rate="10/h")
+def twice(request: HttpRequest, pk: int = 0) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+@ratelimit(key="ip", rate=ten_an_hour)
+def rate_by_code(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+@ratelimit(key="ip", rate=None)
+def without_rate(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+def _smartly(**arguments: Any) -> Any:
+    @rate_limit(**arguments)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("hello")
+
+    return view
+
+
+@ratelimit_batch([{"rate": "5/m", "key": "ip"}, {"rate": "100/h", "key": "user", "group": "all"}])
+def batch(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
 @method_decorator(ratelimit(key="user_or_ip", rate="100/h", group="forms"), name="post")
 class FormView(View):
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -87,4 +149,13 @@ urlpatterns = [
     path("login/", login, name="login"),
     path("code/", by_code, name="code"),
     path("form/", FormView.as_view(), name="form"),
+    path("twice/", twice, name="twice"),
+    path("twice/<int:pk>/", twice, name="twice-one"),
+    path("rate-by-code/", rate_by_code, name="rate-by-code"),
+    path("without-rate/", without_rate, name="without-rate"),
+    path("smart/", _smartly(key="header:x-key", rate="5/m", allow_list=["10.0.0.0/8"], cost=len), name="smart"),
+    path("smart/leaky/", _smartly(key="user:{user.id}", rate="5/m", algorithm="leaky_bucket"), name="smart-leaky"),
+    path("smart/fixed/", _smartly(key="ip", rate="5/m", algorithm="fixed_window"), name="smart-fixed"),
+    path("smart/other/", _smartly(key="ip", rate="6/m", algorithm="fixed_window"), name="smart-other"),
+    path("batch/", batch, name="batch"),
 ]

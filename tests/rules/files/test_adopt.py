@@ -51,12 +51,60 @@ def test_decorators_become_rules_of_their_views() -> None:
     assert (rules["form"]["methods"], rules["form"]["partition_by"]) == (["POST"], ["user"])
 
 
+def test_a_decorator_for_all_methods_becomes_a_rule_for_all_methods() -> None:
+    assert "methods" not in adopt().rules["twice"]
+
+
+def test_decorators_of_the_other_package() -> None:
+    found = adopt()
+    assert limits(found.rules["smart"])[2] == "sliding_window_log"  # what it does unless told otherwise
+    assert found.rules["smart"]["count_refusals"] is True  # its sliding windows do
+    assert "Not translated: allow_list." in found.notes["smart"]
+    assert "Not translated: cost." in found.notes["smart"]
+    assert limits(found.rules["smart-leaky"])[2] == "gcra"
+    assert "count_refusals" not in found.rules["smart-leaky"]
+    assert found.rules["smart-leaky"]["partition_by"] == ["user"]
+    assert limits(found.rules["smart-fixed"])[2] == "fixed_window"
+    assert [limits(found.rules[slug])[:2] for slug in ("batch", "batch-2")] == [(5, 60), (100, 3_600)]
+
+
+def test_notes_say_where_counters_differ() -> None:
+    notes = adopt().notes
+    assert "There, it counts together with that of twice-one; here each has its own counter." in notes["twice"]
+    assert "There, it counts together with that of twice; here each has its own counter." in notes["twice-one"]
+    assert any("together with that of" in note and "smart-other" in note for note in notes["smart-fixed"])
+    assert not any("together" in note for note in notes["smart"])
+    together = "There, requests without such a value share one counter; here they are counted by address."
+    assert together in notes["login-2"]
+    assert together in notes["smart"]
+    assert together not in notes["form"]
+    both = "There, a request that another decorator of the view rejects may count; here it uses no quota."
+    assert both in notes["login"]
+    assert both in notes["login-2"]
+    assert both not in notes["twice"]
+
+
+def test_no_address_in_memory_stands_in_the_file() -> None:
+    text = text_of(adopt(), "yaml")
+    assert "its rate, tests.rules.files.adopted.ten_an_hour, has no rule" in text
+    assert " at 0x" not in text
+
+
+def test_a_decorator_without_a_rate_limits_nothing() -> None:
+    assert not any("without-rate" in text for text in adopt().missed)
+
+
+def test_windows_that_begin_elsewhere_are_said_once() -> None:
+    text = text_of(adopt(), "yaml")
+    assert text.count("django-ratelimit begins each caller's windows at a moment of its own") == 1
+
+
 def test_what_has_no_rule_is_said() -> None:
     missed = adopt().missed
     assert missed[0].startswith(
         "Throttle tests.rules.files.adopted.TenantThrottle: it finds its key by code of its own."
     )
-    assert missed[1].startswith("Decorator of django-ratelimit on code: its key, <function")
+    assert missed[1].startswith("Decorator of django-ratelimit on code: its key, tests.rules.files.adopted.<lambda>,")
     text = text_of(adopt(), "yaml")
     assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
     assert "  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  anon:\n" in text

@@ -45,7 +45,8 @@ def comments_of(found: Found) -> Iterator[str]:
     """Yield the lines at the top of the file."""
     yield _("Made by `manage.py ratelimit adopt` of what limits this project now.")
     yield _("All rules are in shadow: they count, and reject nothing. Compare, then set them to “enforce”.")
-    if found.missed:
-        yield ""
-        yield _("Not translated:")
-        yield from (f"- {text}" for text in found.missed)
+    for heading, texts in ((_("Different:"), found.differences), (_("Not translated:"), found.missed)):
+        if texts:
+            yield ""
+            yield heading
+            yield from (f"- {text}" for text in texts)
