@@ -9,7 +9,13 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.response import Response
-from rest_framework.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
+from rest_framework.throttling import (
+    AnonRateThrottle,
+    BaseThrottle,
+    ScopedRateThrottle,
+    SimpleRateThrottle,
+    UserRateThrottle,
+)
 from rest_framework.views import APIView
 
 #: As in that package, which is not installed here: what we look at is where its wrapper keeps the arguments.
@@ -76,6 +82,32 @@ class TenantThrottle(SimpleRateThrottle):
         return "one"
 
 
+class PostThrottle(UserRateThrottle):
+    scope = "posts"
+    rate = "5/min"
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return request.method == "GET" or super().allow_request(request, view)
+
+
+class ProxyThrottle(AnonRateThrottle):
+    scope = "proxied"
+    rate = "5/min"
+
+    def get_ident(self, request: Any) -> str:
+        return str(request.headers.get("Cf-Connecting-Ip"))
+
+
+class LoadThrottle(BaseThrottle):
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return True
+
+
+class StrictThrottle(UserRateThrottle):
+    rate = "2/month"
+    scope = "burst"
+
+
 class ListView(APIView):
     throttle_classes = (AnonRateThrottle, BurstThrottle)
 
@@ -94,6 +126,19 @@ class UploadView(ListView):
 
 class PlainView(ListView):
     throttle_classes = ()
+
+
+class CodeView(ListView):
+    throttle_classes = (PostThrottle, ProxyThrottle, LoadThrottle)
+
+
+class StrictView(ListView):
+    throttle_classes = (StrictThrottle,)
+
+
+class ChoosingView(ListView):
+    def get_throttles(self) -> Any:
+        return [BurstThrottle()] if self.request.method == "POST" else super().get_throttles()
 
 
 @ratelimit(key="ip", rate="10/30s", method=["POST"])
@@ -130,9 +175,27 @@ def _smartly(**arguments: Any) -> Any:
     return view
 
 
+def hello(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
 @ratelimit_batch([{"rate": "5/m", "key": "ip"}, {"rate": "100/h", "key": "user", "group": "all"}])
 def batch(request: HttpRequest) -> HttpResponse:
     return HttpResponse("hello")
+
+
+class InheritedView(View):
+    @method_decorator(ratelimit(key="ip", rate="10/h"))
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("hello")
+
+
+class FirstView(InheritedView):
+    pass
+
+
+class SecondView(InheritedView):
+    pass
 
 
 @method_decorator(ratelimit(key="user_or_ip", rate="100/h", group="forms"), name="post")
@@ -145,6 +208,9 @@ urlpatterns = [
     path("api/things/", ListView.as_view(), name="things"),
     path("api/things/<int:pk>/", DetailView.as_view(), name="thing"),
     path("api/uploads/", UploadView.as_view(), name="uploads"),
+    path("code/throttles/", CodeView.as_view(), name="code-throttles"),
+    path("strict/", StrictView.as_view(), name="strict"),
+    path("choosing/", ChoosingView.as_view(), name="choosing"),
     path("api/plain/", PlainView.as_view(), name="plain"),
     path("login/", login, name="login"),
     path("code/", by_code, name="code"),
@@ -157,5 +223,9 @@ urlpatterns = [
     path("smart/leaky/", _smartly(key="user:{user.id}", rate="5/m", algorithm="leaky_bucket"), name="smart-leaky"),
     path("smart/fixed/", _smartly(key="ip", rate="5/m", algorithm="fixed_window"), name="smart-fixed"),
     path("smart/other/", _smartly(key="ip", rate="6/m", algorithm="fixed_window"), name="smart-other"),
+    path("first-form/", FirstView.as_view(), name="first-form"),
+    path("second-form/", SecondView.as_view(), name="second-form"),
+    path("first/", ratelimit(key="ip", rate="9/h", method="GET")(hello), name="first-hello"),
+    path("second/", ratelimit(key="ip", rate="9/h", method="GET")(hello), name="second-hello"),
     path("batch/", batch, name="batch"),
 ]

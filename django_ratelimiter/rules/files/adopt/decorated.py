@@ -97,6 +97,9 @@ def _differences(use: Use, uses: Sequence[Use], others: Sequence[str]) -> Iterat
         yield text % {"views": ", ".join(others)}
     if key.startswith(("header:", "post:")) or (key == "user" and use.package == DJANGO_RATELIMIT):
         yield _("There, requests without such a value share one counter; here they are counted by address.")
+    methods = _methods_of(given.get("method"))
+    if "GET" in methods and "HEAD" not in methods:
+        yield _("Here, GET includes HEAD.")
     if len(uses) > 1:
         yield _("There, a request that another decorator of the view rejects may count; here it uses no quota.")
     for name in _NOT_TRANSLATED:

@@ -23,8 +23,7 @@ def adopt() -> Found:
     """Return rules that do what other limiters of this project do. Asks the database only for the rules of another."""
     found = Found()
     matches = list(all_views(get_resolver())) if django_setting("ROOT_URLCONF") else []
-    rates = dict((django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_RATES") or {})
-    adopt_throttles(matches, rates, found)
+    adopt_throttles(matches, dict(django_setting("REST_FRAMEWORK") or {}), found)
     adopt_decorators(matches, found)
     adopt_smart_settings(found)
     adopt_smart_rules(found)
