@@ -27,6 +27,7 @@ from ..rules.files.schema import schema
 from ..rules.files.words import data_of, drift_of, lines_of
 from ..rules.files.writing import text_of_database, updated_file
 from ..rules.files.yaml import YamlMissing
+from ..rules.stored import storage
 from .traffic import add_traffic, forecast
 
 #: The exit code of `plan` if something would change.
@@ -201,6 +202,9 @@ class FileCommands(BaseCommand):
         self.stdout.write("\n".join(lines_of(plan)))
         if version is None:
             return
+        latest = storage.committed_version()
+        if latest.epoch != version.epoch:  # in a restored database, the version has moved to a new epoch meanwhile
+            version = latest
         self.stdout.write(_("Applied, as version %(number)s.") % {"number": version.number})
         if cache.last_publish_failed():
             untold = _("Redis could not be told. Processes read the new rules once the usage is collected again.")

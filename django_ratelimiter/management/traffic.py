@@ -33,26 +33,43 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 @dataclass(frozen=True)
 class TrafficForecast:
-    """What a plan would do to the traffic of a log."""
+    """What a plan would do to the traffic of a log.
+
+    changed: the slugs of enforced rules that it adds or changes.
+    """
 
     found: Comparison
+    changed: frozenset[str]
 
     def in_lines(self) -> Iterator[str]:
         """Yield the forecast for people."""
         yield from lines_of(self.found, None)
 
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return in words what goes beyond these shares, from 0 to 1; `None` = any share will do."""
+        """Return in words what goes beyond these shares, from 0 to 1, or cannot be told; `None` = any share will do."""
+        if most_callers is None and most_requests is None:
+            return []
+        if not self.found.decided:
+            return [
+                _("The log has no request that rules can apply to, so nobody can say whom the change would reject.")
+            ]
         difference = self.found.difference
         checked = (
             (most_callers, difference.share_of_callers, _("%(found)s of the callers, more than %(most)s.")),
             (most_requests, difference.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
         )
-        return [
+        return [*self._untold()] + [
             text % {"found": _percent(share), "most": _percent(most)}
             for most, share, text in checked
             if most is not None and share > most
         ]
+
+    def _untold(self) -> Iterator[str]:
+        """Yield which changed rules the replay leaves out, which then seem to reject nobody."""
+        for slug, lacks in dict(self.found.left_out).items():
+            if slug in self.changed:
+                text = _("%(rule)s: it is left out, because the log does not tell what it needs: %(names)s.")
+                yield text % {"rule": slug, "names": ", ".join(lacks)}
 
 
 @dataclass(frozen=True)
@@ -116,27 +133,35 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
     logs = options["traffic"]
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
     identities = read_identities(options["identity"])
+    renamed = pairs(plan.now["rules"], plan.planned["rules"])
+    old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
+    changed = _changed_rules(before, after, old_slugs)
     if SAMPLES in logs:
         if len(logs) > 1 or identities:
             raise WrongOption(_("--traffic samples stands alone; a log of this name is ./samples."))
-        renamed = pairs(plan.now["rules"], plan.planned["rules"])
-        old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
-        return _from_samples(before, after, options["traffic_period"], old_slugs)
+        return _from_samples(changed, options["traffic_period"])
     with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
-        return TrafficForecast(compare(files, before, after, Options(identities)))
+        slugs = frozenset(rule.slug for _saved, rule in changed)
+        return TrafficForecast(compare(files, before, after, Options(identities)), slugs)
 
 
-def _from_samples(before: RuleSet, after: RuleSet, period_name: str, old_slugs: Mapping[str, str]) -> SamplesForecast:
+def _changed_rules(
+    before: RuleSet, after: RuleSet, old_slugs: Mapping[str, str]
+) -> Sequence[tuple[RuleRecord | None, RuleRecord]]:
+    """Return the enforced rules that a plan adds or changes, each after what it is now; `None` = it is new."""
+    today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
+    both = [(today.get(old_slugs.get(rule.slug, rule.slug)), rule) for rule in after.rules if rule.mode == "enforce"]
+    return [
+        (saved, rule) for saved, rule in both if saved is None or replace(saved, slug=rule.slug, name=rule.name) != rule
+    ]
+
+
+def _from_samples(changed: Sequence[tuple[RuleRecord | None, RuleRecord]], period_name: str) -> SamplesForecast:
     try:
         period = read_period(period_name)
     except ValueError as error:
         raise WrongOption(str(error)) from error
-    today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
-    found = {}
-    for rule in after.rules:
-        saved = today.get(old_slugs.get(rule.slug, rule.slug))
-        if rule.mode == "enforce" and (saved is None or replace(saved, slug=rule.slug, name=rule.name) != rule):
-            found[rule.slug] = forecast_samples(saved, rule, period.period)
+    found = {rule.slug: forecast_samples(saved, rule, period.period) for saved, rule in changed}
     return SamplesForecast(period.name, found)
 
 

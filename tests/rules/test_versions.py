@@ -186,6 +186,30 @@ def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rul
     assert storage.committed_version() == renewed  # once, not at each request
 
 
+def test_an_edit_of_a_restored_database_is_in_force_in_processes_that_know_the_lost_versions() -> None:
+    """They find Redis as they expect it, so nobody but the editor notices that the database is behind."""
+    make_rule(quota=5)
+    committed = storage.committed_version()
+    lost = Version(committed.number + 40, committed.epoch)
+    get_engine().publish(lost)
+    with cache.editing():
+        RuleLimit.objects.update(quota=7)
+    assert held() == storage.committed_version()
+    assert storage.committed_version().order > lost.order
+    assert RuleSetVersion.objects.count() == committed.number + 1  # the edit's row has moved to the new epoch
+    assert quota_in_force() == 7
+
+
+def test_an_edit_that_finds_a_later_edit_published_begins_no_epoch() -> None:
+    make_rule()
+    first = storage.committed_version()
+    with cache.editing():
+        RuleLimit.objects.update(quota=7)
+    versions.publish(first)
+    assert storage.committed_version().epoch == first.epoch
+    assert held() == storage.committed_version()
+
+
 @pytest.mark.parametrize(("epoch", "other"), [(2_000, 1_000), (2_000, 3_000), (None, 1_000)])
 def test_a_database_without_edits_decides_beside_a_redis_that_holds_a_version(epoch: int | None, other: int) -> None:
     """As after `rm db.sqlite3` and `migrate`, or `flush`, with rates in code alone. epoch: `None` = flushed."""

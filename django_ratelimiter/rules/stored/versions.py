@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from ...backend import get_engine
 from ...conf import settings
 from ...databases import lock_at_once, waiting_at_most
 from ...engine.base import Version
-from ...exceptions import EngineUnavailable
+from ...exceptions import EngineUnavailable, StaleRules
 from ...signals import rules_committed
 from ..ruleset import RuleSet
 from . import storage, uncommitted
@@ -168,11 +168,27 @@ def publish(version: Version) -> bool:
                 time.sleep(PUBLISH_PAUSES[attempt - 1])
         else:
             _published.failed = False
+            _overtake(version)
             return True
     _published.failed = True
     told = "Version %d of the rules could not be published, in %d attempts: %s"
     logger.warning(told, version.number, PUBLISH_ATTEMPTS, problem)
     return False
+
+
+def _overtake(version: Version) -> None:
+    """Begin a new epoch if the engine holds a later version than this database, as after a restored backup.
+
+    Processes that know that version would never notice. Where a later edit was published meanwhile, nothing is done.
+    """
+    try:
+        get_engine().check([], version=version)
+    except StaleRules as stale:
+        if stale.number is not None:
+            with suppress(Error):  # whoever edits now looks as well
+                begin_epoch(Version(stale.number, stale.epoch))
+    except EngineUnavailable:
+        return  # told all the same
 
 
 def republish() -> bool:

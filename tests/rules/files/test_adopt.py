@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.core.cache import cache as framework_cache
 from django.test import Client, override_settings
 
-from django_ratelimiter.rules.files.adopt.found import seconds_of
+from django_ratelimiter.rules.files.adopt.found import Found, seconds_of
+from django_ratelimiter.rules.files.adopt.smart import adopt_rows
 from django_ratelimiter.rules.files.adopt.text import adopt, text_of
 from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.testing import override_rules
@@ -42,6 +44,31 @@ def test_throttle_classes_become_rules_with_one_counter_where_a_prefix_is_theirs
     assert adopt().tiers == {"anonymous": {"name": "Anonymous", "default_for": "anonymous"}}
 
 
+def test_throttles_with_code_of_their_own_are_not_translated() -> None:
+    """A class may let requests pass, find addresses or decide by code: a rule would do something else."""
+    found = adopt()
+    missed = "\n".join(found.missed)
+    decides, finds = "it decides by code of its own", "it finds its key by code of its own"
+    for name, why in (("PostThrottle", decides), ("ProxyThrottle", finds), ("LoadThrottle", decides)):
+        assert f"{name}: {why}. Views: code-throttles." in missed
+    assert "posts" not in found.rules
+    assert "View choosing: it chooses its throttles by code of its own, get_throttles." in missed
+    assert all("choosing" not in str(rule) for rule in found.rules.values())
+
+
+def test_notes_on_throttles_say_what_differs() -> None:
+    found = adopt()
+    shared = "There, it counts together with {}, which has the same scope, burst."
+    [strict] = [notes for slug, notes in found.notes.items() if "StrictThrottle" in notes[0] and found.rules[slug]]
+    assert shared.format("tests.rules.files.adopted.BurstThrottle") in strict
+    assert "DRF reads only the first letter of “month”: this is a rate per minute." in strict
+    assert shared.format("tests.rules.files.adopted.StrictThrottle") in found.notes["burst"]
+    known = "Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."
+    assert known in found.notes["anon"]
+    assert any("X-Forwarded-For" in text for text in found.differences)
+    assert any("each throttle of a view counts" in text for text in found.differences)
+
+
 def test_decorators_become_rules_of_their_views() -> None:
     rules = adopt().rules
     by_address, by_field = rules["login"], rules["login-2"]
@@ -51,15 +78,70 @@ def test_decorators_become_rules_of_their_views() -> None:
     assert (rules["form"]["methods"], rules["form"]["partition_by"]) == (["POST"], ["user"])
 
 
+def test_a_decorator_for_all_methods_becomes_a_rule_for_all_methods() -> None:
+    assert "methods" not in adopt().rules["twice"]
+
+
+def test_decorators_of_the_other_package() -> None:
+    found = adopt()
+    assert limits(found.rules["smart"])[2] == "sliding_window_log"  # what it does unless told otherwise
+    assert found.rules["smart"]["count_refusals"] is True  # its sliding windows do
+    assert "Not translated: allow_list." in found.notes["smart"]
+    assert "Not translated: cost." in found.notes["smart"]
+    assert limits(found.rules["smart-leaky"])[2] == "gcra"
+    assert "count_refusals" not in found.rules["smart-leaky"]
+    assert found.rules["smart-leaky"]["partition_by"] == ["user"]
+    assert limits(found.rules["smart-fixed"])[2] == "fixed_window"
+    assert [limits(found.rules[slug])[:2] for slug in ("batch", "batch-2")] == [(5, 60), (100, 3_600)]
+
+
+def test_notes_say_where_counters_differ() -> None:
+    notes = adopt().notes
+    assert "There, it counts together with that of twice-one; here each has its own counter." in notes["twice"]
+    assert "There, it counts together with that of twice; here each has its own counter." in notes["twice-one"]
+    assert any("together with that of" in note and "smart-other" in note for note in notes["smart-fixed"])
+    assert not any("together" in note for note in notes["smart"])
+    inherited = [notes[slug] for slug in ("first-form", "second-form")]  # whose class is part of the counter's name
+    assert not any("together" in note for each in inherited for note in each)
+    same = "There, it counts together with that of second-hello; here each has its own counter."
+    assert same in notes["first-hello"]  # decorated apart, but by the same name
+    assert "Here, GET includes HEAD." in notes["first-hello"]
+    assert "Here, GET includes HEAD." not in notes["login"]
+    together = "There, requests without such a value share one counter; here they are counted by address."
+    assert together in notes["login-2"]
+    assert together in notes["smart"]
+    assert together not in notes["form"]
+    both = "There, a request that another decorator of the view rejects may count; here it uses no quota."
+    assert both in notes["login"]
+    assert both in notes["login-2"]
+    assert both not in notes["twice"]
+
+
+def test_no_address_in_memory_stands_in_the_file() -> None:
+    text = text_of(adopt(), "yaml")
+    assert "its rate, tests.rules.files.adopted.ten_an_hour, has no rule" in text
+    assert " at 0x" not in text
+
+
+def test_a_decorator_without_a_rate_limits_nothing() -> None:
+    assert not any("without-rate" in text for text in adopt().missed)
+
+
+def test_windows_that_begin_elsewhere_are_said_once() -> None:
+    text = text_of(adopt(), "yaml")
+    assert text.count("django-ratelimit begins each caller's windows at a moment of its own") == 1
+
+
 def test_what_has_no_rule_is_said() -> None:
     missed = adopt().missed
-    assert missed[0].startswith(
+    assert missed[1].startswith(
         "Throttle tests.rules.files.adopted.TenantThrottle: it finds its key by code of its own."
     )
-    assert missed[1].startswith("Decorator of django-ratelimit on code: its key, <function")
+    assert missed[5].startswith("Decorator of django-ratelimit on code: its key, tests.rules.files.adopted.<lambda>,")
     text = text_of(adopt(), "yaml")
     assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
-    assert "  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  anon:\n" in text
+    known = "Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."
+    assert f"  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  # {known}\n  anon:\n" in text
     assert "  # There, it counts together with all of the group forms.\n" in text
 
 
@@ -69,8 +151,57 @@ def test_what_has_no_rule_is_said() -> None:
 def test_settings_of_django_smart_ratelimit() -> None:
     found = adopt()
     assert (found.rules["path-api"]["path"], limits(found.rules["path-api"])[:2]) == ("/api/", (10, 300))
-    assert limits(found.rules["all-paths"])[:2] == (100, 60)
+    assert limits(found.rules["all-paths"])[:3] == (100, 60, "sliding_window_log")
+    assert found.rules["all-paths"]["count_refusals"] is True
+    apart = "There, each path has a counter of its own; here all paths of the rule share one."
+    assert apart in found.notes["path-api"]
+    assert apart not in found.notes["all-paths"]
     assert any("SKIP_PATHS" in text for text in found.missed)
+
+
+@override_settings(RATELIMIT_MIDDLEWARE={"DEFAULT_RATE": "100/m", "BLOCK": False}, RATELIMIT_ALGORITHM="fixed_window")
+def test_settings_that_reject_nothing() -> None:
+    found = adopt()
+    assert limits(found.rules["all-paths"])[2] == "fixed_window"
+    assert "It rejects nothing there; a rule in shadow does the same." in found.notes["all-paths"]
+
+
+@override_settings(MIDDLEWARE=["django_smart_ratelimit.middleware.RateLimitMiddleware"])
+def test_the_middleware_of_django_smart_ratelimit_has_a_rate_unless_told_another() -> None:
+    assert limits(adopt().rules["all-paths"])[:2] == (100, 60)
+
+
+def row(**values: Any) -> Any:
+    usual = {"name": "r", "path_pattern": "^/api/", "method": "ALL", "rate": "3/h", "key": "ip", "block": True}
+    return SimpleNamespace(**usual | {"algorithm": "fixed_window"} | values)
+
+
+def adopted_rows(*rows: Any) -> Found:
+    found = Found()
+    adopt_rows(rows, found)
+    return found
+
+
+def test_rules_of_django_smart_ratelimit() -> None:
+    found = adopted_rows(row(), row(name="one", path_pattern="^/one/$", method="GET, POST", block=False))
+    assert "methods" not in found.rules["r"]
+    assert (found.rules["r"]["path"], found.rules["r"]["path_kind"]) == ("/api/", "prefix")
+    assert (found.rules["one"]["path"], found.rules["one"]["path_kind"]) == ("/one/", "exact")
+    assert found.rules["one"]["methods"] == ["GET", "POST"]
+    assert "It rejects nothing there; a rule in shadow does the same." in found.notes["one"]
+    first = "There, only the first rule that matches applies; here every rule that matches applies."
+    assert first in found.notes["r"]
+    assert first not in adopted_rows(row()).notes["r"]
+
+
+def test_rules_of_django_smart_ratelimit_that_have_no_rule() -> None:
+    found = adopted_rows(row(path_pattern=r"^/v\d/"), row(path_pattern="^/v.1/"), row(key="get:q"), row(rate="0/h"))
+    assert found.missed == [
+        r"Rule “r” of django-smart-ratelimit: its path_pattern, '^/v\\d/', has no rule that does the same.",
+        "Rule “r” of django-smart-ratelimit: its path_pattern, '^/v.1/', has no rule that does the same.",
+        "Rule “r” of django-smart-ratelimit: its key, 'get:q', has no rule that does the same.",
+        "Rule “r” of django-smart-ratelimit: its rate, '0/h', has no rule that does the same.",
+    ]
 
 
 @pytest.mark.parametrize("style", ["yaml", "json"])

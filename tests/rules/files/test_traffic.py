@@ -74,6 +74,30 @@ def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code
     assert ("This would newly reject too many:" in text) is (code == 1)
 
 
+def test_a_bound_fails_where_the_log_cannot_tell_the_callers_of_a_changed_rule(words: list[str]) -> None:
+    """Such a rule is left out of the replay, so that nobody seems to be rejected."""
+    Path(words[0]).write_text(FILE.replace("[ip]", "[user]"))
+    code, text = plan(*words)
+    assert code == 2
+    code, text = plan(*words, "--max-newly-refused", "100%")
+    assert code == 1
+    assert "pages: it is left out, because the log does not tell what it needs: user." in text
+
+
+def test_a_bound_holds_where_the_log_cannot_tell_the_callers_of_a_rule_that_stays(words: list[str]) -> None:
+    apart = Rule.objects.create(slug="apart", name="apart", mode="enforce", partition_by=["user"])
+    RuleLimit.objects.create(rule=apart, quota=8, window_seconds=3_600)
+    assert plan(*words, "--max-newly-refused", "100%")[0] == 2
+
+
+def test_a_bound_fails_where_the_log_has_no_request_that_is_limited(words: list[str]) -> None:
+    log = Path(words[-1])
+    log.write_text(log.read_text().replace("/hello/", "/static/site.css"))
+    code, text = plan(*words, "--max-newly-refused", "100%")
+    assert code == 1
+    assert "The log has no request that rules can apply to, so nobody can say whom the change would reject." in text
+
+
 def test_a_share_needs_traffic(words: list[str]) -> None:
     code, text = plan(words[0], "--max-newly-refused", "1%")
     assert (code, text.splitlines()[-1]) == (1, "--max-newly-refused needs --traffic.")

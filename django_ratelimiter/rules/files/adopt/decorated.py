@@ -1,80 +1,117 @@
-"""The decorators of django-ratelimit and django-smart-ratelimit: their arguments are in the closures of the views."""
+"""The decorators of django-ratelimit and django-smart-ratelimit on views."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from inspect import isfunction
-from typing import Any, Final, NamedTuple
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from django.urls import ResolverMatch
 from django.utils.translation import gettext as _
 
+from ....conf import django_setting
+from .closures import DJANGO_RATELIMIT, SMART_RATELIMIT, Use, uses_on
 from .found import Found, limit_of, seconds_of
 
-#: Modules of the decorators, and the packages by which people know them.
-_MODULES: Final = {
-    "django_ratelimit.decorators": "django-ratelimit",
-    "ratelimit.decorators": "django-ratelimit",
-    "django_smart_ratelimit.decorator": "django-smart-ratelimit",
-}
-_METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options")
 _SIMPLE_KEYS: Final[Mapping[str, dict[str, Any]]] = {
     "ip": {"partition_by": ["ip"]},
     "user": {"partition_by": ["user"], "missing_partition": "ip"},
     "user_or_ip": {"partition_by": ["user"], "missing_partition": "ip"},
 }
+#: Algorithms of django-smart-ratelimit. Its leaky bucket rejects, as `gcra` does; the one of this name delays.
 _ALGORITHMS: Final = {
     "token_bucket": "token_bucket",
-    "leaky_bucket": "leaky_bucket",
+    "leaky_bucket": "gcra",
     "sliding_window": "sliding_window_log",
     "fixed_window": "fixed_window",
 }
-
-
-class _Use(NamedTuple):
-    """One use of a decorator. methods: those of the method of a class that it decorates; empty = all."""
-
-    package: str
-    arguments: Mapping[str, Any]
-    methods: tuple[str, ...]
+#: Arguments that no field of a rule does the same as.
+_NOT_TRANSLATED: Final = (
+    "skip_if",
+    "adaptive",
+    "response_callback",
+    "allow_list",
+    "deny_list",
+    "algorithm_config",
+)
+#: Settings of django-ratelimit by which it finds addresses.
+_ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
 
 def adopt_decorators(matches: Sequence[ResolverMatch], found: Found) -> None:
     """Add a rule for each use of a decorator on a view."""
-    for match in matches:
-        for use in _uses(match.func):
-            _adopt(use, match.view_name, found)
+    views: dict[Hashable, set[str]] = defaultdict(set)
+    by_view = [(match.view_name, list(uses_on(match.func))) for match in matches]
+    for view, uses in by_view:
+        for use in uses:
+            views[use.counter].add(view)
+    for view, uses in by_view:
+        for use in uses:
+            _adopt(use, view, found, [*_differences(use, uses, sorted(views[use.counter] - {view}))])
+    if any(use.package == DJANGO_RATELIMIT for _view, uses in by_view for use in uses):
+        found.differ(
+            _("django-ratelimit begins each caller's windows at a moment of its own; here they begin on the clock.")
+        )
+        for name in _ADDRESS_SETTINGS:
+            if django_setting(name):
+                found.miss(
+                    _("%(name)s. See RATELIMITER['TRUSTED_PROXIES'] and RATELIMITER['IPV6_PREFIX'].") % {"name": name}
+                )
 
 
-def _adopt(use: _Use, view: str, found: Found) -> None:
-    given, notes = use.arguments, [_("From the decorator of %(package)s.") % {"package": use.package}]
-    key, rate, parsed = given.get("key"), given.get("rate"), seconds_of(given.get("rate"))
-    counted = counted_by(key)
-    for what, is_wrong in (("rate", parsed is None or not parsed[0]), ("key", counted is None)):
+def _adopt(use: Use, view: str, found: Found, differences: Sequence[str]) -> None:
+    given = use.arguments
+    key, rate = given.get("key"), given.get("rate")
+    if rate is None and use.package == SMART_RATELIMIT:
+        rate = django_setting("RATELIMIT_DEFAULT_LIMIT", "100/m")
+    if rate is None:
+        return  # which is no limit there
+    parsed, counted = seconds_of(rate), counted_by(key)
+    for what, value, is_wrong in (("rate", rate, parsed is None or not parsed[0]), ("key", key, counted is None)):
         if is_wrong:
             text = _("Decorator of %(package)s on %(view)s: its %(what)s, %(value)s, has no rule that does the same.")
-            words = {"package": use.package, "view": view, "what": what, "value": repr(given.get(what))}
-            found.miss(text % words)
+            found.miss(text % {"package": use.package, "view": view, "what": what, "value": _shown(value)})
             return
     quota, seconds = parsed  # type: ignore[misc]  # which is no `None` here
-    algorithm = _ALGORITHMS.get(str(given.get("algorithm") or "fixed_window"), "fixed_window")
-    limit, more = limit_of(quota, seconds, algorithm)
-    if not given.get("block", True) or given.get("shadow"):
-        notes.append(_("It rejects nothing there; a rule in shadow does the same."))
-    if given.get("group"):
-        notes.append(_("There, it counts together with all of the group %(group)s.") % {"group": given["group"]})
-    notes += [
-        _("Not translated: %(name)s.") % {"name": name}
-        for name in ("skip_if", "adaptive", "response_callback", "allow_list", "deny_list", "algorithm_config")
-        if given.get(name)
-    ]
-    cost = given.get("cost", 1)
+    limit, more = limit_of(quota, seconds, _algorithm_of(use))
     rule: dict[str, Any] = {"mode": "shadow", "view_name": view, **(counted or {})}
     if methods := _methods_of(given.get("method")) or use.methods:
         rule["methods"] = [*methods]
-    if isinstance(cost, int) and cost > 1:
-        rule["cost"] = cost
-    found.add(view, rule | {"limits": [limit]}, [*notes, f"{rate}, {key}", *more])
+    if isinstance(given.get("cost"), int) and given["cost"] > 1:
+        rule["cost"] = given["cost"]
+    if use.package == SMART_RATELIMIT and _algorithm_of(use) == "sliding_window_log":
+        rule["count_refusals"] = True
+    origin = _("From the decorator of %(package)s.") % {"package": use.package}
+    found.add(view, rule | {"limits": [limit]}, [origin, *differences, f"{rate}, {key}", *more])
+
+
+def _differences(use: Use, uses: Sequence[Use], others: Sequence[str]) -> Iterator[str]:
+    """Yield what this use does there, and its rule does not. others: views whose uses count together with it."""
+    given, key = use.arguments, str(use.arguments.get("key"))
+    if not given.get("block", True) or given.get("shadow"):
+        yield _("It rejects nothing there; a rule in shadow does the same.")
+    if given.get("group"):
+        yield _("There, it counts together with all of the group %(group)s.") % {"group": given["group"]}
+    elif others:
+        text = _("There, it counts together with that of %(views)s; here each has its own counter.")
+        yield text % {"views": ", ".join(others)}
+    if key.startswith(("header:", "post:")) or (key == "user" and use.package == DJANGO_RATELIMIT):
+        yield _("There, requests without such a value share one counter; here they are counted by address.")
+    methods = _methods_of(given.get("method"))
+    if "GET" in methods and "HEAD" not in methods:
+        yield _("Here, GET includes HEAD.")
+    if len(uses) > 1:
+        yield _("There, a request that another decorator of the view rejects may count; here it uses no quota.")
+    for name in _NOT_TRANSLATED:
+        if given.get(name):
+            yield _("Not translated: %(name)s.") % {"name": name}
+    if callable(given.get("cost")):
+        yield _("Not translated: %(name)s.") % {"name": "cost"}
+
+
+def smart_algorithm() -> str:
+    """Return the algorithm that django-smart-ratelimit counts by unless it is told another."""
+    return _ALGORITHMS.get(django_setting("RATELIMIT_ALGORITHM", "sliding_window"), "sliding_window_log")
 
 
 def counted_by(key: Any) -> dict[str, Any] | None:
@@ -86,47 +123,25 @@ def counted_by(key: Any) -> dict[str, Any] | None:
         return {"partition_by": [f"header:{name}"], "missing_partition": "ip"}
     if kind == "post" and name:
         return {"partition_by": [f"field:{name}"], "missing_partition": "ip"}
+    if kind in ("user", "ip"):  # "user:{user.id}" is by user in django-smart-ratelimit, and an error in the other
+        return _SIMPLE_KEYS[kind]
     return _SIMPLE_KEYS.get(key)
 
 
+def _algorithm_of(use: Use) -> str:
+    if use.package == DJANGO_RATELIMIT:
+        return "fixed_window"
+    return _ALGORITHMS.get(str(use.arguments.get("algorithm")), "") or smart_algorithm()
+
+
 def _methods_of(method: Any) -> list[str]:
-    if not method or isinstance(method, str | list | tuple) is False:
-        return []
-    names = [method] if isinstance(method, str) else [*method]
-    return [str(name).upper() for name in names if str(name).upper() != "ALL"]
+    """Return the methods that a decorator is for; empty = all. (None,) is how django-ratelimit writes all of them."""
+    names = [method] if isinstance(method, str) else method if isinstance(method, list | tuple) else ()
+    return [str(name).upper() for name in names if name and str(name).upper() != "ALL"]
 
 
-def _uses(view: Any) -> Iterator[_Use]:
-    """Yield the uses on a view: on the function, or on its class and the methods of that."""
-    seen: set[int] = set()
-    yield from _in_closures(view, (), seen)
-    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if cls is not None:
-        yield from _in_closures(getattr(cls, "dispatch", None), (), seen)
-        for method in _METHODS:
-            yield from _in_closures(getattr(cls, method, None), (method.upper(),), seen)
-
-
-def _in_closures(function: Any, methods: tuple[str, ...], seen: set[int], depth: int = 0) -> Iterator[_Use]:
-    """Follow what a function was made of: a decorated one holds the decorator's arguments, and the next function."""
-    if not isfunction(function) or id(function) in seen or depth > 20:
-        return
-    seen.add(id(function))
-    captured = _captured(function)
-    package = _MODULES.get(function.__globals__.get("__name__", ""))
-    rate = next((name for name in ("rate", "_rate") if name in captured), "")
-    if package and rate and "key" in captured:
-        yield _Use(package, {**captured, "rate": captured[rate]}, methods)
-    for value in captured.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            yield from _in_closures(each, methods, seen, depth + 1)
-
-
-def _captured(function: Any) -> dict[str, Any]:
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # nothing was put into it yet
-            continue
-    return found
+def _shown(value: Any) -> str:
+    """Return an argument as it stands in a comment: a function by its name, so that each run writes the same file."""
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return repr(value)

@@ -20,12 +20,16 @@ _SLUG_LENGTH: Final = 50
 
 @dataclass
 class Found:
-    """Tiers and rules by slug, as a file has them; notes on each rule, and on what has none."""
+    """Tiers and rules by slug, as a file has them, and notes on each rule.
+
+    missed: what has no rule. differences: what all rules do in another way than the limits that they came from.
+    """
 
     tiers: dict[str, dict[str, Any]] = field(default_factory=dict)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
 
     def add(self, name: str, rule: Mapping[str, Any], notes: Iterable[str] = ()) -> None:
         """Add a rule under a slug that no other has, unless there is the same one already."""
@@ -44,6 +48,11 @@ class Found:
         """Note what could not be translated, once."""
         if text not in self.missed:
             self.missed.append(text)
+
+    def differ(self, text: str) -> None:
+        """Note what all rules do in another way, once."""
+        if text not in self.differences:
+            self.differences.append(text)
 
 
 def seconds_of(rate: Any) -> tuple[int, int] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from posixpath import commonpath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.urls import ResolverMatch
 from django.utils.translation import gettext as _
@@ -13,43 +13,84 @@ from django.utils.translation import gettext as _
 from ...routes import chosen_classes, view_of
 from .found import Found, limit_of, seconds_of
 
-_THROTTLING: Final = "rest_framework.throttling"
+#: Modules whose throttle classes are understood.
+_UNDERSTOOD: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
 #: Classes whose counters are understood, those nearest to the root last.
 _KNOWN: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
+#: Methods by which a throttle finds who is counted, and by which it decides.
+_FINDS: Final = ("get_cache_key", "get_ident")
+_DECIDES: Final = ("allow_request", "get_rate", "parse_rate", "throttle_success", "throttle_failure")
+#: The periods of the framework, by the first letter, which is all that it reads.
+_PERIODS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
 
 ANONYMOUS: Final = "anonymous"
 
 
-def adopt_throttles(matches: Sequence[ResolverMatch], rates: dict[str, Any], found: Found) -> None:
-    """Add a rule for each throttle class and scope that views have. rates: DEFAULT_THROTTLE_RATES."""
+class _Use(NamedTuple):
+    """A throttle class with a scope, the views that have it, and other classes that have the same scope."""
+
+    throttle: Any
+    scope: str
+    views: list[ResolverMatch]
+    others: list[str]
+
+    @property
+    def name(self) -> str:
+        return _name_of(self.throttle)
+
+
+def adopt_throttles(matches: Sequence[ResolverMatch], framework: dict[str, Any], found: Found) -> None:
+    """Add a rule for each throttle class and scope that views have. framework: the setting REST_FRAMEWORK."""
     views: dict[tuple[Any, str], list[ResolverMatch]] = defaultdict(list)
+    classes: dict[str, set[str]] = defaultdict(set)
     for match in matches:
-        for throttle in chosen_classes(match.func, "throttle_classes"):
-            kind = _kind_of(throttle)
-            scope = _scope_of_view(match.func) if kind == "ScopedRateThrottle" else getattr(throttle, "scope", None)
-            if scope is not None or getattr(throttle, "rate", None):
-                views[throttle, scope or ""].append(match)
+        for throttle, scope in _throttles_of(match, found):
+            views[throttle, scope].append(match)
+            classes[scope].add(_name_of(throttle))
+    rates = framework.get("DEFAULT_THROTTLE_RATES") or {}
     for (throttle, scope), of_throttle in views.items():
-        _adopt(throttle, scope, of_throttle, matches, rates, found)
-
-
-def _adopt(
-    throttle: Any, scope: str, views: list[ResolverMatch], matches: Sequence[ResolverMatch], rates: Any, found: Found
-) -> None:
-    name, kind = f"{throttle.__module__}.{throttle.__qualname__}", _kind_of(throttle)
-    names = ", ".join(sorted({match.view_name for match in views}))
-    rate = getattr(throttle, "rate", None) or getattr(throttle, "THROTTLE_RATES", rates).get(scope, rates.get(scope))
-    if rate is None:
-        return
-    parsed = seconds_of(rate)
-    if not kind or parsed is None or not parsed[0]:
-        reason = _("its rate %(rate)s") % {"rate": rate} if kind else _("it finds its key by code of its own")
-        found.miss(
-            _("Throttle %(name)s: %(reason)s. Views: %(views)s.") % {"name": name, "reason": reason, "views": names}
+        others = sorted(classes[scope] - {_name_of(throttle)}) if scope else []
+        _adopt(_Use(throttle, scope, of_throttle, others), matches, rates, found)
+    if views and framework.get("NUM_PROXIES") is None:
+        text = _(
+            "DRF takes addresses from X-Forwarded-For as it was sent; here RATELIMITER['TRUSTED_PROXIES'] decides."
         )
+        found.differ(text)
+
+
+def _throttles_of(match: ResolverMatch, found: Found) -> Iterator[tuple[Any, str]]:
+    """Yield the throttle classes of a view, each with its scope."""
+    throttles = [each for each in chosen_classes(match.func, "throttle_classes") if not _is_for_rules(each)]
+    view = getattr(match.func, "cls", None)
+    if view is not None and not _owner_of(view, "get_throttles").startswith("rest_framework."):
+        text = _("View %(view)s: it chooses its throttles by code of its own, get_throttles.")
+        found.miss(text % {"view": match.view_name})
         return
-    rule: dict[str, Any] = {"mode": "shadow"}
+    if len(throttles) > 1:
+        found.differ(
+            _("In DRF, each throttle of a view counts, even if another rejects; here rejections use no quota.")
+        )
+    for throttle in throttles:
+        is_scoped = _kind_of(throttle) == "ScopedRateThrottle"
+        scope = _scope_of_view(match.func) if is_scoped else getattr(throttle, "scope", None)
+        if scope is not None or not is_scoped:  # without a scope, that class lets all pass
+            yield throttle, scope or ""
+
+
+def _adopt(use: _Use, matches: Sequence[ResolverMatch], rates: dict[str, Any], found: Found) -> None:
+    throttle, scope = use.throttle, use.scope
+    kind, why = _kind_of(throttle), _code_of(throttle)
+    rate = getattr(throttle, "rate", None) or getattr(throttle, "THROTTLE_RATES", rates).get(scope, rates.get(scope))
+    if rate is None and kind:
+        return  # which is no limit there
+    parsed = seconds_of(rate)
+    if why or parsed is None or not parsed[0]:
+        names = ", ".join(sorted({match.view_name for match in use.views}))
+        words = {"name": use.name, "reason": why or _("its rate %(rate)s") % {"rate": rate}, "views": names}
+        found.miss(_("Throttle %(name)s: %(reason)s. Views: %(views)s.") % words)
+        return
     tier = None
+    rule: dict[str, Any] = {"mode": "shadow"}
     if kind == "AnonRateThrottle":
         tier = ANONYMOUS
         found.tiers.setdefault(tier, {"name": "Anonymous", "default_for": "anonymous"})
@@ -57,23 +98,38 @@ def _adopt(
     else:
         rule |= {"partition_by": ["user"], "missing_partition": "ip"}
     limit, notes = limit_of(*parsed, "sliding_window_log", tier)
-    if tier is None:
-        notes.append(_("Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."))
     rule["limits"] = [limit]
-    origin = _("From %(name)s, %(rate)s.") % {"name": name, "rate": rate}
+    notes = [*_differences(use, rate), *notes]
     label = scope or throttle.__name__
+    prefix = "" if kind == "ScopedRateThrottle" else _prefix_of(use.views, matches)
     if kind == "ScopedRateThrottle":
         needs = _("Scopes apply where the view has RuleThrottle of django_ratelimiter.throttling.")
-        found.add(label, {**rule, "scope": scope}, [origin, needs, *notes])
-        return
-    prefix = _prefix_of(views, matches)
-    if prefix:
-        found.add(label, {**rule, "path": prefix, "path_kind": "prefix"}, [origin, *notes])
-        return
-    apart = _("There, all these views share one counter; here each has its own.")
-    for view in sorted({match.view_name for match in views}):
-        shared = [apart] if len({match.view_name for match in views}) > 1 else []
-        found.add(f"{label} {view}", {**rule, "view_name": view}, [origin, *shared, *notes])
+        found.add(label, {**rule, "scope": scope}, [notes[0], needs, *notes[1:]])
+    elif prefix:
+        found.add(label, {**rule, "path": prefix, "path_kind": "prefix"}, notes)
+    else:
+        _add_by_view(label, rule, use, notes, found)
+
+
+def _add_by_view(label: str, rule: dict[str, Any], use: _Use, notes: list[str], found: Found) -> None:
+    names = sorted({match.view_name for match in use.views})
+    apart = [_("There, all these views share one counter; here each has its own.")] if len(names) > 1 else []
+    for view in names:
+        found.add(f"{label} {view}", {**rule, "view_name": view}, [notes[0], *apart, *notes[1:]])
+
+
+def _differences(use: _Use, rate: Any) -> Iterator[str]:
+    """Yield where the rule comes from, and what it does in another way."""
+    yield _("From %(name)s, %(rate)s.") % {"name": use.name, "rate": rate}
+    if use.others:
+        text = _("There, it counts together with %(names)s, which has the same scope, %(scope)s.")
+        yield text % {"names": ", ".join(use.others), "scope": use.scope}
+    period = rate.partition("/")[2].strip().lower() if isinstance(rate, str) else ""
+    read = _PERIODS.get(period[:1], "")
+    if not read.startswith(period.removesuffix("s") or "s") and period not in ("sec", "hr"):
+        text = _("DRF reads only the first letter of “%(period)s”: this is a rate per %(read)s.")
+        yield text % {"period": period, "read": read}
+    yield _("Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling.")
 
 
 def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:
@@ -85,13 +141,33 @@ def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch])
     return "" if len(prefix) < 2 or others else prefix
 
 
+def _name_of(throttle: Any) -> str:
+    return f"{throttle.__module__}.{throttle.__qualname__}"
+
+
+def _owner_of(cls: Any, method: str) -> str:
+    """Return the module of the class that defines this method; "" = none does."""
+    owner = next((base for base in getattr(cls, "__mro__", ()) if method in vars(base)), None)
+    return str(getattr(owner, "__module__", ""))
+
+
+def _is_for_rules(throttle: Any) -> bool:
+    """Return whether this is a class of this package without a rate of its own."""
+    return getattr(throttle, "__module__", "") == _UNDERSTOOD[1] and not hasattr(throttle, "rate")
+
+
+def _code_of(throttle: Any) -> str:
+    """Return what code of the project's own does in this class; "" = there is none."""
+    if any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _DECIDES):
+        return _("it decides by code of its own")
+    if not _kind_of(throttle) or any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _FINDS):
+        return _("it finds its key by code of its own")
+    return ""
+
+
 def _kind_of(throttle: Any) -> str:
-    """Return which class of the framework finds the keys of this one; "" = code of the project's own."""
-    bases = getattr(throttle, "__mro__", ())
-    owner = next((base for base in bases if "get_cache_key" in vars(base)), None)
-    if getattr(owner, "__module__", "") not in (_THROTTLING, "django_ratelimiter.throttling"):
-        return ""
-    return next((name for name in _KNOWN for base in bases if base.__name__ == name), "")
+    """Return which class of the framework this one is; "" = none of those whose counters are understood."""
+    return next((name for name in _KNOWN for base in getattr(throttle, "__mro__", ()) if base.__name__ == name), "")
 
 
 def _scope_of_view(view: Any) -> str | None:

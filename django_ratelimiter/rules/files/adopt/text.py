@@ -23,8 +23,7 @@ def adopt() -> Found:
     """Return rules that do what other limiters of this project do. Asks the database only for the rules of another."""
     found = Found()
     matches = list(all_views(get_resolver())) if django_setting("ROOT_URLCONF") else []
-    rates = dict((django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_RATES") or {})
-    adopt_throttles(matches, rates, found)
+    adopt_throttles(matches, dict(django_setting("REST_FRAMEWORK") or {}), found)
     adopt_decorators(matches, found)
     adopt_smart_settings(found)
     adopt_smart_rules(found)
@@ -45,7 +44,8 @@ def comments_of(found: Found) -> Iterator[str]:
     """Yield the lines at the top of the file."""
     yield _("Made by `manage.py ratelimit adopt` of what limits this project now.")
     yield _("All rules are in shadow: they count, and reject nothing. Compare, then set them to “enforce”.")
-    if found.missed:
-        yield ""
-        yield _("Not translated:")
-        yield from (f"- {text}" for text in found.missed)
+    for heading, texts in ((_("Different:"), found.differences), (_("Not translated:"), found.missed)):
+        if texts:
+            yield ""
+            yield heading
+            yield from (f"- {text}" for text in texts)
