@@ -14,7 +14,7 @@ There `spend` also stores, terms and state are the frame's variables (`period`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -63,3 +63,27 @@ class Steps(Protocol):
 
 
 STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm}
+
+#: Takes `look`, `spend`, `store` and `reset` in one, for a cost above 0: from (state, at, cost, terms) to the state to
+#: keep, what remains, and the microseconds until the full quota is back; `None` = the cost does not pass.
+Admit = Callable[[State | None, int, int, Terms], tuple[State, int, int] | None]
+
+
+def admit_in_steps(steps: Steps) -> Admit:
+    """Return an `Admit` that takes one step after the other."""
+
+    def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+        remaining, x, y = steps.look(state, at, terms)
+        if cost > remaining:
+            return None
+        spent = steps.spend(x, cost, terms)
+        reset = steps.reset(spent, y, at, terms, state, cost)
+        return steps.store(spent, y, at, terms, state, cost, spent - x), remaining - cost, reset
+
+    return admit
+
+
+#: An algorithm may bring a faster `admit` of its own, with the same answers.
+ADMIT: dict[str, Admit] = {
+    algorithm: getattr(steps, "admit", None) or admit_in_steps(steps) for algorithm, steps in STEPS.items()
+}

@@ -30,6 +30,23 @@ def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
     return max(left // period, 0), current, previous
 
 
+def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+    period, tick_us = terms.period, terms.tick_us
+    tick = at // tick_us
+    window = tick // period
+    current, previous = cost, 0
+    if state:
+        windows = window - state[0] // tick_us // period
+        if windows == 0:
+            current, previous = cost + state[1], state[2]
+        elif windows == 1:
+            previous = state[1]
+    left = (terms.capacity - current) * period - previous * (period - tick % period)
+    if left < 0:
+        return None
+    return (at, current, previous), left // period, (window + 2) * period * tick_us - at
+
+
 def spend(current: int, cost: int, terms: Terms) -> int:
     return max(current, min(current + cost, terms.capacity))
 

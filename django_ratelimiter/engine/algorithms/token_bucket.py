@@ -32,6 +32,14 @@ def _missing(state: State, at: int, terms: Terms) -> int:
     return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0
 
 
+def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+    missing = cost * terms.period + (_missing(state, at, terms) if state else 0)
+    left = terms.capacity * terms.period - missing
+    if left < 0:
+        return None
+    return (at, missing, terms.period), left // terms.period, _until(missing, at, terms)
+
+
 def spend(missing: int, cost: int, terms: Terms) -> int:
     return min(missing + cost * terms.period, terms.capacity * terms.period)
 

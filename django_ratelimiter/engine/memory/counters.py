@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..algorithms import STEPS, State, Steps
+from ..algorithms import ADMIT, STEPS, Admit, State, Steps
 from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, Terms
 from ..templates import CallTemplate, CounterStates, FilledCharges
 
-#: The name that a counter is stored under, the charge, the steps of its algorithm, and its limit's terms; `None` = they
-#: depend on the time.
-Named = tuple[str, Charge, Steps, Terms | None]
+#: The name that a counter is stored under, the charge, the steps of its algorithm, its limit's terms, and its `Admit`.
+#: Terms of `None` depend on the time; without an `Admit` the charge has to be looked at step by step.
+Named = tuple[str, Charge, Steps, Terms | None, Admit | None]
 
 #: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
@@ -35,7 +35,7 @@ class MemoryCounters:
         self._by_name: dict[str, tuple[State, int]] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters
-        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps, Terms | None]]] = {}
+        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -56,34 +56,41 @@ class MemoryCounters:
         if isinstance(charges, FilledCharges):
             parts = self._names.get(charges.template) or self._prepare(charges.template)
             named = [
-                (before + partition + after, charge, steps, terms)
-                for (before, after, charge, steps, terms), partition in zip(parts, charges.partitions, strict=True)
+                (before + partition + after, charge, steps, terms, admit)
+                for (before, after, charge, steps, terms, admit), partition in zip(
+                    parts, charges.partitions, strict=True
+                )
             ]
         else:
             for charge in charges:
                 check_units(charge)
-            named = [(_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge)) for charge in charges]
+            named = [
+                (_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
+                for charge in charges
+            ]
         if len(named) > 1 and len({each[0] for each in named}) != len(named):
             raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
         return named
 
     def decide(
-        self, named: Iterable[Named], now: int, *, spending: bool, refused: bool = False
+        self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
     ) -> tuple[CounterStates, bool]:
         """Decide, all or nothing, and return what was found and whether the call is denied.
 
         spending: store what is spent. refused: the call is denied already.
         """
-        found, passes = self._look(named, now, spending)
-        denied = refused or not (passes or all(each[10] or not each[1].gating for each in found))
-        if spending and passes and not denied:
-            return self._spend(found, now), False
+        if spending and not refused:
+            admitted = self._admit(named, now)
+            if admitted is not None:
+                return admitted, False
+        found = self._look(named, now, spending)
+        denied = refused or not all(each[10] or not each[1].gating for each in found)
         settled = [self._settle(each, now, denied, spending) for each in found]
         if len(self._by_name) > self._sweep_at:
             self._sweep(now)
         return _states(now, settled), denied
 
-    def trial(self, named: Iterable[Named], now: int) -> tuple[CounterStates, bool]:
+    def trial(self, named: Sequence[Named], now: int) -> tuple[CounterStates, bool]:
         """Return what `decide` would, spending, and leave everything as it is."""
         counters = self._by_name
         self._by_name = dict(counters)  # which it may spend from
@@ -104,39 +111,60 @@ class MemoryCounters:
                     self._by_name[name] = state, counter[1]
             verdict.mark_refunded()
 
-    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None]]:
+    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]:
         for each in template.templates:
             check_units(each.charge)
         if len(self._names) >= _MAX_TEMPLATES:
             self._names.clear()
         parts = [
-            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge))
+            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
             for before, after, charge, _ in template.templates
         ]
         self._names[template] = parts
         return parts
 
-    def _look(self, named: Iterable[Named], now: int, spending: bool) -> tuple[list[_Found], bool]:
-        """Return what each charge finds, and whether all of them pass and cost something."""
-        counters, found, all_pass = self._by_name, list[_Found](), True
-        for name, charge, steps, fixed in named:
+    def _admit(self, named: Sequence[Named], now: int) -> CounterStates | None:
+        """Spend what all charges cost, if each passes; `None` = nothing is spent, and they have to be looked at."""
+        counters, admitted = self._by_name, []
+        for name, charge, _, terms, admit in named:
+            if admit is None or terms is None:
+                return None
             stored = counters.get(name)
             state, at = None, now
             if stored is not None:
                 state = stored[0]
                 if state[0] > now:  # time that runs backwards stands still
                     at = state[0]
-            cost = charge[2]
+            found = admit(state, at, charge[2], terms)
+            if found is None:
+                return None
+            admitted.append((name, at, found))
+        remaining, resets, leads = [], [], []
+        for name, at, (state, left, reset) in admitted:
+            counters[name] = state, at + reset
+            remaining.append(left)
+            resets.append(reset + at - now if reset else 0)
+            leads.append(at - now)
+        if len(counters) > self._sweep_at:
+            self._sweep(now)
+        return _new(CounterStates, (now, remaining, [0] * len(remaining), resets, leads))
+
+    def _look(self, named: Iterable[Named], now: int, spending: bool) -> list[_Found]:
+        """Return what each charge finds."""
+        counters, found = self._by_name, list[_Found]()
+        for name, charge, steps, fixed, _ in named:
+            stored = counters.get(name)
+            state, at = None, now
+            if stored is not None:
+                state = stored[0]
+                if state[0] > now:  # time that runs backwards stands still
+                    at = state[0]
             if fixed is None or charge[9]:
                 found.append(self._look_closely(name, charge, steps, state, at, spending))
-                all_pass = all_pass and found[-1][10] and cost > 0
                 continue
             remaining, x, y = steps.look(state, at, fixed)
-            passes = cost <= remaining
-            if not passes or not cost:
-                all_pass = False
-            found.append((name, charge, steps, fixed, state, remaining, x, y, at, 0, passes))
-        return found, all_pass
+            found.append((name, charge, steps, fixed, state, remaining, x, y, at, 0, charge[2] <= remaining))
+        return found
 
     def _look_closely(
         self, name: str, charge: Charge, steps: Steps, state: State | None, at: int, spending: bool
@@ -151,23 +179,6 @@ class MemoryCounters:
             delay = steps.reset(x, y, at, terms, state, 0)
             passes = passes and (delay <= terms.extra or not charge.cost)
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
-
-    def _spend(self, found: Sequence[_Found], now: int) -> CounterStates:
-        """Spend what all charges cost: each passes."""
-        counters = self._by_name
-        remaining, waits, resets, leads = [], [], [], []
-        for name, charge, steps, terms, state, left, x, y, at, delay, _ in found:
-            cost, lead = charge[2], at - now
-            spent = steps.spend(x, cost, terms)
-            reset = steps.reset(spent, y, at, terms, state, cost)
-            counters[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset
-            remaining.append(left - cost)
-            waits.append(-1 - delay if delay else 0)
-            resets.append(reset + lead if reset else 0)
-            leads.append(lead)
-        if len(counters) > self._sweep_at:
-            self._sweep(now)
-        return _new(CounterStates, (now, remaining, waits, resets, leads))
 
     def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int, int]:
         """Spend what one charge spends; return what remains, the wait, when the quota is back, and the clock's lead."""
@@ -219,6 +230,11 @@ def _name(charge: Charge) -> str:
 
 def _fixed(charge: Charge) -> Terms | None:
     return charge.limit.terms if charge.limit.is_fixed else None
+
+
+def _admit(charge: Charge) -> Admit | None:
+    is_simple = charge.limit.is_fixed and charge.cost and not charge.carried
+    return ADMIT[charge.limit.algorithm] if is_simple else None
 
 
 def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
