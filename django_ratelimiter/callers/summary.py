@@ -23,9 +23,9 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     """Return who it is, the tier and why, and all counters as they are now. Nothing is charged.
 
     reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
-    "blocked" is by rules alone then. "blocked" is `None` of a digest, whose tier, and so its limits, are not known, and
-    of a user whom rules may reject only where the view checks a token itself: "before_login" has their counters. Of a
-    user whom the database does not have, only counters in use count.
+    "blocked" is by rules alone then. "blocked" is `None` while Redis cannot be asked, of a digest, whose tier, and so
+    its limits, are not known, and of a user whom rules may reject only where the view checks a token itself:
+    "before_login" has their counters. Of a user whom the database does not have, only counters in use count.
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
@@ -53,7 +53,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
 def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
     if grounds.access is not None:
         return grounds.access.action == "deny"
-    if caller.kind == "digest":
+    if caller.kind == "digest" or found.problem:
         return None
     if found.of(caller).blocked:
         return True
@@ -126,6 +126,8 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
         return [_title_of_nobody(who), *map(_line, summary["counters"])]
     caller = "{kind} {value} ({digest})".format(**summary["caller"])
     lines = [f"{caller}: {_state(summary)}"]
+    if who.is_unknown_user:
+        lines.append(_("There is no such user. Shown are the counters of requests that came under this key."))
     if access:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip
@@ -134,10 +136,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
     lines += [_line(each) for each in summary["counters"]]
     for each in summary["unread"]:
         lines.append(f"{each['rule']}: {_('needs to know')} {', '.join(each['missing'])}")
-    lines += [_denial_line(each) for each in summary["denials"]]
-    if summary["problem"]:
-        lines.append(_("Redis cannot be asked now: %s") % summary["problem"])
-    return lines
+    return [*lines, *map(_denial_line, summary["denials"])]
 
 
 def _title_of_nobody(who: Caller) -> str:
@@ -153,7 +152,7 @@ def _state(summary: dict[str, Any]) -> str:
     """Return whether the caller is blocked."""
     if summary["blocked"] is not None:
         return _("blocked") if summary["blocked"] else _("not blocked")
-    before = summary["before_login"]
+    before = [] if summary["problem"] else summary["before_login"]
     blocking = [each["rule"] for each in before if each["blocked"]]
     if not before:
         return _("whether it is blocked is not known")
@@ -163,6 +162,11 @@ def _state(summary: dict[str, Any]) -> str:
         text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
     unknown = [each["rule"] for each in before if each["used"] is None and each["mode"] == "enforce"]
     return text % {"rules": ", ".join(dict.fromkeys(blocking or unknown))}
+
+
+def own_counters(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the counters of a summary that no other callers share."""
+    return [each for each in summary["counters"] if not each["shared"]]
 
 
 def _line(counter: dict[str, Any]) -> str:

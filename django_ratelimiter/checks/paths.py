@@ -6,11 +6,12 @@ from typing import Final
 
 from django.core import checks
 from django.core.checks import CheckMessage
+from django.utils import translation
 
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
-from ..rules.routes import unknown_names, views
+from ..rules.routes import is_translated, unknown_names, views
 from .common import TAG, are_invalid, rules_in_force
 
 #: How the name of the page ends that lists the rules, in any AdminSite.
@@ -28,7 +29,7 @@ def check_exempt(**_kwargs: object) -> list[CheckMessage]:
     """W012: a rule is for paths that are exempt from all rules. One with a scope is met where code asks for it."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return []
-    exempt = exempt_paths(None)
+    exempt = _exempt()
     slugs = [rule.slug for rule in rules_in_force() if not rule.scope and _path(rule).startswith(exempt)]
     if not slugs:
         return []
@@ -45,10 +46,13 @@ def check_admin(**_kwargs: object) -> list[CheckMessage]:
     """W021: rules may reject operators on the pages where these rules are corrected."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return []
-    exempt = exempt_paths(None)
+    exempt = _exempt()
     lists = [view for view in views() if view.name.endswith(_LIST_OF_RULES) and not view.start.startswith(exempt)]
     enforced = [rule for rule in rules_in_force() if rule.mode == "enforce"] if lists else []
-    found = {view.start: [rule.slug for rule in enforced if view.may_match(rule)] for view in lists}
+    found: dict[str, tuple[str, dict[str, None]]] = {}  # each admin once, in whatever languages its path is
+    for view in lists:
+        _, slugs = found.setdefault(view.name, (view.start, {}))
+        slugs |= dict.fromkeys(rule.slug for rule in enforced if view.may_match(rule))
     return [
         checks.Warning(
             f"The admin's pages of rules at {path} are not exempt, so these rules may reject operators there: "
@@ -57,7 +61,7 @@ def check_admin(**_kwargs: object) -> list[CheckMessage]:
             "is limited on purpose, silence this check: `manage.py ratelimit off` stops a rule that rejects everybody.",
             id=f"{TAG}.W021",
         )
-        for path, slugs in found.items()
+        for path, slugs in found.values()
         if slugs
     ]
 
@@ -101,6 +105,16 @@ def check_targets(**_kwargs: object) -> list[CheckMessage]:
         for found in unknown_names(rule)
         if found.close or found.field != "scope"  # any code may ask for a scope, by a name that no view has
     ]
+
+
+def _exempt() -> tuple[str, ...]:
+    """Return the prefixes of the paths that are exempt, in any language that the site's paths are in."""
+    found = dict.fromkeys(exempt_paths(None))
+    if is_translated(django_setting("ROOT_URLCONF")):
+        for language, _ in django_setting("LANGUAGES"):
+            with translation.override(language):
+                found |= dict.fromkeys(exempt_paths(None))
+    return tuple(found)
 
 
 def _path(rule: RuleRecord) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from io import StringIO
+from unittest import mock
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from django_ratelimiter.identity import digest
+from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 
+from ..test_unreachable import unreachable
 from .test_counters import ask
 
 pytestmark = pytest.mark.django_db
@@ -64,3 +68,38 @@ def test_who_is_nobody_is_an_error() -> None:
         run("--ip", "nonsense")
     with pytest.raises(CommandError):
         run()
+
+
+def test_a_user_whom_nobody_knows_is_an_error() -> None:
+    with pytest.raises(CommandError, match="There is no such user, and no rule has counted one"):
+        run("--user", "424242")
+
+
+def test_without_redis_nobody_is_called_not_blocked(user: User, capsys: pytest.CaptureFixture[str]) -> None:
+    with unreachable(), mock.patch.object(connecting, "WAIT_SECONDS", 0.0):
+        with pytest.raises(CommandError, match="Redis cannot be asked now: "):
+            call_command("ratelimit", "caller", "--user", "ann")
+        assert capsys.readouterr().out.splitlines()[0].endswith(": whether it is blocked is not known")
+        with pytest.raises(CommandError, match="Redis cannot be asked now: "):
+            call_command("ratelimit", "caller", "--user", "ann", "--json")
+        assert json.loads(capsys.readouterr().out)["blocked"] is None
+
+
+@pytest.mark.parametrize("option", [("--settings", "tests.settings"), ("--traceback",), ("--no-color",)])
+def test_the_options_of_all_commands_may_come_last(option: tuple[str, ...], user: User) -> None:
+    assert ": blocked" in run("--user", "ann", *option)
+
+
+def test_an_access_entry_needs_no_redis(user: User, capsys: pytest.CaptureFixture[str]) -> None:
+    AccessEntry.objects.create(kind="user", value=str(user.pk), action="deny")
+    with unreachable(), mock.patch.object(connecting, "WAIT_SECONDS", 0.0), pytest.raises(CommandError):
+        call_command("ratelimit", "caller", "--user", "ann")
+    assert capsys.readouterr().out.splitlines()[0].endswith(": blocked")
+
+
+@pytest.mark.parametrize(("answers", "asked"), [([True], 1), ([False, False, True], 3), ([False] * 9, 3)])
+def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> None:
+    left, clock = iter(answers), iter(itertools.count(step=0.8))
+    with mock.patch.object(connecting, "_clock", lambda: next(clock)), mock.patch.object(connecting, "_sleep"):
+        assert connecting.once_connected(lambda: next(left), bool) is answers[asked - 1]
+    assert len(list(left)) == len(answers) - asked

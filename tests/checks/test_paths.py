@@ -150,3 +150,12 @@ def test_another_admin_site_is_not_exempt() -> None:
     with override_settings(ROOT_URLCONF=both, RATELIMITER={}):
         [message] = checks.check_admin()
     assert "/operations/django_ratelimiter/rule/" in message.msg
+
+
+@pytest.mark.django_db
+def test_each_admin_is_named_once_in_whatever_languages_its_path_is() -> None:
+    make_rule("all")
+    sites = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
+    with override_settings(ROOT_URLCONF=tuple(i18n_patterns(*sites)), RATELIMITER={}):
+        [message] = checks.check_admin()
+    assert "/operations/django_ratelimiter/rule/" in message.msg

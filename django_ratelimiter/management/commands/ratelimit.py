@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -14,7 +15,7 @@ from django.utils.translation import ngettext
 
 from ...backend import get_engine
 from ...callers.caller import KINDS, UnknownCaller, caller_of
-from ...callers.summary import in_words, summary_of
+from ...callers.summary import in_words, own_counters, summary_of
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
@@ -25,6 +26,7 @@ from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
 from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
+from ..connecting import once_connected
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
 from ..pipes import quiet_pipes
@@ -51,6 +53,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
         self.add_forecast_commands(commands)
+        for command in commands.choices.values():
+            _add_common(command)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Exit code 1, with the reason, if it could not be done."""
@@ -125,7 +129,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     def explain(self) -> None:
         """Say what a request would be answered, and why. Nothing is charged."""
         try:
-            explanation = explain(question_from(self._options))
+            question = question_from(self._options)
+            explanation = once_connected(partial(explain, question), lambda explanation: not explanation.problem)
         except QuestionError as error:
             raise CommandError(f"{error.field}: {error}") from error
         except DatabaseError as error:
@@ -144,12 +149,19 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         ]
         try:
             who = caller_of(kind, value, self._options["known"])
-            summary = summary_of(who)
+            summary = once_connected(partial(summary_of, who), lambda summary: not summary["problem"])
         except UnknownCaller as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be asked now: %s") % error) from error
+        if who.is_unknown_user and not any(each["used"] != 0 for each in own_counters(summary)):
+            text = _(
+                "There is no such user, and no rule has counted one under this key lately. Check what you have typed."
+            )
+            raise CommandError(text)
         self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))
+        if summary["problem"]:
+            raise CommandError(_("Redis cannot be asked now: %s") % summary["problem"])
 
     def off(self) -> None:
         """Stop all enforcement."""
@@ -190,6 +202,14 @@ def _add_thresholds(command: ArgumentParser) -> None:
     command.add_argument("--least", type=int, default=usual.least, help="If they were so many: %(default)s.")
     behind = "Tell of usage that waits for more than so many seconds: %(default)s."
     command.add_argument("--behind", type=float, default=usual.behind, help=behind)
+
+
+def _add_common(command: ArgumentParser) -> None:
+    """Options of all of Django's commands, which may stand before a subcommand and behind it."""
+    for option in ("--settings", "--pythonpath"):
+        command.add_argument(option, default=SUPPRESS, help=SUPPRESS)
+    for option in ("--traceback", "--no-color"):
+        command.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
 
 
 def _add_caller(command: ArgumentParser) -> None:
