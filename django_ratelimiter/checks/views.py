@@ -13,7 +13,7 @@ from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
 from ..rules.records import Facts, RuleRecord
-from ..rules.routes import all_views, chosen_classes
+from ..rules.routes import all_views, chosen_classes, view_of
 from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
@@ -128,7 +128,7 @@ def _knows_user_too_late(view: Any) -> bool:
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
     """Return whether the rule surely matches requests for this view; a prefix inside a captured part is ignored."""
     view: Any = match.func
-    scope = getattr(view.cls, "throttle_scope", None) or ""
+    scope = view_of(match).scope
     route = match.route or ""
     path = "/" + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
     if rule.path_kind == "exact":

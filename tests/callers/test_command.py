@@ -99,7 +99,7 @@ def test_an_access_entry_needs_no_redis(user: User, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(("answers", "asked"), [([True], 1), ([False, False, True], 3), ([False] * 9, 3)])
 def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> None:
-    left, clock = iter(answers), iter(itertools.count(step=0.8))
-    with mock.patch.object(connecting, "_clock", lambda: next(clock)), mock.patch.object(connecting, "_sleep"):
+    left, times = iter(answers), itertools.count(step=0.8)
+    with mock.patch.object(connecting, "_clock", side_effect=times), mock.patch.object(connecting, "_sleep"):
         assert connecting.once_connected(lambda: next(left), bool) is answers[asked - 1]
     assert len(list(left)) == len(answers) - asked
