@@ -218,5 +218,5 @@ def _is_denied(charges: Sequence[Charge], passing: Sequence[bool]) -> bool:
 def _name(charge: Charge) -> tuple[object, ...]:
     """What tells counters apart: units and soft quotas may change, what they are counted in may not."""
     limit: Limit = charge.limit
-    kind = (limit.calendar, limit.timezone, limit.anchor_day) if limit.calendar else period_of(limit)
+    kind = (limit.calendar, limit.timezone or "UTC", limit.anchor_day or 1) if limit.calendar else period_of(limit)
     return charge.key, limit.algorithm, kind, limit.anchor, limit.refill, limit.slots
