@@ -77,6 +77,8 @@ class AsyncRedisEngine(RedisCore):
                 call = self.encode_filled(charges, version)
                 if call is not None:
                     return await self._check_filled(charges, version, call)
+                if (first := self._encode_new(charges, version)) is not None:
+                    return await self._check_new(charges, version, *first)
         elif type(charges) is not tuple:
             charges = list(charges)
         return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
@@ -140,6 +142,15 @@ class AsyncRedisEngine(RedisCore):
             self._cluster.drop_idle(shard)
         else:
             self._transport.drop_idle()
+
+    async def _check_new(
+        self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
+    ) -> Sequence[Verdict]:
+        """Check them for a caller who is new. new: which of the partitions are, as bits."""
+        verdicts = await self._check_filled(charges, version, call)
+        if type(verdicts) is FilledVerdicts:
+            self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
+        return verdicts
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
+from ..partition_stats import MINUTE_US
+from ..templates import FilledCharges
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .protocol import (
@@ -73,6 +75,18 @@ class RedisCore(CallEncoder, ABC):
         verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
         mark_refunded_if_denied(receipts, verdicts, refused=refused)
         return verdicts
+
+    def _encode_new(self, charges: FilledCharges, version: int | Version | None) -> tuple[bytes, int] | None:
+        """Return the call that checks the charges of a caller who is new, and which of their partitions are, as bits.
+
+        `None` where it is to be packed from charges.
+        """
+        if not self._fills or not charges.template.is_fixed:
+            return None
+        at_us = time_ns() // 1_000 + self._clock_ahead
+        told = self._partition_tracker.weight_of_new(charges, at_us)
+        call = told and self._formats.fill(charges, version, at_us // MINUTE_US, told)
+        return (call, told[2]) if call and told else None
 
     async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:

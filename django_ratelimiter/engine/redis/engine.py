@@ -114,6 +114,8 @@ class RedisEngine(RedisCore):
                 call = self.encode_filled(charges, version)
                 if call is not None:
                     return self._check_filled(charges, version, call)
+                if (first := self._encode_new(charges, version)) is not None:
+                    return self._check_new(charges, version, *first)
         elif type(charges) is not tuple:
             charges = list(charges)
         return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
@@ -216,6 +218,15 @@ class RedisEngine(RedisCore):
             raise self._no_reply(reply) from error
         deadline_at = self._deadline and began + self._deadline
         return run_sync(self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at))
+
+    def _check_new(
+        self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
+    ) -> Sequence[Verdict]:
+        """Check them for a caller who is new. new: which of the partitions are, as bits."""
+        verdicts = self._check_filled(charges, version, call)
+        if type(verdicts) is FilledVerdicts:
+            self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
+        return verdicts
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ..base import Charge, Version
 from ..templates import CallTemplate, FilledCharges
-from .partition_notes import IS_SAMPLED, MAX_CHARGES, PartitionNote
+from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, PartitionNote
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
@@ -38,14 +38,15 @@ class CallFormats:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._formats: dict[tuple[CallTemplate, tuple[int, int]], CallFormat] = {}
+        self._formats: dict[tuple[CallTemplate, tuple[int, ...]], CallFormat] = {}
 
     def fill(
-        self, charges: FilledCharges, version: int | Version | None, minute: int, told: tuple[int, int]
+        self, charges: FilledCharges, version: int | Version | None, minute: int, told: tuple[int, ...]
     ) -> bytes | None:
         """Return the call of a caller; `None` where partitions are of another length than digests.
 
-        told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits.
+        told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits; of
+        a caller who is new also the charges of new partitions.
         """
         template, partitions = charges.template, charges.partitions
         form = self._formats.get((template, told))
@@ -60,7 +61,7 @@ class CallFormats:
         return call if len(call) == size else None
 
     def _keep(
-        self, kind: tuple[CallTemplate, tuple[int, int]], version: int | Version | None, minute: int
+        self, kind: tuple[CallTemplate, tuple[int, ...]], version: int | Version | None, minute: int
     ) -> CallFormat:
         template, told = kind
         charges = [each.fill(_HOLE) for each in template.templates]
@@ -73,12 +74,14 @@ class CallFormats:
         return form
 
 
-def _notes_of(charges: Sequence[Charge], weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
-    """Return the notes of partitions that are not new, and which charge each is first about."""
+def _notes_of(
+    charges: Sequence[Charge], weight: int, sampled: int, new: int = 0
+) -> tuple[list[PartitionNote], list[int]]:
+    """Return the notes of a call, and which charge each is first about."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
         places = list(group)
-        flags = IS_SAMPLED * (sampled >> places[0] & 1)
+        flags = IS_SAMPLED * (sampled >> places[0] & 1) + IS_NEW * (new >> places[0] & 1)
         if label is not None and (weight or flags):
             numbers = [place + 1 for place in places]
             notes.append(PartitionNote(bytearray((flags, weight, *numbers)), label, _HOLE, ()))

@@ -119,6 +119,36 @@ class PartitionTracker:
             return 0, sampled or 0
         return None if self._new or sampled is None else (self._weight(), sampled)
 
+    def weight_of_new(self, charges: FilledCharges, now_us: int) -> tuple[int, int, int] | None:
+        """Return the weight of a call of a caller who is new in this hour, 0, and where partitions are new, as bits.
+
+        Tell `acknowledge_new` that the engine has answered. `None` where there is more to tell, see `of`.
+        """
+        if now_us // HOUR_US != self._hour or self._left > 1 or self._new:
+            return None
+        templates, partitions, notified = charges.template.templates, charges.partitions, self._notified
+        new, before = 0, None
+        for place, ((start, end, charge, is_split), partition) in enumerate(zip(templates, partitions, strict=True)):
+            if is_split and is_sampled(partition):
+                return None
+            label = charge[4]
+            if label is not None and label != before and notified.get(f"{start}{partition}{end}") != label:
+                new |= 1 << place
+            before = label
+        return self._weight(), 0, new
+
+    def acknowledge_new(self, charges: FilledCharges, new: int, at_us: int) -> None:
+        """The engine has answered such a call, at this time of its own. new: see `weight_of_new`."""
+        if at_us // HOUR_US == self._hour:
+            if len(self._notified) >= MAX_NOTIFIED:
+                self._notified.clear()
+            for place, ((start, end, charge, _), partition) in enumerate(
+                zip(charges.template.templates, charges.partitions, strict=True)
+            ):
+                if new >> place & 1:
+                    self._notified[f"{start}{partition}{end}"] = charge[4]  # type: ignore[assignment]
+            self._remember(charges, ())
+
     def _meet(self, charges: FilledCharges) -> bool:
         """Leave a caller's new partitions to the next call that is weighed, without making charges.
 

@@ -1,0 +1,116 @@
+"""Callers whom a process meets for the first time in an hour are told of as others are, by a call that is filled in."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.partition_stats import is_sampled
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, partition_notes
+from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
+
+HOUR_US = 3_600_000_000
+NOW_US = 490_000 * HOUR_US
+CALLERS = [f"{number:022}" for number in range(70)]
+SHARED = "0" * 21 + "_"
+
+
+def template() -> CallTemplate:
+    """A rule of two limits, one of one limit, one that all callers share, and one that is not counted."""
+    hour, day = Limit(2, 86_400, "fixed_window"), Limit(1_000, 86_400, "token_bucket")
+    made = [("two", hour, "two|", True), ("two", day, "two|", True), ("one", day, "one|pro", True)]
+    made += [("all", day, "all|", False), ("none", day, None, True)]
+    return CallTemplate(
+        [ChargeTemplate(f"{name}:", "", Charge("", limit, usage=label), split) for name, limit, label, split in made]
+    )
+
+
+def visits() -> list[FilledCharges]:
+    call, choice = template(), random.Random(5)
+    places = [(name, name, name, SHARED, name) for name in choice.choices(CALLERS, k=150)]
+    return [FilledCharges(call, each) for each in places]
+
+
+def recorded(engine: RedisEngine) -> tuple[Any, ...]:
+    stats = engine.partitions
+    hours = stats.hours()
+    labels = [(label, (hour,)) for hour, label in sorted(hours)]
+    tops = [
+        stats.top_partitions([(hour, rule)], 100) for hour, _ in sorted(hours)[:1] for rule in ("two", "one", "all")
+    ]
+    samples = stats.samples(2**40)
+    return hours, stats.count(labels), tops, {key: count for found in samples.values() for key, count in found.items()}
+
+
+@pytest.fixture(params=["threads", "event loop"])
+def seen(request: pytest.FixtureRequest, redis_client: redis.Redis, redis_url: str) -> tuple[RedisEngine, int]:
+    """An engine that has decided all visits, and how many of them were those of new callers."""
+    engine = RedisEngine(redis_client, "new")
+    told: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        usual = PartitionTracker.acknowledge_new
+        patch.setattr(
+            PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[1]), usual(self, *about))
+        )
+        if request.param == "threads":
+            verdicts = [engine.check(each) for each in visits()]
+        else:
+            verdicts = asyncio.run(on_loop(redis_url))
+    assert sum(type(each) is FilledVerdicts for each in verdicts) > 100
+    return engine, sum(map(bool, told))
+
+
+async def on_loop(url: str) -> list[Any]:
+    client = redis.asyncio.Redis.from_url(url)
+    engine = AsyncRedisEngine(client, "new")
+    try:
+        return [await engine.check(each) for each in visits()]
+    finally:
+        await engine.aclose()
+        await client.aclose()
+
+
+def test_what_is_recorded_is_the_same(seen: tuple[RedisEngine, int], redis_client: redis.Redis) -> None:
+    engine, told = seen
+    usual = RedisEngine(redis_client, "usual")
+    for each in visits():
+        usual.check(list(each))
+    assert recorded(engine) == recorded(usual)
+    met = {each.partitions[0] for each in visits()}
+    assert told == len([name for name in met if not is_sampled(name)]) - 1  # the first call begins the hour
+
+
+def test_who_was_not_answered_is_told_of_again() -> None:
+    tracker, charges = PartitionTracker(lambda: NOW_US), visits()[0]
+    tracker.of(charges, NOW_US)  # the hour has begun
+    assert tracker.weight_of_new(charges, NOW_US) == tracker.weight_of_new(charges, NOW_US) == (1, 0, 0b1101)
+    tracker.acknowledge_new(charges, 0b1101, NOW_US + HOUR_US)  # it was told in the next hour
+    assert tracker.weight_of_new(charges, NOW_US) == (1, 0, 0b1101)
+    tracker.acknowledge_new(charges, 0b1101, NOW_US)
+    assert tracker.weight_of_new(charges, NOW_US) == (1, 0, 0)
+    assert tracker.weight_and_sampled(charges, NOW_US) == (1, 0)
+    assert tracker.of(charges, NOW_US)[0].what[0] == 0
+
+
+def test_what_takes_more_than_that_is_not_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, charges = PartitionTracker(lambda: NOW_US), visits()[0]
+    assert tracker.weight_of_new(charges, NOW_US) is None  # the hour has not begun
+    tracker.of(charges, NOW_US)
+    sampled = next(name for name in CALLERS if is_sampled(name))
+    assert tracker.weight_of_new(FilledCharges(charges.template, (sampled,) * 5), NOW_US) is None
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
+    busy = PartitionTracker(lambda: NOW_US)
+    busy.of(charges, NOW_US)
+    assert busy.weight_of_new(charges, NOW_US) is None  # this call is not weighed
+    other = FilledCharges(charges.template, (CALLERS[60],) * 3 + (SHARED, CALLERS[60]))
+    while busy.weight_and_sampled(other, NOW_US) is not None:
+        pass
+    assert busy.weight_of_new(other, NOW_US) is None  # it has to tell of those whom others have met
