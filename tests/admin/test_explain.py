@@ -73,7 +73,7 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
     assert page(client, pasted=command).context["answer"] == "Allowed."
     for _ in range(2):
         Client().get("/hello/", headers={"X-Org": "acme"})
-    record = next(each for each in caplog.records if "was refused" in each.message)
+    record = next(each for each in caplog.records if "was rejected" in each.message)
     line = json.dumps({"message": record.message, "rule": record.rule, "partition": record.partition})
     prefilled = page(client, pasted=line, ip="").context["form"]
     assert (prefilled.initial["path"], prefilled.initial["digest"]) == ("/hello/", record.partition)

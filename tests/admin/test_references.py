@@ -35,7 +35,7 @@ def rejected(make_rule: MakeRule, people: None, caplog: pytest.LogCaptureFixture
     response = client.get("/hello/")
     page = client.get("/hello/", headers={"Accept": "text/html"}).content.decode()
     text = client.get("/hello/", headers={"Accept": "text/plain"}).content.decode()
-    [record, *_] = [each for each in caplog.records if "was refused" in each.message]
+    [record, *_] = [each for each in caplog.records if "was rejected" in each.message]
     return {"problem": response.json(), "field": response["X-RateLimit-Reference"], "page": page, "text": text,
             "logged": record.reference}  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils.timezone import localtime
 
 from django_ratelimiter.forecast.samples.advice import Advice, advise
 from django_ratelimiter.models import Rule, RuleLimit, TopPartition
@@ -88,7 +89,7 @@ def test_the_command(ratelimit: Callable[..., str]) -> None:
     RuleLimit.objects.create(rule=row, quota=5, window_seconds=60, algorithm=FIXED)
     assert ratelimit("search") == "No caller of search was sampled (the last 7 days).\n"
     record(START, {"a": [9], "b": [20]})
-    text = ratelimit("search", "--period", START.date().isoformat())
+    text = ratelimit("search", "--period", localtime(START).date().isoformat())
     for words in ("2 sampled callers", "free: 20 per minute", "p50 9, p90 20", "Too few callers", "under a minute"):
         assert words in text
     found = json.loads(ratelimit("search", "--json"))

@@ -141,7 +141,9 @@ def test_stale_rules_are_heard_of_and_a_lost_memory_is_told_anew(
     with pytest.raises(StaleRules):
         engine.check(fill(call), version=2)
     engine.publish(2)
-    assert type(engine.check(fill(call), version=2)) is list  # its partition is new again
+    assert engine.partitions.hours() == set()
+    engine.check(fill(call), version=2)  # its partition is new again
+    assert {each for _, each in engine.partitions.hours()} == {call.templates[0].charge.usage}
 
 
 def test_names_may_hold_what_formats_mean_something_by(engine: RedisEngine) -> None:
