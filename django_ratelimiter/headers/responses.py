@@ -78,8 +78,8 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     denied.
 
     It is made by the function or template that RESPONSE names; else it is problem JSON, HTML or plain text, by the
-    Accept
-    field. If RESPONSE fails, the error is logged and the usual response is returned. A rejection never becomes a 500.
+    Accept field. If RESPONSE fails, the error is logged and the usual response is returned. A rejection never becomes
+    a 500.
     """
     own = settings.RESPONSE
     response: HttpResponseBase | None = None

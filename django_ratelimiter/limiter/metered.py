@@ -30,8 +30,7 @@ class MeteredCost:
     else
     LimitExceeded is raised. When the block ends, the value that it has then is charged, up to the capacities of the
     limits. This is never rejected, because the work is done. An exception in the block does not change it. decision:
-    the
-    decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
+    the decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
     """
 
     decision: Decision = NOTHING_TO_DECIDE

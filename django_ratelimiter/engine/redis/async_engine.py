@@ -34,8 +34,7 @@ class AsyncRedisEngine(RedisCore):
     """RedisEngine for event loops: it sends the same calls and returns the same verdicts. Each method must be awaited.
 
     client: of redis.asyncio, or a cluster client of either kind; the engine makes its own connections in the same way
-    as
-    its pool. max_connections: the maximum number of calls at once to one server on one event loop; others wait.
+    as its pool. max_connections: the maximum number of calls at once to one server on one event loop; others wait.
     deadline, clock: as for RedisEngine; without a deadline, the client's `socket_timeout` is used.
     """
 

@@ -35,9 +35,8 @@ class Refusal(NamedTuple):
 
     at_us, since_us: the last rejection, to the second, and the first, in microseconds of the engine's time since
     the Unix epoch. times: the number of rejections in between. label: the label that it is counted under. counter: the
-    key
-    of its charge with the tag of the limit. shadow: it would have been rejected. is_estimate: there were so many such
-    rejections in a minute that only some were recorded.
+    key of its charge with the tag of the limit. shadow: it would have been rejected. is_estimate: there were so many
+    such rejections in a minute that only some were recorded.
     """
 
     at_us: int
