@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from time import monotonic, time
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -15,6 +16,7 @@ from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter import heartbeats
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine import breaker
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -28,8 +30,9 @@ VERSION = Version(7, 3)
 
 @pytest.fixture(autouse=True)
 def _beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo what keeps other tests from speaking."""
+    """Undo what keeps other tests from speaking, and forget the breakers that they have left open."""
     monkeypatch.setattr(cache, "beat", heartbeats.beat)
+    monkeypatch.setattr(breaker, "_breakers", WeakValueDictionary())
 
 
 @pytest.fixture
@@ -70,12 +73,12 @@ def test_says_it_once_in_an_interval(written: Callable[[], list[Any]], monkeypat
 def test_says_at_once_what_has_changed(written: Callable[[], list[Any]]) -> None:
     confirm()
     assert len(written()) == 1
-    breaker = CircuitBreaker()
+    opened = CircuitBreaker()
     for _ in range(MAX_FAILURES):
-        breaker.fail(OSError())
+        opened.fail(OSError())
     confirm()
     assert written()[-1][3] == 1
-    breaker.close()
+    opened.close()
     confirm()
     assert written()[-1][3] == 0
     assert abs(time() - written()[-1][4]) < 60
