@@ -89,7 +89,8 @@ class LocalCounters:
         with self.lock:
             if current and (synced is None or self.first_calls.count(charges, synced, now)):
                 verdicts = self._admit_filled(charges, synced, now) if synced else None
-                verdicts = verdicts or self._decide_known(charges, version, receipts, now)
+                if verdicts is None and not (synced and self._is_due(synced.names, now)):
+                    verdicts = self._decide_known(charges, version, receipts, now)
                 if verdicts is not None:
                     return verdicts
             if receipts or synced is None:
@@ -98,6 +99,11 @@ class LocalCounters:
             if call is not None and self.usage.is_due():
                 call.counts = self.usage.lease()
             return call
+
+    def _is_due(self, names: Sequence[str], now: float) -> bool:
+        """Return whether the engine is to be asked of a counter again, and nobody does."""
+        counters = self.by_name
+        return any([now >= (each := counters[name]).due_at and each.asked_by is None for name in names])
 
     def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
         """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""

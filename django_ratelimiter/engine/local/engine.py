@@ -73,7 +73,7 @@ class _LocalFirst:
     async def _ask_first(self, call: FirstCall, version: int | Version | None) -> Sequence[Verdict]:
         options = {"counts": call.counts} if call.counts else {}
         try:
-            verdicts: Sequence[Verdict] = await self._awaitable.check(call.charges, version=version, **options)
+            verdicts: Sequence[Verdict] = await self._awaitable.check(call.asked(), version=version, **options)
         except BaseException:
             self.counters.fail_first(call)
             raise

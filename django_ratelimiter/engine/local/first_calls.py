@@ -122,7 +122,10 @@ class FirstCalls:
     def finish(self, call: FirstCall, verdicts: Sequence[Verdict], now: float) -> None:
         """Note the reply to a call. It knows nothing of a counter that has come or gone meanwhile."""
         self._under_way.pop(call, None)
-        call.finish(verdicts, self._counters)
+        call.finish(verdicts, self._counters, now)
+        if call.is_all_counted:
+            lengthen_waits(call.charges, verdicts, call.began - now)
+            return
         if call.changes != self._counters.changes:
             self._drop_older(call.charges, verdicts)
             lengthen_waits(call.charges, verdicts, call.began - now)
@@ -147,7 +150,7 @@ class FirstCalls:
         """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
         call = self._under_way.pop(charges, None)
         if call is not None:  # a counter was made meanwhile, which hears of it
-            call.finish(verdicts, self._counters)
+            call.finish(verdicts, self._counters, now)
             self._drop_older(charges, verdicts)
         elif changes == self._counters.changes:
             self.note(charges, verdicts, began, now)
@@ -158,7 +161,7 @@ class FirstCalls:
         """Tell what is counted here by now what a call has spent that began without it."""
         synced = synced_charges(charges)
         assert synced is not None
-        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters)
+        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters, began)
         self._drop_older(charges, verdicts)
 
     def _drop_older(self, charges: Sequence[Charge], verdicts: Sequence[Verdict]) -> None:
@@ -202,21 +205,29 @@ class FirstCalls:
     def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
         """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
 
-        Counters that are counted here must have room for it as well.
+        Counters that are counted here must have room for it as well, or be due: then the call carries what they owe,
+        which is left to `SyncCall` where wider limits have spent it.
         """
-        counters, reserved = self._counters, dict[int, LocalCounter]()
+        counters, reserved, due = self._counters, dict[int, LocalCounter](), dict[int, LocalCounter]()
         self._count_others(charges, synced, now)
         for place, (name, (quota, cost, _)) in enumerate(zip(*synced, strict=True)):
             counter = counters.get(name)
-            if counter is not None and counter.is_idle(now):
-                del counters[name]
-            elif counter is not None:
-                if now >= counter.due_at or quota > counter.at_most or cost > quota - counter.used:
+            if counter is None:
+                continue
+            if now >= counter.due_at:
+                if counter.is_idle(now):
+                    del counters[name]
+                elif counter.asked_by is not None or quota < counter.widest:
                     return None
+                else:
+                    due[place] = counter
+            elif quota > counter.at_most or cost > quota - counter.used:
+                return None
+            else:
                 reserved[place] = counter
         if len(reserved) == len(charges) or len(counters) >= self._most:
             return None
-        call = FirstCall(charges, synced, reserved, now)
+        call = FirstCall(charges, synced, reserved, now, due)
         call.changes = counters.changes
         self._under_way[call] = None
         longest = max(interval for _, _, interval in synced.terms)

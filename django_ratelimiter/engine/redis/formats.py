@@ -20,6 +20,13 @@ MAX_FORMATS: Final = 2_000
 Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
 
 
+#: What calls of one format have in common: the template, what is told of partitions, and the units that are carried.
+Kind = tuple[CallTemplate, tuple[int, ...], tuple[int, ...]]
+
+#: A call that carries more units of a charge is packed anew: few would be like it.
+MAX_CARRIED: Final = 3
+
+
 class CallFormat(NamedTuple):
     """A call with holes. minute, version: what it is for. size: of the call. noted: the charges that it tells of."""
 
@@ -38,33 +45,38 @@ class CallFormats:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._formats: dict[tuple[CallTemplate, tuple[int, ...]], CallFormat] = {}
+        self._formats: dict[Kind, CallFormat] = {}
 
     def fill(
-        self, charges: FilledCharges, version: int | Version | None, minute: int, told: tuple[int, ...]
+        self,
+        charges: FilledCharges,
+        version: int | Version | None,
+        minute: int,
+        told: tuple[int, ...],
+        carried: tuple[int, ...] = (),
     ) -> bytes | None:
         """Return the call of a caller; `None` where partitions are of another length than digests.
 
         told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits; of
-        a caller who is new also the charges of new partitions.
+        a caller who is new also the charges of new partitions. carried: units, of each charge; empty = none.
         """
         template, partitions = charges.template, charges.partitions
-        form = self._formats.get((template, told))
+        form = self._formats.get(kind := (template, told, carried))
         if form is None:
-            form = self._keep((template, told), version, minute)
+            form = self._keep(kind, version, minute)
         of_minute, of_version, text, size, noted = form
         if of_minute != minute or of_version is not version:
-            _, _, text, size, noted = self._keep((template, told), version, minute)
+            _, _, text, size, noted = self._keep(kind, version, minute)
         if noted:
             partitions = (*partitions, *[partitions[place] for place in noted])
         call = text % tuple(map(str.encode, partitions))
         return call if len(call) == size else None
 
-    def _keep(
-        self, kind: tuple[CallTemplate, tuple[int, ...]], version: int | Version | None, minute: int
-    ) -> CallFormat:
-        template, told = kind
+    def _keep(self, kind: Kind, version: int | Version | None, minute: int) -> CallFormat:
+        template, told, carried = kind
         charges = [each.fill(_HOLE) for each in template.templates]
+        if carried:
+            charges = [charge._replace(carried=units) for charge, units in zip(charges, carried, strict=True)]
         notes, noted = _notes_of(charges, *told)
         call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
