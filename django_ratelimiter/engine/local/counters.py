@@ -87,10 +87,10 @@ class LocalCounters:
                 return [verdict]
         synced = synced_charges(charges)
         with self.lock:
-            if current and (synced is None or self.first_calls.count(charges, synced, now)):
+            if current:
                 verdicts = self._admit_filled(charges, synced, now) if synced else None
-                if verdicts is None and not (synced and self._is_due(synced.names, now)):
-                    verdicts = self._decide_known(charges, version, receipts, now)
+                if verdicts is None:
+                    verdicts = self._decide_or_learn(charges, synced, version, receipts, now)
                 if verdicts is not None:
                     return verdicts
             if receipts or synced is None:
@@ -99,6 +99,25 @@ class LocalCounters:
             if call is not None and self.usage.is_due():
                 call.counts = self.usage.lease()
             return call
+
+    def _decide_or_learn(
+        self,
+        charges: Sequence[Charge],
+        synced: SyncCharges | None,
+        version: int | Version | None,
+        receipts: Sequence[Verdict],
+        now: float,
+    ) -> Sequence[Verdict] | None:
+        """Decide what was not admitted at once, perhaps by counters that are made now of what the engine has said."""
+        if synced is not None:
+            made = self.by_name.changes
+            if not self.first_calls.count(charges, synced, now):
+                return None
+            if self.by_name.changes != made and (verdicts := self._admit_filled(charges, synced, now)):
+                return verdicts
+            if self._is_due(synced.names, now):
+                return None
+        return self._decide_known(charges, version, receipts, now)
 
     def _is_due(self, names: Sequence[str], now: float) -> bool:
         """Return whether the engine is to be asked of a counter again, and nobody does."""

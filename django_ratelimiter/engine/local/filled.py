@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts, is_synced
+from ..templates import CallTemplate, CounterStates, FilledCharges, FilledVerdicts, is_synced
 from ..usage import labels_of, lines_of
 from .counter import LocalCounter, LocalVerdict
+
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
 class SyncCharges(NamedTuple):
@@ -69,9 +71,10 @@ class LocalVerdicts(FilledVerdicts):
 
     is_local = True
 
-    def __init__(self, charges: FilledCharges, reply: Sequence[int], counters: Sequence[LocalCounter]) -> None:
-        super().__init__(charges, reply)
-        self.counters = counters
+    def __init__(self, charges: FilledCharges, states: CounterStates, counters: Sequence[LocalCounter]) -> None:
+        self.charges, self.states, self.counters = charges, states, counters
+        self.binding, self.is_denied = None, False
+        self._verdicts, self.is_made = None, False
         self._sent = [counter.sent for counter in counters]
 
     def _make(self) -> list[Verdict]:
@@ -92,17 +95,18 @@ def admit_filled(
 ) -> LocalVerdicts | None:
     """Spend filled charges here; `None` if a counter is not known or has not enough left: then nothing is spent."""
     counters = []
-    for name, (quota, cost, _) in zip(synced.names, synced.terms, strict=True):
-        counter = by_name.get(name)
+    for counter, (quota, cost, _) in zip(map(by_name.get, synced.names), synced.terms, strict=True):
         if counter is None or now >= counter.due_at or counter.reset_at <= now:
             return None
         if quota > counter.at_most or cost > quota - counter.used or quota > counter.widest:
             return None
         counters.append(counter)
-    reply = [counters[0].time_at(now)]
+    remaining, resets = [], []
     for counter, (quota, cost, _) in zip(counters, synced.terms, strict=True):
-        counter.used += cost
+        used = counter.used = counter.used + cost
         counter.unsent += cost
         counter.spent_at = now
-        reply += quota - counter.used, 0, int((counter.reset_at - now) * 1_000_000), 0
-    return LocalVerdicts(charges, reply, counters)
+        remaining.append(quota - used)
+        resets.append(int((counter.reset_at - now) * 1_000_000))
+    none = [0] * len(counters)
+    return LocalVerdicts(charges, _new(CounterStates, (counters[0].time_at(now), remaining, none, resets, none)), counters)

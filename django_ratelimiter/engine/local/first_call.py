@@ -108,15 +108,13 @@ class FirstCall:
                     verdict.charge = charge  # nobody else hears of what was carried
             self._renew(self.due, verdicts, now)
         remaining: dict[int, int] = {}
-        for place, (name, (quota, cost, _)) in enumerate(zip(*self.synced, strict=True)):
-            counter = self.reserved.get(place)
-            if counter is not None:
-                counter.resolve_reservation(cost, spent_at(verdicts, place), at_us_of(verdicts))
-                remaining[place] = max(quota - counter.used, 0)
-            elif self.due and place in self.due:
-                continue
-            elif (made := counters.get(name)) is not None:  # by another thread, without knowing of this call
-                made.resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
+        at_us, terms = at_us_of(verdicts), self.synced.terms
+        for place, counter in self.reserved.items():
+            quota, cost, _ = terms[place]
+            counter.resolve_reservation(cost, spent_at(verdicts, place), at_us)
+            remaining[place] = max(quota - counter.used, 0)
+        if counters.changes != self.changes:
+            self._tell_new(verdicts, counters)
         if not remaining:
             return
         if type(verdicts) is FilledVerdicts:
@@ -126,6 +124,12 @@ class FirstCall:
         else:
             for place, most in remaining.items():
                 verdicts[place].remaining = min(verdicts[place].remaining, most)
+
+    def _tell_new(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
+        """Tell counters that another thread has made meanwhile, without knowing of this call."""
+        for place, name in enumerate(self.synced.names):
+            if place not in self.reserved and not (self.due and place in self.due) and name in counters:
+                counters[name].resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
 
     def _renew(self, due: dict[int, LocalCounter], verdicts: Sequence[Verdict], now: float) -> None:
         """Let the counters that this call has carried know what the engine says of them."""

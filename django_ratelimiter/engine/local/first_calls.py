@@ -241,9 +241,11 @@ class FirstCalls:
         Not what callers share of whom another counter tells each apart: it would make each of them, who may come once,
         pay for what is counted here.
         """
-        names = set(synced.names)
+        names, template = set(synced.names), charges.template if type(charges) is FilledCharges else None
         for partition in set(partitions_of(charges)):
             reply = self._replies.get(partition)
+            if reply is not None and reply.template is not None and reply.template is template:
+                continue
             if reply is None or (other := synced_charges(reply.charges)) is None or other.names == synced.names:
                 continue
             if (own := own_partitions_of(reply.charges)) and partition not in own:
