@@ -164,22 +164,16 @@ class LocalCounter:
         quota = charge.limit.quota
         if self.unsent <= carried or quota > self.widest:
             self.charge, self.widest = charge, quota
-        self.renew(quota, verdict.remaining, verdict.reset_after, verdict.at_us, carried, began, now, interval)
+        self.renew(quota - verdict.remaining, verdict.reset_after, verdict.at_us, carried, began, now)
+        self.due_at = began + interval
+        self.at_most = quota if not verdict.remaining else 1 << 62
         if not verdict.allowed and verdict.retry_after is not None:
             self.refuse(charge, now + verdict.retry_after)
+        elif verdict.remaining >= self.refused_cost:
+            self.refused_until = -inf
 
-    def renew(
-        self,
-        quota: int,
-        remaining: int,
-        reset_after: float,
-        at_us: int,
-        carried: int,
-        began: float,
-        now: float,
-        interval: float,
-    ) -> None:
-        """Take the engine's word that so much of this quota remains, and all of it after so many seconds.
+    def renew(self, used: int, reset_after: float, at_us: int, carried: int, began: float, now: float) -> None:
+        """Take the engine's word that so much is used, and nothing of it after so many seconds.
 
         at_us: when it was said, by the engine's clock. The rest: see `apply_reply`.
         """
@@ -188,16 +182,12 @@ class LocalCounter:
         if self.beside:
             self.beside = [(each_us, spent) for each_us, spent in self.beside if each_us >= at_us]
             unsent += sum([spent for _, spent in self.beside])
-        self.used = quota - remaining + unsent + self.pending
-        self.at_most = quota if not remaining else 1 << 62
-        self.due_at = began + interval
+        self.used = used + unsent + self.pending
         self.synced_at, self.synced_us, self.asked_by = now, at_us, None
         self.reset_at = now + reset_after
         if reset_after and self.charge.limit.traits.resets_at_end:
             self.ends_early, self.ends_late = began + reset_after, now + reset_after
         self.passes_at = self.ends_late
-        if remaining >= self.refused_cost:
-            self.refused_until = -inf
 
     def refuse(self, charge: Charge, until: float) -> None:
         """Such a charge is refused until then."""

@@ -122,7 +122,7 @@ class LocalCounters:
     def _is_due(self, names: Sequence[str], now: float) -> bool:
         """Return whether the engine is to be asked of a counter again, and nobody does."""
         counters = self.by_name
-        return any([now >= (each := counters[name]).due_at and each.asked_by is None for name in names])
+        return any(now >= (each := counters[name]).due_at and each.asked_by is None for name in names)
 
     def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
         """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""

@@ -109,4 +109,6 @@ def admit_filled(
         remaining.append(quota - used)
         resets.append(int((counter.reset_at - now) * 1_000_000))
     none = [0] * len(counters)
-    return LocalVerdicts(charges, _new(CounterStates, (counters[0].time_at(now), remaining, none, resets, none)), counters)
+    return LocalVerdicts(
+        charges, _new(CounterStates, (counters[0].time_at(now), remaining, none, resets, none)), counters
+    )

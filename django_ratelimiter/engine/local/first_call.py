@@ -9,7 +9,7 @@ from ..base import Charge, Verdict
 from ..templates import CallTemplate, CarryingCharges, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter, LocalCounterPool, partition_of
-from .filled import SyncCharges, synced_charges
+from .filled import SyncCharges, synced_charges, synced_template
 
 
 def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
@@ -50,33 +50,54 @@ class FirstCall:
 
     reserved: those that know enough, by place; they hear what the engine has spent there. due: those that the engine
     is to be told of again, by place; the call carries what they owe, and its reply renews them.
+    synced: of the charges; `None` = to be made if it is asked for, of filled ones. terms: see `SyncCharges`.
     began: in monotonic seconds. counts: usage that travels with the call. comes_again: all that tells its caller apart
     was met lately. changes: of the counters when it began.
     """
 
-    __slots__ = ("_carried", "began", "changes", "charges", "comes_again", "counts", "due", "reserved", "synced")
+    __slots__ = (
+        "_carried",
+        "_synced",
+        "began",
+        "changes",
+        "charges",
+        "comes_again",
+        "counts",
+        "due",
+        "reserved",
+        "terms",
+    )
 
     def __init__(
         self,
         charges: Sequence[Charge],
-        synced: SyncCharges,
+        synced: SyncCharges | None,
         reserved: dict[int, LocalCounter],
         began: float,
         due: dict[int, LocalCounter] | None = None,
     ) -> None:
-        self.charges, self.synced, self.reserved, self.began, self.due = charges, synced, reserved, began, due
-        self.changes = 0
+        self.charges, self._synced, self.reserved, self.began, self.due = charges, synced, reserved, began, due
+        terms = self.terms = synced.terms if synced else synced_template(charges.template).terms  # type: ignore[union-attr, attr-defined]
+        self.changes = -1
         self.counts: UsageCarry | None = None
         self.comes_again = False
         self._carried: tuple[int, ...] = ()
         for place, counter in reserved.items():
-            counter.reserve(synced.terms[place][1])
+            counter.reserve(terms[place][1])
         if due:
             carried = [0] * len(charges)
             for place, counter in due.items():
                 counter.asked_by, carried[place] = self, counter.unsent
-                counter.used += synced.terms[place][1]  # so that nobody spends it before the engine has answered
+                counter.used += terms[place][1]  # so that nobody spends it before the engine has answered
             self._carried = tuple(carried)
+
+    @property
+    def synced(self) -> SyncCharges:
+        """What is to be known of the charges; names of filled ones are not made before they are asked for."""
+        if self._synced is None:
+            self._synced = synced_charges(self.charges)
+        assert self._synced is not None
+        return self._synced
 
     @property
     def is_all_counted(self) -> bool:
@@ -95,10 +116,10 @@ class FirstCall:
     def fail(self) -> None:
         """Note that the engine has given no reply. What was carried is kept: better told twice than not."""
         for place, counter in self.reserved.items():
-            counter.resolve_reservation(self.synced.terms[place][1], 0, 0)
+            counter.resolve_reservation(self.terms[place][1], 0, 0)
         for place, counter in (self.due or {}).items():
             if counter.asked_by is self:
-                counter.asked_by, counter.used = None, max(counter.used - self.synced.terms[place][1], 0)
+                counter.asked_by, counter.used = None, max(counter.used - self.terms[place][1], 0)
 
     def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool, now: float) -> None:
         """Note the reply. counters: those that are counted here by now."""
@@ -108,7 +129,7 @@ class FirstCall:
                     verdict.charge = charge  # nobody else hears of what was carried
             self._renew(self.due, verdicts, now)
         remaining: dict[int, int] = {}
-        at_us, terms = at_us_of(verdicts), self.synced.terms
+        at_us, terms = at_us_of(verdicts), self.terms
         for place, counter in self.reserved.items():
             quota, cost, _ = terms[place]
             counter.resolve_reservation(cost, spent_at(verdicts, place), at_us)
@@ -133,20 +154,17 @@ class FirstCall:
 
     def _renew(self, due: dict[int, LocalCounter], verdicts: Sequence[Verdict], now: float) -> None:
         """Let the counters that this call has carried know what the engine says of them."""
-        states = verdicts.states if type(verdicts) is FilledVerdicts else None
-        passes, began = states is not None and not any(states.waits), self.began
+        states = verdicts.states if type(verdicts) is FilledVerdicts and not any(verdicts.states.waits) else None
         for place, counter in due.items():
-            quota, _, interval = self.synced.terms[place]
             if counter.asked_by is not self:
                 continue
-            carried = self._carried[place]
-            if passes and quota == counter.widest:
-                at_us, remaining, _, resets, _ = states  # type: ignore[misc]
-                counter.renew(
-                    quota, remaining[place], resets[place] / 1_000_000, at_us, carried, began, now, interval
-                )
+            quota, _, interval = self.terms[place]
+            if states and states.remaining[place] and quota == counter.widest and not counter.refused_cost:
+                used, reset_after = quota - states.remaining[place], states.resets[place] / 1_000_000
+                counter.renew(used, reset_after, states.at_us, self._carried[place], self.began, now)
+                counter.due_at, counter.at_most = self.began + interval, 1 << 62
             else:
-                counter.apply_reply(verdicts[place], carried, began, now, interval)
+                counter.apply_reply(verdicts[place], self._carried[place], self.began, now, interval)
 
 
 def spent_at(verdicts: Sequence[Verdict], place: int) -> int:

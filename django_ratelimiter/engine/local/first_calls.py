@@ -15,7 +15,7 @@ from typing import Final
 from ..base import Charge, Verdict
 from ..templates import CallTemplate, FilledCharges, FilledVerdicts
 from .counter import LocalCounter, LocalCounterPool, partition_of
-from .filled import SyncCharges, synced_charges, synced_template
+from .filled import SyncCharges, synced_charges
 from .first_call import (
     FirstCall,
     FirstReply,
@@ -29,8 +29,11 @@ from .first_call import (
 TIDY_SECONDS: Final = 10.0
 
 
-#: Of how many templates it is kept which counters all callers share.
+#: Of so many templates it is kept which counters all callers share.
 MAX_TEMPLATES: Final = 1_000
+
+#: A counter that all callers of a template share: its place, its name, and its terms as in `SyncCharges`.
+SharedCounter = tuple[int, str, tuple[int, int, float]]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -44,7 +47,7 @@ class FirstCalls:
     def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
         self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
-        self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
+        self._shared: dict[CallTemplate, list[SharedCounter]] = {}
         #: Calls that are under way. A counter that is made meanwhile reserves what they may spend, by a `FirstCall`.
         self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
@@ -61,35 +64,56 @@ class FirstCalls:
         """
         self._under_way[charges] = None
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        if self._counters.partitions.keys().isdisjoint(partitions) or not self._are_counted(charges):
-            for place in template.own:
-                reply = replies.get(partitions[place])
-                if reply is None or now >= reply[0] + template.sync_interval:
-                    is_first = True
-                elif reply[4] is not template:  # it may know of other counters, which its successor would not
-                    break
-            else:
-                if is_first:
-                    return True
+        for place in template.own:
+            reply = replies.get(partitions[place])
+            if reply is None or now >= reply[0] + template.sync_interval:
+                is_first = True
+            elif reply[4] is not template:  # it may know of other counters, which its successor would not
+                is_first = False
+                break
+        counted = self._counters.partitions
+        if is_first and (counted.keys().isdisjoint(partitions) or self._has_room(charges, now)):
+            return True
         with self._lock:
             self.end(charges)
         return False
 
-    def _are_counted(self, charges: FilledCharges) -> bool:
-        """Return whether something of this caller's is counted here, or a counter of these that all callers share."""
-        counted, partitions = self._counters.partitions, charges.partitions
-        return any(partitions[place] in counted for place in charges.template.own) or self._shares_counters(charges)
+    def _has_room(self, charges: FilledCharges, now: float) -> bool:
+        """Return whether nothing of this caller's alone is counted here, and what all callers share has room.
 
-    def _shares_counters(self, charges: FilledCharges) -> bool:
-        """Return whether a counter that all callers share is counted here."""
-        template, counters = charges.template, self._counters
-        shared = self._shared.get(template)
-        if shared is None:
-            if len(self._shared) >= MAX_TEMPLATES:
-                self._shared.clear()
-            names = zip(synced_template(template).names(charges.partitions), template.templates, strict=True)  # type: ignore[union-attr]
-            shared = self._shared[template] = [name for name, each in names if not each.is_split]
-        return bool(shared) and not counters.keys().isdisjoint(shared)
+        What it spends there is reserved.
+        """
+        counted, partitions = self._counters.partitions, charges.partitions
+        for place in charges.template.own:
+            if partitions[place] in counted:
+                return False
+        shared = self._shared.get(charges.template) or self._keep_shared(charges)
+        counters, reserved = self._counters, dict[int, LocalCounter]()
+        with self._lock:
+            if self._under_way[charges] is not None:  # a counter was made just now
+                return False
+            for place, name, (quota, cost, _) in shared:
+                counter = counters.get(name)
+                if counter is None:
+                    continue
+                if now < counter.due_at and quota <= counter.at_most and cost <= quota - counter.used:
+                    reserved[place] = counter
+                elif counter.is_idle(now):
+                    del counters[name]
+                else:
+                    return False
+            call = self._under_way[charges] = FirstCall(charges, None, reserved, now)
+            call.changes = counters.changes
+        return True
+
+    def _keep_shared(self, charges: FilledCharges) -> Sequence[SharedCounter]:
+        """Return the counters that all callers of a template share, and keep them for the next one."""
+        split = [each.is_split for each in charges.template.templates]
+        if len(self._shared) >= MAX_TEMPLATES:
+            self._shared.clear()
+        named = enumerate(zip(*synced_charges(charges), strict=True))  # type: ignore[misc]
+        shared = self._shared[charges.template] = [(place, *each) for place, each in named if not split[place]]
+        return shared
 
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
         """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
@@ -149,11 +173,13 @@ class FirstCalls:
     ) -> None:
         """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
         call = self._under_way.pop(charges, None)
-        if call is not None:  # a counter was made meanwhile, which hears of it
+        if call is not None:  # what is counted here hears of it, also if it was made meanwhile
             call.finish(verdicts, self._counters, now)
-            self._drop_older(charges, verdicts)
-        elif changes == self._counters.changes:
+            changes = call.changes
+        if changes == self._counters.changes:
             self.note(charges, verdicts, began, now)
+        elif call is not None:
+            self._drop_older(charges, verdicts)
         else:  # perhaps one of these came or went, of which the reply knows nothing
             self._tell_counters(charges, verdicts, began)
 
