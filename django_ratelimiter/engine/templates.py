@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 from operator import itemgetter
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from .base import Charge, Verdict
 
@@ -54,7 +54,8 @@ class CallTemplate:
     none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
     if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
     unsplit: the labels of those whose counters all callers share. takes_leases: an admitted call may hold leases.
-    is_counted: usage is counted under some label.
+    is_counted: usage is counted under some label. kept: what others have made of it, by who has. It goes when the
+    template does: rules that were edited away hold no memory.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class CallTemplate:
         "is_counted",
         "is_exact",
         "is_fixed",
+        "kept",
         "own",
         "sync_interval",
         "takes_leases",
@@ -71,6 +73,7 @@ class CallTemplate:
 
     def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
         self.templates = tuple(templates)
+        self.kept: dict[object, Any] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]
         places = {sources[place] if sources else place: place for place in reversed(split)}
         self.own = tuple(sorted(places.values()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
@@ -39,16 +38,18 @@ def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
 class SyncTemplate:
     """What calls of one template have in common.
 
+    shared: the counters that all callers share: place, name and terms of each; `None` = nobody has asked yet.
     terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
     the field that it is counted under; empty = it is not.
     """
 
-    __slots__ = ("_parts", "admitted", "is_simple", "terms")
+    __slots__ = ("_parts", "admitted", "is_simple", "shared", "terms")
 
     def __init__(self, template: CallTemplate) -> None:
         charges = [each.charge for each in template.templates]
         self._parts = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
         self.terms = tuple([(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
+        self.shared: list[tuple[int, str, tuple[int, int, float]]] | None = None
         self.is_simple = all(each.cost > 0 and each.limit.soft_quota is None for each in charges)
         labels = labels_of(lines_of(charges))
         self.admitted = f"{labels}\n{'a' * len(charges)}" if labels else ""
@@ -58,10 +59,25 @@ class SyncTemplate:
         return [before + partition + after for (before, after), partition in zip(self._parts, partitions, strict=True)]
 
 
-@lru_cache(maxsize=2_000)
 def synced_template(template: CallTemplate) -> SyncTemplate | None:
     """Return what its calls have in common; `None` if a charge is not synced."""
-    return SyncTemplate(template) if template.sync_interval else None
+    if not template.sync_interval:
+        return None
+    found: SyncTemplate | None = template.kept.get(SyncTemplate)
+    if found is None:
+        found = template.kept[SyncTemplate] = SyncTemplate(template)
+    return found
+
+
+def shared_counters(charges: FilledCharges) -> list[tuple[int, str, tuple[int, int, float]]]:
+    """Return the place, the name and the terms of each counter that all callers of these charges' template share."""
+    template = synced_template(charges.template)
+    assert template is not None
+    if template.shared is None:
+        split = [each.is_split for each in charges.template.templates]
+        named = enumerate(zip(template.names(charges.partitions), template.terms, strict=True))
+        template.shared = [(place, *each) for place, each in named if not split[place]]
+    return template.shared
 
 
 class LocalVerdicts(FilledVerdicts):

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Final
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts
+from ..templates import FilledCharges, FilledVerdicts
 from .counter import LocalCounter, LocalCounterPool, partition_of
-from .filled import SyncCharges, synced_charges
+from .filled import SyncCharges, shared_counters, synced_charges
 from .first_call import (
     FirstCall,
     FirstReply,
@@ -27,13 +27,6 @@ from .first_call import (
 
 #: Seconds after which it is looked what is counted here and used no more.
 TIDY_SECONDS: Final = 10.0
-
-
-#: Of so many templates it is kept which counters all callers share.
-MAX_TEMPLATES: Final = 1_000
-
-#: A counter that all callers of a template share: its place, its name, and its terms as in `SyncCharges`.
-SharedCounter = tuple[int, str, tuple[int, int, float]]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -47,7 +40,6 @@ class FirstCalls:
     def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
         self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
-        self._shared: dict[CallTemplate, list[SharedCounter]] = {}
         #: Calls that are under way. A counter that is made meanwhile reserves what they may spend, by a `FirstCall`.
         self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
@@ -87,7 +79,7 @@ class FirstCalls:
         for place in charges.template.own:
             if partitions[place] in counted:
                 return False
-        shared = self._shared.get(charges.template) or self._keep_shared(charges)
+        shared = shared_counters(charges)
         counters, reserved = self._counters, dict[int, LocalCounter]()
         with self._lock:
             if self._under_way[charges] is not None:  # a counter was made just now
@@ -105,15 +97,6 @@ class FirstCalls:
             call = self._under_way[charges] = FirstCall(charges, None, reserved, now)
             call.changes = counters.changes
         return True
-
-    def _keep_shared(self, charges: FilledCharges) -> Sequence[SharedCounter]:
-        """Return the counters that all callers of a template share, and keep them for the next one."""
-        split = [each.is_split for each in charges.template.templates]
-        if len(self._shared) >= MAX_TEMPLATES:
-            self._shared.clear()
-        named = enumerate(zip(*synced_charges(charges), strict=True))  # type: ignore[misc]
-        shared = self._shared[charges.template] = [(place, *each) for place, each in named if not split[place]]
-        return shared
 
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
         """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""

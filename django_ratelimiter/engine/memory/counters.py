@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from ..algorithms import ADMIT, STEPS, Admit, State, Steps
 from ..base import Charge, Verdict, check_units
@@ -19,9 +18,6 @@ _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int,
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Of how many templates the names are remembered.
-_MAX_TEMPLATES: Final = 10_000
-
 
 class MemoryCounters:
     """Counters by name, each with the time at which it says nothing any more. Not locked: its engine is.
@@ -35,7 +31,6 @@ class MemoryCounters:
         self._by_name: dict[str, tuple[State, int]] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters
-        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -54,7 +49,7 @@ class MemoryCounters:
         Raises ValueError for units that are no whole numbers, and for two charges of one counter.
         """
         if isinstance(charges, FilledCharges):
-            parts = self._names.get(charges.template) or self._prepare(charges.template)
+            parts = charges.template.kept.get(MemoryCounters) or _prepare(charges.template)
             named = [
                 (before + partition + after, charge, steps, terms, admit)
                 for (before, after, charge, steps, terms, admit), partition in zip(
@@ -110,18 +105,6 @@ class MemoryCounters:
                 if state:
                     self._by_name[name] = state, counter[1]
             verdict.mark_refunded()
-
-    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]:
-        for each in template.templates:
-            check_units(each.charge)
-        if len(self._names) >= _MAX_TEMPLATES:
-            self._names.clear()
-        parts = [
-            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
-            for before, after, charge, _ in template.templates
-        ]
-        self._names[template] = parts
-        return parts
 
     def _admit(self, named: Sequence[Named], now: int) -> CounterStates | None:
         """Spend what all charges cost, if each passes; `None` = nothing is spent, and they have to be looked at."""
@@ -222,6 +205,17 @@ class MemoryCounters:
         counter = self._by_name.get(name)
         if counter and counter[1] < until_us:
             self._by_name[name] = counter[0], until_us
+
+
+def _prepare(template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]:
+    """Return what all calls of a template have in common here, and keep it."""
+    for each in template.templates:
+        check_units(each.charge)
+    parts = template.kept[MemoryCounters] = [
+        (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
+        for before, after, charge, _ in template.templates
+    ]
+    return parts
 
 
 def _name(charge: Charge) -> str:
