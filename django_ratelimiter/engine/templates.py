@@ -15,8 +15,9 @@ from .base import Charge, Verdict
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Takes the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
-parts_of_reply: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
+#: Take the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
+_long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
+_short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
 
 #: The types of the parts of a reply.
 _WHOLE_NUMBERS: Final = {int}
@@ -167,11 +168,25 @@ class CounterStates(NamedTuple):
         return told.index(most) if (most := max(told)) > 0 else None
 
 
+def states_of(reply: Sequence[int], charges: int) -> CounterStates:
+    """Return what a reply for so many charges tells. Raises ValueError if it is another.
+
+    reply: the engine's time, then for each charge what `CounterStates` has of it; without waits and leads if all are 0.
+    """
+    if len(reply) == 1 + 2 * charges:
+        at_us, remaining, resets = _short_parts(reply)
+        zeros = (0,) * charges
+        return _new(CounterStates, (at_us, remaining, zeros, resets, zeros))
+    if len(reply) == 1 + 4 * charges:
+        return _new(CounterStates, _long_parts(reply))
+    raise ValueError("reply: must be a time, and two or four whole numbers for each charge.")
+
+
 class FilledVerdicts(Sequence[Verdict]):
     """The engine's answer to filled charges. is_made: somebody has seen the verdicts.
 
     is_denied: nothing was spent. binding: the place of the charge that refuses, see `CounterStates`; `None` = none.
-    reply: the engine's time, then for each charge what `CounterStates` has of it. Raises ValueError if it is another.
+    reply: see `states_of`. Raises ValueError if it is another.
     """
 
     __slots__ = ("_verdicts", "binding", "charges", "is_denied", "is_made", "states")
@@ -180,10 +195,10 @@ class FilledVerdicts(Sequence[Verdict]):
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
-        if len(reply) != 1 + 4 * len(charges.partitions) or set(map(type, reply)) != _WHOLE_NUMBERS:
-            raise ValueError("reply: must be a time, and four whole numbers for each charge.")
+        if set(map(type, reply)) != _WHOLE_NUMBERS:
+            raise ValueError("reply: must be whole numbers.")
         self.charges = charges
-        self.states = states = _new(CounterStates, parts_of_reply(reply))
+        self.states = states = states_of(reply, len(charges.partitions))
         if any(states[2]):
             self.binding = binding = states.binding(charges.template.gates)
             self.is_denied = binding is not None
