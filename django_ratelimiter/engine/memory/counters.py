@@ -78,6 +78,12 @@ class MemoryCounters:
             admitted = self._admit(named, now)
             if admitted is not None:
                 return admitted, False
+        return self.decide_by_steps(named, now, spending=spending, refused=refused)
+
+    def decide_by_steps(
+        self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
+    ) -> tuple[CounterStates, bool]:
+        """Decide like `decide`, each charge step by step, as it takes where some charge does not simply pass."""
         found = self._look(named, now, spending)
         denied = refused or not all(each[10] or not each[1].gating for each in found)
         settled = [self._settle(each, now, denied, spending) for each in found]
