@@ -115,7 +115,7 @@ class FilledCharges(Sequence[Charge]):
         return self._charges
 
 
-class CarryingCharges(Sequence[Charge]):
+class FilledCarry(Sequence[Charge]):
     """Filled charges that carry what a process has counted itself. carried: units, one entry for each charge."""
 
     __slots__ = ("_charges", "carried", "filled")

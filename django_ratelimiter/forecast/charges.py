@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..engine.algorithms import State
-from ..engine.memory.counters import MemoryCounters
+from ..engine.memory.counters import MemoryCounters, Prepared, prepared
 from ..engine.templates import CallTemplate, CounterStates
 from ..limiter.templates import MaxDelay, RuleCallTemplate, RuleTemplates
 from ..rules.records import RuleRecord
@@ -101,7 +101,7 @@ class ReplayCounters(MemoryCounters):
     def admit_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> Admitted | None:
         """Spend what all charges cost, if each passes; `None` = nothing is spent, and it takes `decide_closely`."""
         counters, admitted = self._by_name, []
-        parts = self._names.get(call) or self._prepare(call)
+        parts = call.kept.get(ReplayCounters) or _prepare(call)
         for (before, after, charge, _, terms, admit), partition in zip(parts, partitions, strict=True):
             if admit is None or terms is None:
                 return None
@@ -124,7 +124,7 @@ class ReplayCounters(MemoryCounters):
 
     def decide_closely(self, call: CallTemplate, partitions: Sequence[str], now: int) -> tuple[CounterStates, bool]:
         """Decide step by step what was not admitted."""
-        parts = self._names.get(call) or self._prepare(call)
+        parts = call.kept.get(ReplayCounters) or _prepare(call)
         named = [
             (f"{before}{partition}{after}", charge, steps, terms, admit)
             for (before, after, charge, steps, terms, admit), partition in zip(parts, partitions, strict=True)
@@ -135,12 +135,14 @@ class ReplayCounters(MemoryCounters):
         super()._sweep(now)
         self._sweep_at = max(1_000, len(self) * 3 // 2)  # sooner than engines do: a log can have millions of callers
 
-    def _prepare(self, template: CallTemplate) -> list[Any]:
-        parts: list[Any] = super()._prepare(template)
-        if len({part[:2] for part in parts}) != len(parts):
-            self._names.pop(template)
-            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
-        return parts
+
+def _prepare(call: CallTemplate) -> list[Prepared]:
+    """Return what all calls of a template have in common, and keep it."""
+    parts = prepared(call)
+    if len({part[:2] for part in parts}) != len(parts):
+        raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+    call.kept[ReplayCounters] = parts
+    return parts
 
 
 def states_of(admitted: Admitted, now: int) -> CounterStates:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, CarryingCharges, FilledCharges, FilledVerdicts
+from ..templates import CallTemplate, FilledCarry, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter, LocalCounterPool, partition_of
 from .filled import SyncCharges, synced_charges, synced_template
@@ -109,7 +109,7 @@ class FirstCall:
         if not self._carried:
             return self.charges
         if type(self.charges) is FilledCharges:
-            return CarryingCharges(self.charges, self._carried)
+            return FilledCarry(self.charges, self._carried)
         pairs = zip(self.charges, self._carried, strict=True)
         return [charge._replace(carried=carried) for charge, carried in pairs]
 

@@ -196,6 +196,11 @@ class FirstCalls:
             self._reserve(name, counter)
         return True
 
+    def is_due(self, names: Sequence[str], now: float) -> bool:
+        """Return whether the engine is to be asked again about one of these counters, all known, and nobody does."""
+        counters = self._counters
+        return any(now >= (each := counters[name]).due_at and each.asked_by is None for name in names)
+
     def _reserve(self, name: str, counter: LocalCounter) -> None:
         """Let a new counter keep what calls that are under way may spend there."""
         for key, call in self._under_way.copy().items():

@@ -13,6 +13,9 @@ from ..templates import CallTemplate, CounterStates, FilledCharges
 #: Terms of `None` depend on the time; without an `Admit` the charge has to be looked at step by step.
 Named = tuple[str, Charge, Steps, Terms | None, Admit | None]
 
+#: What all calls of a template have in common about a charge: what its name begins and ends with, then as in `Named`.
+Prepared = tuple[str, str, Charge, Steps, Terms | None, Admit | None]
+
 #: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
 
@@ -49,7 +52,7 @@ class MemoryCounters:
         Raises ValueError for units that are no whole numbers, and for two charges of one counter.
         """
         if isinstance(charges, FilledCharges):
-            parts = charges.template.kept.get(MemoryCounters) or _prepare(charges.template)
+            parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
             named = [
                 (before + partition + after, charge, steps, terms, admit)
                 for (before, after, charge, steps, terms, admit), partition in zip(
@@ -213,7 +216,7 @@ class MemoryCounters:
             self._by_name[name] = counter[0], until_us
 
 
-def _prepare(template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]:
+def prepared(template: CallTemplate) -> list[Prepared]:
     """Return what all calls of a template have in common here, and keep it."""
     for each in template.templates:
         check_units(each.charge)

@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
-from ..templates import CarryingCharges, FilledCharges, FilledVerdicts
+from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
 from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
@@ -78,9 +78,9 @@ class AsyncRedisEngine(RedisCore):
                     return await self._check_filled(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return await self._check_new(charges, version, *first)
-        elif type(charges) is CarryingCharges:
+        elif type(charges) is FilledCarry:
             if not (refund_if_denied or refused or counts) and now_us is None:
-                call = self.encode_carrying(charges, version)
+                call = self._encode_carrying(charges, version)
                 if call is not None:
                     return await self._check_filled(charges.filled, version, call, charges)
         elif type(charges) is not tuple:
@@ -131,7 +131,7 @@ class AsyncRedisEngine(RedisCore):
         charges: FilledCharges,
         version: int | Version | None,
         call: bytes,
-        carrying: CarryingCharges | None = None,
+        carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
         """Check charges whose call has been packed, on one server. carrying: the same, if they carry something."""
         began = monotonic()

@@ -21,7 +21,7 @@ from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
-from ..templates import CarryingCharges, FilledCharges, FilledVerdicts
+from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
@@ -116,9 +116,9 @@ class RedisEngine(RedisCore):
                     return self._check_filled(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return self._check_new(charges, version, *first)
-        elif type(charges) is CarryingCharges:
+        elif type(charges) is FilledCarry:
             if not (refund_if_denied or refused or counts) and now_us is None:
-                call = self.encode_carrying(charges, version)
+                call = self._encode_carrying(charges, version)
                 if call is not None:
                     return self._check_filled(charges.filled, version, call, charges)
         elif type(charges) is not tuple:
@@ -216,7 +216,7 @@ class RedisEngine(RedisCore):
         charges: FilledCharges,
         version: int | Version | None,
         call: bytes,
-        carrying: CarryingCharges | None = None,
+        carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
         """Check charges whose call has been packed, on one server. carrying: the same, if they carry something."""
         began = monotonic()

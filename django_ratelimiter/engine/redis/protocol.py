@@ -13,8 +13,8 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import CarryingCharges, FilledCharges, states_of, verdicts_from
-from .formats import MAX_CARRIED, CallFormats
+from ..templates import FilledCharges, states_of, verdicts_from
+from .formats import CallFormats
 from .packing import (
     COST_ONE,
     EMPTY,
@@ -209,17 +209,6 @@ class CallEncoder:
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         told = self._partition_tracker.weight_and_sampled(charges, at_us)
         return None if told is None else self._formats.fill(charges, version, at_us // MINUTE_US, told)
-
-    def encode_carrying(self, charges: CarryingCharges, version: int | Version | None) -> bytes | None:
-        """Return the call that checks filled charges which carry something; `None` as in `encode_filled`."""
-        filled = charges.filled
-        if not self._fills or not filled.template.is_fixed or max(charges.carried) > MAX_CARRIED:
-            return None
-        at_us = time.time_ns() // 1_000 + self._clock_ahead
-        told = self._partition_tracker.weight_and_sampled(filled, at_us)
-        if told is None:
-            return None
-        return self._formats.fill(filled, version, at_us // MINUTE_US, told, charges.carried)
 
     def _encode_format(
         self, charges: Sequence[Charge], version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
