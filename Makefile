@@ -4,6 +4,7 @@
 #                           --long: search for much longer, as one does by night
 # make soak [ARGS=…]        an hour of traffic with edits and outages: does memory grow? --minutes N; --write: into docs/
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
+# make coverage [ARGS=…]    which lines and branches no test runs; ARGS: which tests, such as tests/rules
 # make linkcheck            are the links out of docs/ still good? Needs the internet, and no other target does this
 #
 # Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.
@@ -20,7 +21,7 @@ UV := .cache/uv/bin/uv
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
 
-.PHONY: bench check demo linkcheck soak test
+.PHONY: bench check coverage demo linkcheck soak test
 .DEFAULT_GOAL := test
 
 demo: .venv/bin/python
@@ -38,6 +39,14 @@ test: .venv/bin/python
 soak: .venv/bin/python
 	$(UV) sync --quiet --frozen --inexact
 	exec .venv/bin/python -m tests.soak $(ARGS)
+
+# Under coverage, tests do not choose workers themselves. It reports after failed tests too.
+coverage: .venv/bin/python
+	$(UV) sync --quiet --frozen --inexact --group coverage
+	rm -rf .cache/coverage
+	mkdir -p .cache/coverage
+	@failed=0; .venv/bin/coverage run -m pytest -q -nauto --dist worksteal $(ARGS) || failed=$$?; \
+		.venv/bin/coverage combine -q && .venv/bin/coverage html -q && .venv/bin/coverage report && exit $$failed
 
 linkcheck: .venv/bin/python
 	$(UV) sync --quiet --frozen --inexact --all-extras --no-default-groups --group docs

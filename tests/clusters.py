@@ -268,9 +268,8 @@ class Watched:
         self._stack.close()
 
     def _finds_well(self, sentinel: Sentinel, port: int) -> bool:
-        with sentinel.client() as client:
-            seen = client.sentinel_master(self.name)
-            return bool(seen["port"] == port and not seen["is_sdown"] and not seen["is_odown"])
+        seen = self._seen_by(sentinel)
+        return bool(seen["port"] == port and not seen["is_sdown"] and not seen["is_odown"])
 
     def _finds_its_replica_well(self, sentinel: Sentinel) -> bool:
         with sentinel.client() as client:
@@ -278,9 +277,16 @@ class Watched:
             return not seen["is_sdown"] and not seen["is_disconnected"] and seen["master-link-status"] == "ok"
 
     def _sees_all(self, sentinel: Sentinel) -> bool:
+        seen = self._seen_by(sentinel)
+        return bool(seen["num-slaves"] == 1 and seen["num-other-sentinels"] == 2)
+
+    def _seen_by(self, sentinel: Sentinel) -> dict[str, Any]:
+        """Return what a Sentinel knows of the master, by the command that clients find it with.
+
+        redis-py 6.4 and 7.0 cannot read the reply to SENTINEL MASTER.
+        """
         with sentinel.client() as client:
-            seen = client.sentinel_master(self.name)
-            return bool(seen["num-slaves"] == 1 and seen["num-other-sentinels"] == 2)
+            return dict(client.sentinel_masters()[self.name])
 
 
 class Sentinel(ServerWith):

@@ -88,6 +88,19 @@ def test_external_links_are_checked_once_a_week_by_what_everybody_can_run() -> N
     assert re.search(r"^linkcheck:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
+def test_coverage_is_measured_once_a_week_by_what_everybody_can_run() -> None:
+    text = (ROOT / ".github/workflows/coverage.yml").read_text("utf-8")
+    [job] = read(".github/workflows/coverage.yml")["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make coverage"]
+    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', text, re.MULTILINE)
+    assert re.search(r"^coverage:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    settings = PROJECT["tool"]["coverage"]
+    assert (settings["run"]["branch"], settings["run"]["patch"]) == (True, ["subprocess"])
+    [upload] = [step["with"] for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["path"].rstrip("/") == settings["html"]["directory"]
+    assert upload["include-hidden-files"] is True  # its folder's name begins with a full stop
+
+
 def test_read_the_docs_builds_as_strictly_as_we_do() -> None:
     settings = read(".readthedocs.yaml")
     assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}

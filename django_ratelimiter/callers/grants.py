@@ -75,10 +75,20 @@ class GrantMore(_Assign):
             raise ActRefused(_("The multiplier must be above 0."))
         tier = grounds_of(caller, latest_rules()).entitlement.tier
         if tier is None:
-            raise ActRefused(_("The caller has no tier that could be multiplied. Choose a tier for a while instead."))
+            raise ActRefused(_why_not_more())
         row = self.assign(caller, tier.slug, self.multiplier, operator, reason)
         text = _("%(multiplier)s times each limit until %(until)s, tier %(tier)s.")
         return Done(text % {"multiplier": as_typed(self.multiplier), "until": until, "tier": tier.slug}, row, True)
+
+
+def _why_not_more() -> str:
+    """Return why a caller without a tier cannot be allowed more, and what to do instead."""
+    if Tier.objects.exists():
+        return _("The caller has no tier that could be multiplied. Choose a tier for a while instead.")
+    return _(
+        "The caller has no tier that could be multiplied. Add a default tier under Tiers, then try again. "
+        "Limits for “every other tier” stay the same."
+    )
 
 
 @dataclass

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 #: The calendars, each with the days that its longest window has.
 CALENDARS: Final = {"day": 1, "week": 7, "month": 31, "year": 366}
 
-#: Files beside the zones: what the one means differs from machine to machine, the other means nothing.
-_NO_ZONES: Final = {"localtime", "Factory"}
+#: Files beside the zones: the meaning of the first two depends on the machine, and the last has none.
+_NO_ZONES: Final = {"localtime", "posixrules", "Factory"}
+#: Folders of second copies of all zones, with and without leap seconds.
+_COPIES: Final = ("posix/", "right/")
 
 
 class Window(NamedTuple):
@@ -34,11 +37,13 @@ def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int |
 
 @lru_cache(maxsize=1_000)
 def zone_of(timezone: str | None) -> tzinfo:
-    """The time zone of this name. Raises ValueError if this machine does not know it."""
-    if timezone in (None, "UTC"):
+    """Return the time zone of this name. Raise ValueError if this machine does not know it."""
+    if timezone is None or timezone == "UTC":
         return UTC  # known without a time zone database
-    if timezone in available_timezones() - _NO_ZONES:
-        return ZoneInfo(timezone)
+    # Opens one file. `available_timezones()` opens all of them, which takes 15 ms or more.
+    with suppress(KeyError, ValueError, OSError):
+        if timezone not in _NO_ZONES and not timezone.startswith(_COPIES):
+            return ZoneInfo(timezone)
     raise ValueError(f"timezone: {timezone!r} is unknown here; give a name such as 'Europe/Berlin'.")
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 from operator import itemgetter
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from .base import Charge, Verdict
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Takes the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
-parts_of_reply: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
+#: Take the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
+_long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
+_short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
 
 #: The types of the parts of a reply.
 _WHOLE_NUMBERS: Final = {int}
@@ -54,7 +55,8 @@ class CallTemplate:
     none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
     if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
     unsplit: the labels of those whose counters all callers share. takes_leases: an admitted call may hold leases.
-    is_counted: usage is counted under some label.
+    is_counted: usage is counted under some label. kept: what others have made of it, by who has. It goes when the
+    template does: rules that were edited away hold no memory.
     """
 
     __slots__ = (
@@ -62,6 +64,7 @@ class CallTemplate:
         "is_counted",
         "is_exact",
         "is_fixed",
+        "kept",
         "own",
         "sync_interval",
         "takes_leases",
@@ -71,6 +74,7 @@ class CallTemplate:
 
     def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
         self.templates = tuple(templates)
+        self.kept: dict[object, Any] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]
         places = {sources[place] if sources else place: place for place in reversed(split)}
         self.own = tuple(sorted(places.values()))
@@ -111,6 +115,34 @@ class FilledCharges(Sequence[Charge]):
         return self._charges
 
 
+class FilledCarry(Sequence[Charge]):
+    """Filled charges that carry what a process has counted itself. carried: units, one entry for each charge."""
+
+    __slots__ = ("_charges", "carried", "filled")
+
+    def __init__(self, filled: FilledCharges, carried: tuple[int, ...]) -> None:
+        self.filled, self.carried = filled, carried
+        self._charges: list[Charge] | None = None
+
+    def __len__(self) -> int:
+        return len(self.carried)
+
+    def __iter__(self) -> Iterator[Charge]:
+        return iter(self._charges or self._make())
+
+    @overload
+    def __getitem__(self, place: int) -> Charge: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Charge]: ...
+    def __getitem__(self, place: int | slice) -> Charge | list[Charge]:
+        return (self._charges or self._make())[place]
+
+    def _make(self) -> list[Charge]:
+        pairs = zip(self.filled, self.carried, strict=True)
+        self._charges = [charge._replace(carried=carried) if carried else charge for charge, carried in pairs]
+        return self._charges
+
+
 class CounterStates(NamedTuple):
     """What an engine found in one call, in microseconds and units, one entry for each charge.
 
@@ -136,11 +168,25 @@ class CounterStates(NamedTuple):
         return told.index(most) if (most := max(told)) > 0 else None
 
 
+def states_of(reply: Sequence[int], charges: int) -> CounterStates:
+    """Return what a reply for so many charges tells. Raises ValueError if it is another.
+
+    reply: the engine's time, then for each charge what `CounterStates` has of it; without waits and leads if all are 0.
+    """
+    if len(reply) == 1 + 2 * charges:
+        at_us, remaining, resets = _short_parts(reply)
+        zeros = (0,) * charges
+        return _new(CounterStates, (at_us, remaining, zeros, resets, zeros))
+    if len(reply) == 1 + 4 * charges:
+        return _new(CounterStates, _long_parts(reply))
+    raise ValueError("reply: must be a time, and two or four whole numbers for each charge.")
+
+
 class FilledVerdicts(Sequence[Verdict]):
     """The engine's answer to filled charges. is_made: somebody has seen the verdicts.
 
     is_denied: nothing was spent. binding: the place of the charge that refuses, see `CounterStates`; `None` = none.
-    reply: the engine's time, then for each charge what `CounterStates` has of it. Raises ValueError if it is another.
+    reply: see `states_of`. Raises ValueError if it is another.
     """
 
     __slots__ = ("_verdicts", "binding", "charges", "is_denied", "is_made", "states")
@@ -149,10 +195,10 @@ class FilledVerdicts(Sequence[Verdict]):
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
-        if len(reply) != 1 + 4 * len(charges.partitions) or set(map(type, reply)) != _WHOLE_NUMBERS:
-            raise ValueError("reply: must be a time, and four whole numbers for each charge.")
+        if set(map(type, reply)) != _WHOLE_NUMBERS:
+            raise ValueError("reply: must be whole numbers.")
         self.charges = charges
-        self.states = states = _new(CounterStates, parts_of_reply(reply))
+        self.states = states = states_of(reply, len(charges.partitions))
         if any(states[2]):
             self.binding = binding = states.binding(charges.template.gates)
             self.is_denied = binding is not None

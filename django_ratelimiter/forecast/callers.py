@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 
 from ..conf import settings
-from ..identity import client_ip, hash_api_key
+from ..identity import client_ip, digest, hash_api_key
 from ..identity.proxies import client_address
 from ..rules.cache import access_list, entitlement_for
 from ..rules.ruleset import RuleSet
@@ -19,8 +19,8 @@ from ..values.access import NOBODY, AccessRecord
 from ..values.partitions import encode_partition
 from .logs.line import AccessLogLine
 
-#: So many callers are remembered with what is known of them: those of the latest lines. About 1.5 KB each.
-MAX_CALLERS: Final = 40_000
+#: So many callers are remembered with what is known of them: those of the latest lines. About 0.4 KB each.
+MAX_CALLERS: Final = 100_000
 
 #: So many names of users are remembered.
 MAX_USERS: Final = 200_000
@@ -29,35 +29,57 @@ MAX_USERS: Final = 200_000
 TIER: Final = "tier"
 
 
+#: The identities that every log may tell, in the order of their parts.
+_ALWAYS: Final = ("ip", "user", "api_key")
+
+
 class _Peer:
     """What a log tells of a connection, as the finders of addresses read it of a request. A request takes longer."""
 
     __slots__ = ("META",)
 
-    def __init__(self, address: str) -> None:
-        self.META = {"REMOTE_ADDR": address}
+    def __init__(self) -> None:
+        self.META: dict[str, str] = {}
+
+
+class CallerKind:
+    """What callers have in common. Compared by identity: equal ones are one object.
+
+    entitlements: for each rule set; the early ones are those before authentication. early_access, access: the access
+    entry that counts before authentication, and after it; `None` = there is none. places: of the identities in `parts`.
+    """
+
+    __slots__ = ("access", "early_access", "early_entitlements", "entitlements", "places")
+
+    def __init__(
+        self,
+        places: Mapping[str, int],
+        entitlements: tuple[Entitlement, ...],
+        early_entitlements: tuple[Entitlement, ...],
+        access: AccessRecord | None,
+        early_access: AccessRecord | None,
+    ) -> None:
+        self.places, self.entitlements, self.early_entitlements = places, entitlements, early_entitlements
+        self.access, self.early_access = access, early_access
 
 
 class LoggedCaller:
-    """A caller of some lines.
+    """A caller of some lines. There are many, and most are made more than once: it holds no more than it must.
 
-    name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. values: by identity; one that
-    is missing is not there. entitlements: for each rule set; the early ones are those before authentication. charges:
-    what is charged, by kind of request. is_new: nobody has counted this caller since it was made. early_access, access:
-    the access entry that counts for the caller before authentication, and after it; `None` = there is none.
+    name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. parts: the partition that all
+    callers share, then those by one identity each, see `CallerKind.places`; `None` = the caller lacks it. is_new:
+    nobody has counted this caller since it was made.
     """
 
-    __slots__ = ("access", "charges", "early_access", "early_entitlements", "entitlements", "is_new", "name", "values")
+    __slots__ = ("is_new", "kind", "name", "parts")
 
-    def __init__(self, values: Mapping[str, str], entitlements: Sequence[Entitlement]) -> None:
-        self.values, self.entitlements = values, tuple(entitlements)
-        self.early_entitlements = self.entitlements
-        name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
-        self.name = f"{name}:{values[name]}" if name else "(unknown)"
-        self.charges: dict[Any, Any] = {}
-        self.is_new = True
-        self.access: AccessRecord | None = None
-        self.early_access: AccessRecord | None = None
+    def __init__(self, name: str, parts: tuple[str | None, ...], kind: CallerKind) -> None:
+        self.name, self.parts, self.kind, self.is_new = name, parts, kind, True
+
+    def part(self, identity: str) -> str | None:
+        """Return the partition by this identity alone; `None` = the caller lacks it."""
+        place = self.kind.places.get(identity)
+        return None if place is None else self.parts[place]
 
 
 class LoggedCallers:
@@ -69,11 +91,20 @@ class LoggedCallers:
 
     def __init__(self, rule_sets: Sequence[RuleSet], identities: Sequence[str]) -> None:
         self._rule_sets, self._identities = rule_sets, tuple(identities)
-        self._callers: dict[tuple[str, str, tuple[str, ...]], LoggedCaller] = {}
+        others = [each for each in self._identities if each not in (*_ALWAYS, TIER, "forwarded")]
+        self._others = tuple(dict.fromkeys(others))
+        self._places = {name: place for place, name in enumerate((*_ALWAYS, *self._others), start=1)}
+        self._none = (None,) * (len(self._places) - 1)
+        self._of_all = digest("")
+        self._callers: dict[Any, LoggedCaller] = {}
         self._earlier = self._callers  # those of the lines before, who are moved once they come back
         self._users: dict[str, str | None] = {}
         self._tiers: dict[tuple[int, str, Any], Entitlement] = {}
+        self._kinds: dict[tuple[int, ...], CallerKind] = {}
         self._entries = access_list()
+        self._are_alike = self._entries is NOBODY and not any(rules.tiers for rules in rule_sets)
+        self._only_kind: CallerKind | None = None
+        self._peer: Any = _Peer()
         self.unknown_users = 0
 
     def read_users(self, lines: Iterable[AccessLogLine]) -> None:
@@ -92,38 +123,68 @@ class LoggedCallers:
 
     def find(self, line: AccessLogLine) -> LoggedCaller:
         """Return the caller of a line."""
-        key = line[3], line[4], line[7]  # address, user, more: by place in half the time
-        return self._callers.get(key) or self._remember(key)
+        key: Any = line[3], line[4], line[7]  # address, user, more: by place in half the time
+        if not (key[1] or key[2]):
+            key = key[0]
+        return self._callers.get(key) or self._remember(key, line)
 
-    def _remember(self, key: tuple[str, str, tuple[str, ...]]) -> LoggedCaller:
+    def _remember(self, key: Any, line: AccessLogLine) -> LoggedCaller:
         """Return a caller who is not among the latest."""
-        caller = self._earlier.get(key) or self._make(*key)
+        caller = self._earlier.get(key) or self._make(line[3], line[4], line[7])
         if len(self._callers) >= MAX_CALLERS // 2:
             self._earlier, self._callers = self._callers, {}
         self._callers[key] = caller
         return caller
 
     def _make(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
+        if user or more:
+            return self._make_of_fields(address, user, more)
+        http = self._peer
+        http.META["REMOTE_ADDR"] = address
+        network = client_ip(http)
+        kind = self._kind({} if network is None else {"ip": network}, None, http)
+        if network is None:
+            return LoggedCaller("(unknown)", (self._of_all, None, *self._none), kind)
+        part = f"ip:{network}"  # which has nothing to escape
+        return LoggedCaller(part, (self._of_all, part, *self._none), kind)
+
+    def _make_of_fields(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
         values = {name: value for name, value in zip(self._identities, more, strict=True) if value}
-        tier = values.pop(TIER, None)
-        http: Any = _Peer(values.pop("ip", address))
+        tier, http = values.pop(TIER, None), _Peer()
+        http.META["REMOTE_ADDR"] = values.pop("ip", address)
         if "forwarded" in values:
             http.META["HTTP_X_FORWARDED_FOR"] = values.pop("forwarded")
-        if (network := client_ip(http)) is not None:
+        if (network := client_ip(http)) is not None:  # type: ignore[arg-type]
             values["ip"] = network
         user_id = self._users.get(values.pop("user", user))
         if user_id is not None:
             values["user"] = user_id
         if (api_key := _api_key(values.pop("api_key", ""))) is not None:
             values["api_key"] = api_key
-        caller = LoggedCaller(values, [])
-        caller.entitlements = tuple([self._entitlement(rules, values, tier) for rules in self._rule_sets])
-        caller.early_entitlements = caller.entitlements if user_id is None else self._early(values)
+        name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
+        name = f"{name}:{values[name]}" if name else "(unknown)"
+        parts = [encode_partition(((each, values[each]),)) if each in values else None for each in self._places]
+        return LoggedCaller(name, (self._of_all, *parts), self._kind(values, tier, http))
+
+    def _kind(self, values: Mapping[str, str], tier: str | None, http: Any) -> CallerKind:
+        """Return what this caller has in common with others. http: tells the whole address."""
+        user_id, api_key = values.get("user"), values.get("api_key")
+        if self._only_kind is not None:
+            return self._only_kind
+        entitlements = tuple([self._entitlement(rules, values, tier) for rules in self._rule_sets])
+        early = entitlements if user_id is None else self._early(values)
+        access = early_access = None
         if self._entries is not NOBODY:
-            address_of = client_address(http)
-            caller.access = self._entries.lookup(address_of, user_id, api_key)
-            caller.early_access = self._entries.lookup(address_of, None, api_key)
-        return caller
+            address = client_address(http)
+            access = self._entries.lookup(address, user_id, api_key)
+            early_access = self._entries.lookup(address, None, api_key)
+        key = *map(id, entitlements), *map(id, early), id(access), id(early_access)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = CallerKind(self._places, entitlements, early, access, early_access)
+        if self._are_alike:
+            self._only_kind = kind
+        return kind
 
     def _early(self, values: Mapping[str, str]) -> tuple[Entitlement, ...]:
         """Return what a caller has whose user is not known yet: that of the API key, else nothing is decided."""

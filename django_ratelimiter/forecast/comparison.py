@@ -85,7 +85,7 @@ def compare(
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))
     callers.read_users(sample)
-    has_users = any("user" in callers.find(line).values for line in sample)
+    has_users = any(callers.find(line).part("user") is not None for line in sample)
     known = known_identities(files.holds, mapped, has_users=has_users)
     rule_sets = [before] if after is None else [before, after]
     usable, left_out = [], list[LeftOut]()

@@ -26,6 +26,9 @@ from .logs.reading import LogFiles
 BYTES_PER_COUNTER: Final = 530
 BYTES_AT_FIRST: Final = 120_000_000
 
+#: So much memory is taken without a word about it.
+MAX_SILENT_BYTES: Final = 300_000_000
+
 #: What fields can be mapped to that is no identity: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")
 
@@ -80,7 +83,7 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
         most //= 2
     told = Options(identities, any_delay=options["asgi"], max_counters=most, top=options["top"])
     with LogFiles(options["logs"], options["format"], tuple(identities), _zone()) as files:
-        shown = _Progress(files, stderr) if not options["no_progress"] else None
+        shown = _Progress(files, stderr, warns=not most) if not options["no_progress"] else None
         if shown:
             stderr.write(_memory_in_words(most) + "\n")
         found = compare(files, before, after, told, shown, watch)
@@ -136,10 +139,23 @@ def _memory_in_words(most: int | None) -> str:
     return _("Memory: room for %s counters; beyond that the oldest are dropped.") % f"{most:,}"
 
 
-class _Progress:
-    """Shows lines, rate and time left, each second, on one line of a terminal."""
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has taken so far; 0 = the system does not tell."""
+    try:
+        from resource import RUSAGE_SELF, getrusage
+    except ImportError:  # Windows
+        return 0
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
 
-    def __init__(self, files: LogFiles, stderr: Any) -> None:
+
+class _Progress:
+    """Shows lines, rate and time left, each second, on one line of a terminal.
+
+    warns: whether to say once that more than MAX_SILENT_BYTES of memory are taken.
+    """
+
+    def __init__(self, files: LogFiles, stderr: Any, *, warns: bool) -> None:
+        self._warns = warns
         self._files, self._stderr = files, stderr
         self._began = monotonic()
         self._next_at = self._began + 1
@@ -152,6 +168,10 @@ class _Progress:
         if now < self._next_at:
             return
         self._next_at = now + (1 if self._is_terminal else 10)
+        if self._warns and peak_memory() > MAX_SILENT_BYTES:
+            self._warns = False
+            text = _("This replay takes more than %d MB of memory. --memory MB sets a bound.")
+            self._stderr.write(f"\n{text % (MAX_SILENT_BYTES // 1_000_000)}\n")
         self._write(now - self._began)
 
     def end(self, found: Comparison) -> None:

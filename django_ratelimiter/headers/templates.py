@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import floordiv, itemgetter, mul, neg, truediv
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..decision import Answer
 from ..engine.base import NEVER
-from ..engine.templates import CallTemplate, CounterStates
+from ..engine.templates import CounterStates
 from ..values.references import DIGITS
 from .policies import UntilMore, flow_of, name_of
 from .syntax import LARGEST_INTEGER, shown_limit
 
 _new = tuple.__new__  # what a named tuple calls in the end
-
-#: Of how many calls templates are kept; beyond that all are made anew.
-MAX_TEMPLATES: Final = 1_000
 
 #: A field by its name, as it is sent and as Django's headers keep it: under the name in small letters.
 Field = tuple[str, str]
@@ -89,9 +86,6 @@ class RefusalFacts(NamedTuple):
     binding: LimitTemplate | None = None
 
 
-_templates: Final[dict[CallTemplate, FieldTemplate]] = {}
-
-
 def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts | None = None) -> dict[str, Field]:
     """Return the fields of both families, as far as they are sent, and of a refusal Retry-After; by their small names.
 
@@ -99,7 +93,8 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
     are known.
     """
     verdicts = answer.verdicts
-    policy, limits, usual, capacities, pick, _ = _templates.get(verdicts.charges.template) or _template_of(answer)
+    template = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer)
+    policy, limits, usual, capacities, pick, _ = template
     fields: dict[str, Field] = {}
     if not limits:
         return fields
@@ -167,7 +162,7 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
 def refusal_facts(answer: Answer) -> RefusalFacts:
     """Return what is told of a refusal that nobody has taken apart."""
     verdicts = answer.verdicts
-    template, place = _templates.get(verdicts.charges.template) or _template_of(answer), verdicts.binding
+    template, place = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer), verdicts.binding
     assert place is not None
     binding, waits = template.by_place[place], verdicts.states.waits
     wait, policies = waits[place], binding.policies
@@ -201,10 +196,8 @@ def _template_of(answer: Answer) -> FieldTemplate:
                     rule.slug,
                 )
             )
-    if len(_templates) >= MAX_TEMPLATES:
-        _templates.clear()
     call = answer.verdicts.charges.template
-    template = _templates[call] = FieldTemplate(
+    template = call.kept[FieldTemplate] = FieldTemplate(
         ("RateLimit-Policy", ",".join(items)),
         tuple(limits),
         _usual_of(limits, len(call.templates)),

@@ -43,7 +43,7 @@ NO_ENTITLEMENT: Final = Entitlement(None)
 
 
 class Only(str):
-    """A scope that a door names where no other rules than those of this scope shall be met."""
+    """A scope that a door names where only the rules of this scope apply."""
 
     __slots__ = ()
 

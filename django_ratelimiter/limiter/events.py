@@ -132,7 +132,7 @@ async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None
 
 
 def soft_exceeded(decision: Decision) -> list[Result]:
-    """The enforced limits whose soft quota an admitted request has exceeded."""
+    """The enforced limits whose soft quota an allowed request has exceeded."""
     exceeded = []
     for result in decision.results:
         verdict = result.verdict
@@ -142,7 +142,7 @@ def soft_exceeded(decision: Decision) -> list[Result]:
 
 
 def percent_reached(result: Result) -> int:
-    """How much of an enforced limit is spent: 80 percent, 100, or 0 for less, and where that is only guessed."""
+    """How much of an enforced limit is used: 80 percent, 100, or 0 for less, and where that is only guessed."""
     verdict = result.verdict
     if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
         return 0

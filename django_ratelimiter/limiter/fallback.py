@@ -26,7 +26,7 @@ ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[RuleCharges]]
 
 
 async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFor, error: Exception) -> Decision | None:
-    """Decide by each rule's failure policy: local, open or closed. One `closed` rule refuses, and nothing is spent."""
+    """Decide by each rule's failure policy: local, open or closed. If one `closed` rule rejects, none is charged."""
     rules = await io.look_up(cache.rules_during_outage, together=True)
     charges = await charges_for(io, rules, request)
     if not charges:

@@ -98,7 +98,7 @@ def on_login_failed(request: Any = None, **_signal: Any) -> None:
 
 
 def unearned_results(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
-    """Return what was spent by rules that charge only for the other kind of response."""
+    """Return the charges of rules that charge only for the other kind of response."""
     decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
     choosy = [result for result in decision.results if result.rule.charge_when != "any"]
     if not choosy:

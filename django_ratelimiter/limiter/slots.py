@@ -36,7 +36,7 @@ def _pause(result: Result) -> float:
 
 
 class Decide(Protocol):
-    """Decides once. max_delay: seconds that may be waited when admitted; `None` = any."""
+    """Decides once. max_delay: seconds that an allowed request may wait; `None` = any."""
 
     def __call__(
         self, io: IO, max_delay: float | None, *, only_leases: bool = False

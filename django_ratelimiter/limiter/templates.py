@@ -17,13 +17,13 @@ from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 
-#: Of how many kinds of requests templates are kept; beyond that all are made anew.
+#: Of how many kinds of requests templates are kept; beyond that all are made again.
 MAX_TEMPLATES: Final = 1_000
 
 #: Of how many sets of missing values the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
 
-#: Seconds that an admitted request may be held: `None` = any; "rule" = what a rule grants synchronous workers.
+#: Seconds that an allowed request may be delayed: `None` = any; "rule" = what a rule grants synchronous workers.
 MaxDelay = float | str | None
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -149,7 +149,7 @@ class RuleCallTemplate:
     """The charges of one kind of request.
 
     owners: the rule and tier of each charge. pick: gives the partitions of the charges from the one of all callers and
-    those of the sources. is_plain: what an admitted request was charged has no consequences: no lease, no delay, no
+    those of the sources. is_plain: what an allowed request was charged has no consequences: no lease, no delay, no
     soft quota, nothing to be given back.
     """
 

@@ -138,7 +138,7 @@ def rules_during_outage() -> RuleSet:
 
 
 def connect() -> None:
-    """Number what is saved outside `editing`, and read the rules anew where they may have changed unseen."""
+    """Number what is saved outside `editing`, and read the rules again where they may have changed unseen."""
     for model in (models.Tier, models.Rule, models.RuleLimit):
         for signal in (pre_save, pre_delete):
             signal.connect(versions.number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
@@ -181,7 +181,7 @@ def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
     current = _state.rules
     if current is not seen and not _state.outdated and _reaches(current, behind):
         return current
-    if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those who waited shall not wait once more each
+    if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those who waited must not each wait once more
         raise RulesUnavailable("The rules are stale, and the database was just being edited or could not be read.")
     return None
 

@@ -8,7 +8,7 @@ from typing import Final
 from .records import Facts, RuleRecord
 
 #: Of how many kinds of requests it is remembered what they meet, and how many sets of rules that some meet; beyond that
-#: all are looked up anew.
+#: all are looked up again.
 MAX_REMEMBERED: Final = 2_000
 
 

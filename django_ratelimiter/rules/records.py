@@ -57,8 +57,8 @@ class TierRecord:
 class LimitRecord(NamedTuple):
     """A limit as a rule has it.
 
-    max_delay: seconds that a synchronous worker may hold an admitted request; for leaky buckets only.
-    generation: part of the counters' names; a higher one leaves what was spent behind.
+    max_delay: seconds that a synchronous worker may hold an allowed request; for leaky buckets only.
+    generation: part of the counters' names; a higher one resets the counters.
     """
 
     limit: Limit

@@ -60,7 +60,7 @@ class _Assigned(NamedTuple):
 
 
 class _Subject(NamedTuple):
-    """Whom an assignment is about: one of these, the others are `None` or empty. user, group: primary keys."""
+    """Callers that an assignment is about: one of these, the others are `None` or empty. user, group: primary keys."""
 
     user: Any
     group: Any
@@ -99,7 +99,7 @@ def entitlement_for(
 ) -> Entitlement:
     """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
-    A dated assignment goes before the others, then the tier of highest rank, then the latest made. Without one: the
+    A dated assignment takes precedence, then the tier of highest rank, then the latest made. Without one: the
     default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
     hash. No query when warm. resolve: what TIER_RESOLVER says; no assignment counts then, and no multiplier.
     note: called with the primary key of the assignment that counts, if one does.

@@ -63,7 +63,7 @@ class TTLCache(Generic[Found]):
 
 
 class BatchCache(Generic[Found]):
-    """Cache of many keys, which come again and again: with one that has expired, others are read anew at once.
+    """Cache of many keys, which come again and again: with one that has expired, others are read again at once.
 
     Those are the MAX_BATCH that were read after it, as far as they have expired too and were asked for since: who came
     after it then is likely to come after it now. So a process with thousands of callers makes one query for hundreds of
@@ -184,7 +184,7 @@ class KeyCache(TTLCache[str | None]):
 class TableCache(Generic[Found]):
     """Cache of `find()`: all rows of a kind, in one query.
 
-    While one thread reads it anew the others go on with what there was. The last good one is kept where the
+    While one thread reads it again, the others go on with what there was. The last good one is kept where the
     database cannot be read. what: its name in the log.
     """
 

@@ -1,4 +1,4 @@
-"""Whom access entries have denied lately: counted in each process, and told to Redis beside the path.
+"""Recent denials by access entries: counted in each process, and sent to Redis beside the path.
 
 A denied request costs no call to Redis. The first one wakes a thread, which sends what is counted once a second for as
 long as there is something to send. What a process has not sent when it ends is lost, and without Redis nothing is kept.

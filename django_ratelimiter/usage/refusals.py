@@ -1,4 +1,4 @@
-"""Whom the rules have refused lately, as the engine remembers it."""
+"""Recent rejections by rules, as the engine remembers them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .traffic import Answer, Connection
 
 
 class Change(NamedTuple):
-    """A quota to save, and whether a key that has spent the old one must then be admitted."""
+    """A quota to save, and whether a key that has used up the old one must then be allowed."""
 
     quota: int
     admitted: bool
@@ -29,18 +29,18 @@ CHANGES: Final = (Change(60, True), Change(20, False))
 FOLLOWING: Final = 4
 
 _COLUMNS: Final = {"saved": -8, "worker": 8, "the very next request": -21, "the four after it": -17, "expected": -8}
-_WORDS: Final = {200: "200 admitted", 429: "429 refused", 0: "no answer"}
+_WORDS: Final = {200: "200 allowed", 429: "429 rejected", 0: "no answer"}
 
 
 def check_change(site: Site, answers: list[Answer]) -> bool:
-    """Raise a quota that is used up, then lower it below what is spent. True if each worker obeys at once."""
+    """Raise a quota that is used up, then lower it below the usage so far. True if each worker obeys at once."""
     heading("2. A rule is changed in the admin, through its own form")
     admin = Admin(site.url)
     admin.log_in(ADMIN, PASSWORD)
     workers = _connections(site)
     old = RULE.limits_for(TIER.slug)[0].quota
     spent = sum(one.admitted for one in answers if one.caller == CALLER and one.stream.path == STREAM.path)
-    note(f"{RULE.slug}, tier {TIER.slug}: {old}/day, and {CALLER.api_key} has spent {spent} of them.")
+    note(f"{RULE.slug}, tier {TIER.slug}: {old}/day, and {CALLER.api_key} has used {spent} of them.")
     note("A connection to each worker is open before the change; it carries the very next request after it.")
     say()
     table = Table(_COLUMNS)
@@ -51,7 +51,7 @@ def check_change(site: Site, answers: list[Answer]) -> bool:
         for process, seen in after.items():
             seen += [workers[process].send(STREAM, CALLER) for _ in range(FOLLOWING)]
             obeyed = all(one.admitted is change.admitted and one.process == process and not one.error for one in seen)
-            told = (_told(seen[:1]), _told(seen[1:]), "admitted" if change.admitted else "refused")
+            told = (_told(seen[:1]), _told(seen[1:]), "allowed" if change.admitted else "rejected")
             table.row(f"{change.quota}/day", str(process), *told, agrees=obeyed)
             agrees = agrees and obeyed
             answers += seen

@@ -1,4 +1,4 @@
-"""First check: traffic from every tier, and whether each rule admitted what it promises."""
+"""First check: traffic from every tier, and whether each rule allowed what it promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .words import limits_in_words, rule_in_words
 #: Traffic that began this short before midnight UTC would meet the quotas of two days.
 MIDNIGHT_SECONDS: Final = 50.0
 
-_COLUMNS: Final = {"tier": -10, "limit": -26, "sent": 6, "admitted": 8, "refused": 7, "others": 6, "expected": 9}
+_COLUMNS: Final = {"tier": -10, "limit": -26, "sent": 6, "allowed": 8, "rejected": 8, "others": 6, "expected": 9}
 
 
 def check_traffic(site: Site, answers: list[Answer]) -> bool:
@@ -44,7 +44,7 @@ def _avoid_midnight() -> None:
     left = DAY - time.time() % DAY
     if left < MIDNIGHT_SECONDS:
         say()
-        note(f"Quotas of a day begin anew at midnight UTC, in {left:.0f} s: waiting for it.")
+        note(f"Daily quotas reset at midnight UTC, in {left:.0f} s: waiting for it.")
         time.sleep(left + 0.1)
 
 
@@ -68,9 +68,9 @@ def _print(rows: Sequence[Row]) -> None:
             numbers = (row.sent, row.admitted, row.refused, row.elsewhere, row.expected)
             table.row(row.tier or "all", limits_in_words(row.limits), *numbers, agrees=row.agrees)
     say()
-    note("admitted: by this rule and all others. refused: by this rule. others: by other rules only.")
-    note("expected: admitted requests, reckoned from the rule and the answers seen by the client,")
-    note("          never from the app's own counters. A request that others refused spends nothing here.")
+    note("allowed: by this rule and all others. rejected: by this rule. others: by other rules only.")
+    note("expected: allowed requests, calculated from the rule and the responses that the client got,")
+    note("          never from the app's own counters. A request that others reject uses no quota here.")
 
 
 def _all_answered(answers: Sequence[Answer]) -> bool:

@@ -20,7 +20,7 @@ COLLECTION_SECONDS: Final = 20.0
 #: The report by rule and tier, as both are called there: what stands under each title.
 Report = dict[tuple[str, str], dict[str, int]]
 
-_COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "admitted": 10, "refused": 10, "would refuse": 14}
+_COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "allowed": 10, "rejected": 10, "in shadow": 14}
 _TITLES: Final = ("Requests", "Allowed", "Rejected", "Would be rejected")
 
 
@@ -78,9 +78,10 @@ def _print(wanted: Sequence[UsageRow], report: Report) -> bool:
             agrees = figures == [row.total, row.allowed, row.denied, row.shadow_denied]
             table.row(row.tier, row.total, *figures, agrees=agrees)
             if not agrees:
-                note(f"  seen: {row.allowed:,} admitted, {row.denied:,} refused, {row.shadow_denied:,} would refuse")
+                note(f"  seen: {row.allowed:,} allowed, {row.denied:,} rejected, {row.shadow_denied:,} in shadow")
             all_agree = all_agree and agrees
     say()
-    note("admitted: by this rule itself, also where another one refused the request.")
-    note("A tier that is unlimited under a rule is not decided by it, so not counted.")
+    note("allowed: by this rule itself, also if another rule rejected the request.")
+    note("in shadow: requests that a shadow rule would have rejected.")
+    note("A rule does not count the requests of a tier that is unlimited under it.")
     return all_agree

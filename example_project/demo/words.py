@@ -20,7 +20,7 @@ def rule_in_words(rule: Rule) -> str:
     words = f"{algorithms} per {per}" if per else f"{algorithms} for the whole site"
     if rule.cost > 1:
         words += f", {rule.cost} units a request"
-    return f"{words}; a shadow rule, refuses nobody" if rule.mode == "shadow" else words
+    return f"{words}; a shadow rule, rejects no request" if rule.mode == "shadow" else words
 
 
 def limits_in_words(limits: Iterable[Limit]) -> str:

@@ -114,6 +114,24 @@ def test_ends_a_lease(add_rule: Callable[..., Rule], caller: Caller, user: User,
         perform(operator, caller, GiveBack(jobs.name, 1), "hangs", "3")
 
 
+def test_says_how_to_allow_more_where_there_is_no_tier(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+) -> None:
+    add_rule("export", ["user"], quota=2)
+    act = GrantMore(Decimal(2), FRIDAY)
+    with pytest.raises(ActRefused, match="Add a default tier under Tiers, then try again"):
+        perform(operator, caller, act, "he called", "1")
+    gold = Tier.objects.create(slug="gold", name="Gold")
+    with pytest.raises(ActRefused, match="Choose a tier for a while instead"):
+        perform(operator, caller, act, "he called", "2")
+    gold.default_for = Tier.DefaultFor.AUTHENTICATED
+    gold.save()
+    ask(user, 2)
+    assert not ask(user).allowed  # the limit of “every other tier” is the same as without a tier
+    assert perform(operator, caller, act, "he called", "3").took
+    assert ask(user).allowed
+
+
 def test_doubles_until_friday(
     add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User, free: Tier
 ) -> None:

@@ -103,3 +103,8 @@ def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> No
     with mock.patch.object(connecting, "_clock", side_effect=times), mock.patch.object(connecting, "_sleep"):
         assert connecting.once_connected(lambda: next(left), bool) is answers[asked - 1]
     assert len(list(left)) == len(answers) - asked
+
+
+def test_says_that_a_caller_has_no_tier(free: Tier, user: User) -> None:
+    free.delete()
+    assert "Tier: none, 1 times each limit (no assignment, and no default)" in run("--user", "ann").splitlines()

@@ -12,6 +12,8 @@ import pytest
 
 from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.forecast import callers
+from django_ratelimiter.forecast.callers import MAX_CALLERS
 from django_ratelimiter.forecast.comparison import Options, compare
 from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.logs.reading import LogFiles
@@ -46,21 +48,30 @@ def test_every_decision_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trace.make_rules()
     asked = list(trace.trace(REQUESTS))
     sent = trace.send(asked, clock)
+    log = str(trace.write_log(asked, tmp_path / "log"))
+    for remembered in (MAX_CALLERS, 0):  # 0: each line makes its caller anew
+        monkeypatch.setattr(callers, "MAX_CALLERS", remembered)
+        replayed = _replay(log)
+        differing = [
+            (number, asked[number - 1], sent[number - 1], replayed.get(number, [True]))
+            for number in range(1, REQUESTS + 1)
+            if sent[number - 1] != replayed.get(number, [True])
+        ]
+        assert not differing, differing[:2]
+    refused = sum(not each[0] for each in sent)
+    assert 0.05 * REQUESTS < refused < 0.9 * REQUESTS
+    rules = {rule[0] for each in sent for rule in each[3:]}
+    assert rules == {rule.slug for rule in in_force().rules} - {"off"}
+
+
+def _replay(log: str) -> dict[int, list[Any]]:
+    """Return what is decided, by the number of the line."""
     replayed: dict[int, list[Any]] = {}
 
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         replayed[line.number] = trace.told(replays[0].decision())
 
-    with LogFiles([str(trace.write_log(asked, tmp_path / "log"))], "auto", tuple(IDENTITIES), UTC) as files:
+    with LogFiles([log], "auto", tuple(IDENTITIES), UTC) as files:
         found = compare(files, in_force(), None, Options(IDENTITIES), watch=note)
-    differing = [
-        (number, asked[number - 1], sent[number - 1], replayed.get(number, [True]))
-        for number in range(1, REQUESTS + 1)
-        if sent[number - 1] != replayed.get(number, [True])
-    ]
-    assert not differing, differing[:2]
     assert (found.left_out, files.unreadable) == ([], 0)
-    refused = sum(not each[0] for each in sent)
-    assert 0.05 * REQUESTS < refused < 0.9 * REQUESTS
-    rules = {rule[0] for each in sent for rule in each[3:]}
-    assert rules == {rule.slug for rule in in_force().rules} - {"off"}
+    return replayed

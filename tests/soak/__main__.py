@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -66,12 +67,16 @@ def run(stack: Stack, cluster: Cluster, seconds: float) -> tuple[dict[str, Held]
     begin = time.monotonic()
     first: dict[str, Held] = {}
     survivors: dict[str, int] = {}
+    most: Counter[int] = Counter()
     kill_at = begin + seconds / 2
     while (now := time.monotonic()) < begin + seconds:
-        if not first and now >= begin + seconds * WARM_UP:
+        if not first:  # connections come and go with each node that is away: the most until then
             survivors = stack.workers()
-            first = {name: held_by(pid) for name, pid in survivors.items()}
-        if now >= kill_at:
+            early = {name: held_by(pid) for name, pid in survivors.items()}
+            most |= Counter({survivors[name]: held.descriptors for name, held in early.items()})
+            if now >= begin + seconds * WARM_UP:
+                first = {name: held._replace(descriptors=most[survivors[name]]) for name, held in early.items()}
+        if first and now >= kill_at:
             os.kill(survivors.pop(KILLED), signal.SIGKILL)
             del first[KILLED]
             kill_at = begin + 2 * seconds

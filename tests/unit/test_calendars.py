@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Engine, Limit
-from django_ratelimiter.engine.calendars import CALENDARS, window_at
+from django_ratelimiter.engine.calendars import CALENDARS, window_at, zone_of
 from tests.engine.strategies import ZONES
 from tests.engine.trio import Trio
 from tests.reference import calendar_window
@@ -136,6 +136,16 @@ def test_months_from_the_31st(zone: str | None) -> None:
     assert begins(calendar("month", zone), "2027-12-31", "2028-02-28") == ["12-01", "01-01", "02-01"]
     assert begins(calendar("year", zone), "2027-12-31", "2028-12-31") == ["01-01", "01-01"]
     assert begins(calendar("week", zone), "2027-12-31", "2028-01-09") == ["12-27", "01-03"]
+
+
+def test_a_zone_is_found_without_listing_all_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    zone_of.cache_clear()
+    monkeypatch.setattr("os.walk", None)  # the list is made with it
+    with pytest.raises(TypeError):
+        available_timezones()
+    assert str(zone_of("Europe/Berlin")) == "Europe/Berlin"
+    with pytest.raises(ValueError, match="is unknown here"):
+        zone_of("Europe/Nowhere")
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
 from django_ratelimiter.engine.memory.engine import USAGE_MINUTES
+from django_ratelimiter.exceptions import StaleRules
 
 DAY = Limit(1, 86_400, "fixed_window")
 MINUTE_US = 60_000_000
@@ -46,3 +47,13 @@ def test_usage_that_nobody_collects_is_forgotten_after_8_days() -> None:
     engine.check([Charge("key", DAY, usage="rule|")], now_us=MINUTE_US)
     engine.check([Charge("key", DAY, usage="rule|")], now_us=(USAGE_MINUTES + 2) * MINUTE_US)
     assert engine.take_usage(now_us=(USAGE_MINUTES + 2) * MINUTE_US) == []
+
+
+def test_an_older_version_that_is_published_late_does_not_replace_a_later_one() -> None:
+    engine = MemoryEngine()
+    engine.publish(Version(2, epoch=5))
+    engine.publish(Version(3, epoch=4))  # a higher number, of a numbering that began earlier
+    engine.publish(Version(1, epoch=5))
+    with pytest.raises(StaleRules):
+        engine.check([Charge("key", DAY)], now_us=0, version=Version(1, epoch=5))
+    assert engine.check([Charge("key", DAY)], now_us=0, version=Version(2, epoch=5))[0].allowed

@@ -91,7 +91,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         fresh, hour = freshness(), last_hour.read_last_hour()
         doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
         items += usage_items(doubts, hour, links, viewer)
-        context |= {"collected": _collected(fresh), **_hour(hour, links, viewer)}
+        context |= {"collected": _collected(fresh), "hour_is_known": _is_known(fresh), **_hour(hour, links, viewer)}
     if viewer.sees_rules:
         items += rule_items(read_rule_doubts(), links, viewer)
     return {**context, "items": items}
@@ -134,6 +134,11 @@ def _collected(fresh: Freshness) -> str:
     if fresh.collected_at is None:
         return _("more than a week ago") if fresh.latest else _("never")
     return ago(fresh.collected_at)
+
+
+def _is_known(fresh: Freshness) -> bool:
+    """Return whether usage was ever collected. Without it, the figures would be 0 whatever was rejected."""
+    return fresh.collected_at is not None or fresh.latest is not None
 
 
 def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class RuleActions(admin.ModelAdmin):
             self._switch(request, queryset, Rule.Mode.ENFORCE)
         return question
 
-    @admin.action(description=gettext_lazy("Forget what is spent under selected rules"), permissions=["change"])
+    @admin.action(description=gettext_lazy("Reset the counters of selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
         """Begin all counters anew: the generation is part of their names, the old ones expire by themselves."""
         chosen = [
@@ -59,11 +59,11 @@ class RuleActions(admin.ModelAdmin):
         limited = {*limits.values_list("rule", flat=True)}
         rules = [rule for rule in chosen if rule.pk in limited]
         names = ", ".join(rule.slug for rule in rules)
-        with saved_as_version(request, _("What was spent is forgotten: %(names)s") % {"names": names}):
+        with saved_as_version(request, _("Counters reset: %(names)s") % {"names": names}):
             if not (current := [*limits]):  # read under the lock
                 raise SaveAborted
             _raise_generations(current)
-            _log_changes(request, rules, _("What was spent is forgotten."))
+            _log_changes(request, rules, _("Counters reset."))
         if rules:
             text = ngettext("%(count)d rule counts anew.", "%(count)d rules count anew.", len(rules))
             self.message_user(request, text % {"count": len(rules)}, messages.SUCCESS)

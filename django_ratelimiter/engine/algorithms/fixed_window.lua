@@ -13,11 +13,11 @@ else
   y = rate == CALENDAR and extra or at - at % period
   x = raw and last >= y and unpack('<I7', raw, 8) or 0
 end
-remaining = max(capacity - x, 0)
+remaining = x < capacity and capacity - x or 0
 if at < y or at >= y + period then remaining = -1 end
 
 --@spend
-x = max(x, min(x + cost, capacity))
+x = cost <= capacity - x and x + cost or max(x, capacity)
 state = rate == FIRST_REQUEST and pack('<i7I7I6', at, x, at - y) or pack('<i7I7', at, x)
 
 --@wait

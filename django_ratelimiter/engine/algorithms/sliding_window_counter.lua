@@ -4,20 +4,23 @@
 --@look
 -- y may exceed the capacity after a limit was lowered; its product may then pass 2^53 and be rounded, but only where
 -- the other side of the comparison is far below it.
-local tick = floor(at / tick_us)
+local tick = (at - at % tick_us) / tick_us
+local passed = tick % period -- of this window
 x, y = 0, 0
 if raw then
-  local windows = floor(tick / period) - floor(floor(last / tick_us) / period)
-  if windows == 0 then
+  local before = (last - last % tick_us) / tick_us
+  local ticks = tick - passed - (before - before % period) -- from the window of that time to this one
+  if ticks == 0 then
     x, y = unpack('<I6I6', raw, 8)
-  elseif windows == 1 then
+  elseif ticks == period then
     y = unpack('<I6', raw, 8)
   end
 end
-remaining = max(floor(((capacity - x) * period - y * (period - tick % period)) / period), 0)
+remaining = floor(((capacity - x) * period - y * (period - passed)) / period)
+if remaining < 0 then remaining = 0 end
 
 --@spend
-x = max(x, min(x + cost, capacity))
+x = cost <= capacity - x and x + cost or max(x, capacity)
 state = pack('<i7I6I6', at, x, y)
 
 --@wait
@@ -31,7 +34,7 @@ end
 
 --@reset
 local windows = x > 0 and 2 or y > 0 and 1 or 0
-reset = windows > 0 and (floor(floor(at / tick_us) / period) + windows) * period * tick_us - at or 0
+reset = windows > 0 and (windows * period - (at - at % tick_us) / tick_us % period) * tick_us - at % tick_us or 0
 
 --@refund
 local last, current, previous = unpack('<i7I6I6', raw)

@@ -19,9 +19,9 @@ if raw then
     -- tokens * period can pass 2^53 only where it is above the full bucket, which it is then cut to.
     missing = floor(missing / parts) * period + whole + (part > 0 and 1 or 0)
   end
-  missing = min(missing, capacity * period)
-  local ticks = floor(at / tick_us) - floor(last / tick_us)
-  if ticks < ceil(missing / rate) then x = missing - ticks * rate end
+  if missing > capacity * period then missing = capacity * period end
+  local filled = (at - at % tick_us - (last - last % tick_us)) / tick_us * rate -- above 2^53 rounded, and above missing
+  if filled < missing then x = missing - filled end
 end
 remaining = capacity - ceil(x / period)
 
@@ -33,7 +33,7 @@ state = pack('<i7I7I6', at, x, period)
 wait = (floor(at / tick_us) + ceil((x - (capacity - cost) * period) / rate)) * tick_us - at
 
 --@reset
-reset = x > 0 and (floor(at / tick_us) + ceil(x / rate)) * tick_us - at or 0
+reset = x > 0 and ceil(x / rate) * tick_us - at % tick_us or 0
 
 --@refund
 local last, missing, parts = unpack('<i7I7I6', raw)

@@ -162,23 +162,32 @@ class LocalCounter:
         """
         charge = verdict.charge
         quota = charge.limit.quota
-        self.unsent = max(self.unsent - carried, 0)
-        if not self.unsent or quota > self.widest:
+        if self.unsent <= carried or quota > self.widest:
             self.charge, self.widest = charge, quota
-        self.sent += 1
-        self.beside = [(at_us, spent) for at_us, spent in self.beside if at_us >= verdict.at_us]
-        self.used = quota - verdict.remaining + self.unsent + self.pending + sum(spent for _, spent in self.beside)
-        self.at_most = quota if not verdict.remaining else 1 << 62
+        self.renew(quota - verdict.remaining, verdict.reset_after, verdict.at_us, carried, began, now)
         self.due_at = began + interval
-        self.synced_at, self.synced_us, self.asked_by = now, verdict.at_us, None
-        self.reset_at = now + verdict.reset_after
-        if charge.limit.traits.resets_at_end and verdict.reset_after:
-            self.ends_early, self.ends_late = began + verdict.reset_after, now + verdict.reset_after
-        self.passes_at = self.ends_late
+        self.at_most = quota if not verdict.remaining else 1 << 62
         if not verdict.allowed and verdict.retry_after is not None:
             self.refuse(charge, now + verdict.retry_after)
         elif verdict.remaining >= self.refused_cost:
             self.refused_until = -inf
+
+    def renew(self, used: int, reset_after: float, at_us: int, carried: int, began: float, now: float) -> None:
+        """Take the engine's word that so much is used, and nothing of it after so many seconds.
+
+        at_us: when it was said, by the engine's clock. The rest: see `apply_reply`.
+        """
+        unsent = self.unsent = self.unsent - carried if self.unsent > carried else 0
+        self.sent += 1
+        if self.beside:
+            self.beside = [(each_us, spent) for each_us, spent in self.beside if each_us >= at_us]
+            unsent += sum([spent for _, spent in self.beside])
+        self.used = used + unsent + self.pending
+        self.synced_at, self.synced_us, self.asked_by = now, at_us, None
+        self.reset_at = now + reset_after
+        if reset_after and self.charge.limit.traits.resets_at_end:
+            self.ends_early, self.ends_late = began + reset_after, now + reset_after
+        self.passes_at = self.ends_late
 
     def refuse(self, charge: Charge, until: float) -> None:
         """Such a charge is refused until then."""

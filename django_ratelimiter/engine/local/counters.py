@@ -16,9 +16,10 @@ from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
 from ..templates import FilledCharges
 from ..usage import COUNTER, SHADOW, UsageBuffer
+from .admission import admit_filled, admit_one
 from .counter import LocalCounter, LocalCounterPool, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
-from .filled import SyncCharges, admit_filled, synced_charges, synced_template
+from .filled import SyncCharges, synced_charges, synced_template
 from .first_call import FirstCall
 from .first_calls import FirstCalls
 from .peeking import peek
@@ -87,9 +88,9 @@ class LocalCounters:
                 return [verdict]
         synced = synced_charges(charges)
         with self.lock:
-            if current and (synced is None or self.first_calls.count(charges, synced, now)):
-                verdicts = self._admit_filled(charges, synced, now) if synced else None
-                verdicts = verdicts or self._decide_known(charges, version, receipts, now)
+            if current:
+                verdicts = synced and self._admit_filled(charges, synced, now)
+                verdicts = verdicts or self._decide_or_learn(charges, synced, version, receipts, now)
                 if verdicts is not None:
                     return verdicts
             if receipts or synced is None:
@@ -98,6 +99,23 @@ class LocalCounters:
             if call is not None and self.usage.is_due():
                 call.counts = self.usage.lease()
             return call
+
+    def _decide_or_learn(
+        self,
+        charges: Sequence[Charge],
+        synced: SyncCharges | None,
+        version: int | Version | None,
+        receipts: Sequence[Verdict],
+        now: float,
+    ) -> Sequence[Verdict] | None:
+        """Decide what was not allowed at once, perhaps by counters that are made now of what the engine has said."""
+        if synced is not None:
+            changes = self.by_name.changes
+            if not self.first_calls.count(charges, synced, now) or self.first_calls.is_due(synced.names, now):
+                return None
+            if self.by_name.changes != changes and (verdicts := self._admit_filled(charges, synced, now)):
+                return verdicts
+        return self._decide_known(charges, version, receipts, now)
 
     def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
         """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""
@@ -114,9 +132,8 @@ class LocalCounters:
     ) -> list[Verdict] | None:
         known: list[LocalCounter | CachedDenial] = []
         denied = remembered = False
-        for charge in charges:
-            if not self._is_known(charge, now):
-                return None
+        if not all(self._is_known(charge, now) for charge in charges):
+            return None
         for charge in charges:
             found = self._source_of(charge, version, now)
             if found is None:
@@ -180,28 +197,11 @@ class LocalCounters:
 
     def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
         """Fast path: allow a single charge that is counted here and fits; `None` = take the general path."""
-        key, limit, cost, gating, label, _, _, _, interval, carried = charge
-        if interval is None or type(cost) is not int or cost <= 0 or carried:
-            return None
         with self.lock:
-            counter = self.by_name.get(key + limit.tag)
-            if counter is None or now >= counter.due_at or limit.quota > counter.at_most:
-                return None
-            left = limit.quota - counter.used - cost
-            if left < 0 or counter.reset_at <= now:
-                return None
-            counter.used += cost
-            counter.unsent += cost
-            counter.spent_at = now
-            if limit.quota > counter.widest:
-                counter.widen(charge)
-            at_us = counter.synced_us + int((now - counter.synced_at) * 1_000_000)
-            soft = limit.soft_quota is not None and left < limit.terms.soft_floor
-            if label is not None:
-                field = (label if gating else SHADOW + label) + ("\ns" if soft else "\na")
-                self.usage.add(at_us, field)
-            verdict = LocalVerdict(True, left, 0.0, counter.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
-            verdict.counter, verdict.sent = counter, counter.sent
+            verdict = admit_one(charge, self.by_name, now)
+            if verdict is not None and charge.usage is not None:
+                label = charge.usage if charge.gating else SHADOW + charge.usage
+                self.usage.add(verdict.at_us, label + ("\ns" if verdict.soft_exceeded else "\na"))
             return verdict
 
     def _is_known(self, charge: Charge, now: float) -> bool:

@@ -73,7 +73,7 @@ class _LocalFirst:
     async def _ask_first(self, call: FirstCall, version: int | Version | None) -> Sequence[Verdict]:
         options = {"counts": call.counts} if call.counts else {}
         try:
-            verdicts: Sequence[Verdict] = await self._awaitable.check(call.charges, version=version, **options)
+            verdicts: Sequence[Verdict] = await self._awaitable.check(call.asked(), version=version, **options)
         except BaseException:
             self.counters.fail_first(call)
             raise
@@ -163,9 +163,19 @@ class LocalFirstEngine(_LocalFirst):
         found = counters.decide(charges, version, receipts)
         if found is None:
             return run_sync(self._ask(charges, version, receipts))
-        if isinstance(found, FirstCall):
-            return run_sync(self._ask_first(found, version))
-        return found
+        if type(found) is FirstCall:
+            return run_sync(self._ask_first(found, version)) if found.counts else self._ask_once(found, version)
+        return found  # type: ignore[return-value]
+
+    def _ask_once(self, call: FirstCall, version: int | Version | None) -> Sequence[Verdict]:
+        """Make a call that brings no usage: as `_ask_first` does, without a coroutine."""
+        try:
+            verdicts: Sequence[Verdict] = self.engine.check(call.asked(), version=version)
+        except BaseException:
+            self.counters.fail_first(call)
+            raise
+        self.counters.finish_first(call, verdicts, version)
+        return verdicts
 
     def _ask_new(
         self, charges: FilledCharges, version: int | Version | None, began: float, changes: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
-from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts, is_synced
+from ..base import Charge
+from ..templates import CallTemplate, FilledCharges, is_synced
 from ..usage import labels_of, lines_of
-from .counter import LocalCounter, LocalVerdict
+
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
 class SyncCharges(NamedTuple):
@@ -37,16 +37,18 @@ def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
 class SyncTemplate:
     """What calls of one template have in common.
 
+    shared: the counters that all callers share: place, name and terms of each; `None` = nobody has asked yet.
     terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
     the field that it is counted under; empty = it is not.
     """
 
-    __slots__ = ("_parts", "admitted", "is_simple", "terms")
+    __slots__ = ("_parts", "admitted", "is_simple", "shared", "terms")
 
     def __init__(self, template: CallTemplate) -> None:
         charges = [each.charge for each in template.templates]
         self._parts = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
         self.terms = tuple([(each.limit.quota, each.cost, each.sync_interval or 0.0) for each in charges])
+        self.shared: list[tuple[int, str, tuple[int, int, float]]] | None = None
         self.is_simple = all(each.cost > 0 and each.limit.soft_quota is None for each in charges)
         labels = labels_of(lines_of(charges))
         self.admitted = f"{labels}\n{'a' * len(charges)}" if labels else ""
@@ -56,53 +58,22 @@ class SyncTemplate:
         return [before + partition + after for (before, after), partition in zip(self._parts, partitions, strict=True)]
 
 
-@lru_cache(maxsize=2_000)
 def synced_template(template: CallTemplate) -> SyncTemplate | None:
     """Return what its calls have in common; `None` if a charge is not synced."""
-    return SyncTemplate(template) if template.sync_interval else None
+    if not template.sync_interval:
+        return None
+    found: SyncTemplate | None = template.kept.get(SyncTemplate)
+    if found is None:
+        found = template.kept[SyncTemplate] = SyncTemplate(template)
+    return found
 
 
-class LocalVerdicts(FilledVerdicts):
-    """The answer of this process to filled charges that pass. counters: they were spent from."""
-
-    __slots__ = ("_sent", "counters")
-
-    is_local = True
-
-    def __init__(self, charges: FilledCharges, reply: Sequence[int], counters: Sequence[LocalCounter]) -> None:
-        super().__init__(charges, reply)
-        self.counters = counters
-        self._sent = [counter.sent for counter in counters]
-
-    def _make(self) -> list[Verdict]:
-        made: list[Verdict] = []
-        at_us, remaining, _, resets, _ = self.states
-        for charge, left, reset, counter, sent in zip(
-            self.charges, remaining, resets, self.counters, self._sent, strict=True
-        ):
-            verdict = LocalVerdict(True, left, 0.0, reset / 1_000_000, 0.0, False, at_us, charge, charge.cost, at_us)
-            verdict.counter, verdict.sent = counter, sent
-            made.append(verdict)
-        self._verdicts, self.is_made = made, True
-        return made
-
-
-def admit_filled(
-    charges: FilledCharges, synced: SyncCharges, by_name: dict[str, LocalCounter], now: float
-) -> LocalVerdicts | None:
-    """Spend filled charges here; `None` if a counter is not known or has not enough left: then nothing is spent."""
-    counters = []
-    for name, (quota, cost, _) in zip(synced.names, synced.terms, strict=True):
-        counter = by_name.get(name)
-        if counter is None or now >= counter.due_at or counter.reset_at <= now:
-            return None
-        if quota > counter.at_most or cost > quota - counter.used or quota > counter.widest:
-            return None
-        counters.append(counter)
-    reply = [counters[0].time_at(now)]
-    for counter, (quota, cost, _) in zip(counters, synced.terms, strict=True):
-        counter.used += cost
-        counter.unsent += cost
-        counter.spent_at = now
-        reply += quota - counter.used, 0, int((counter.reset_at - now) * 1_000_000), 0
-    return LocalVerdicts(charges, reply, counters)
+def shared_counters(charges: FilledCharges) -> list[tuple[int, str, tuple[int, int, float]]]:
+    """Return the place, the name and the terms of each counter that all callers of these charges' template share."""
+    template = synced_template(charges.template)
+    assert template is not None
+    if template.shared is None:
+        split = [each.is_split for each in charges.template.templates]
+        named = enumerate(zip(template.names(charges.partitions), template.terms, strict=True))
+        template.shared = [(place, *each) for place, each in named if not split[place]]
+    return template.shared

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts
+from ..templates import CallTemplate, FilledCarry, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter, LocalCounterPool, partition_of
-from .filled import SyncCharges, synced_charges
+from .filled import SyncCharges, synced_charges, synced_template
 
 
 def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
@@ -46,45 +46,96 @@ class FirstReply(NamedTuple):
 
 
 class FirstCall:
-    """A call of the engine about counters, not all of which are counted here.
+    """A call of the engine that is asked for all of its charges, though some of their counters may be counted here.
 
-    reserved: those that are, by place; they hear what the engine has spent there. began: in monotonic seconds. counts:
-    usage that travels with the call. comes_again: all that tells its caller apart was met lately. changes: of the
-    counters when it began.
+    reserved: those that know enough, by place; they hear what the engine has spent there. due: those that the engine
+    is to be told of again, by place; the call carries what they owe, and its reply renews them.
+    synced: of the charges; `None` = to be made if it is asked for, of filled ones. terms: see `SyncCharges`.
+    began: in monotonic seconds. counts: usage that travels with the call. comes_again: all that tells its caller apart
+    was met lately. changes: of the counters when it began.
     """
 
-    __slots__ = ("began", "changes", "charges", "comes_again", "counts", "reserved", "synced")
+    __slots__ = (
+        "_carried",
+        "_synced",
+        "began",
+        "changes",
+        "charges",
+        "comes_again",
+        "counts",
+        "due",
+        "reserved",
+        "terms",
+    )
 
     def __init__(
         self,
         charges: Sequence[Charge],
-        synced: SyncCharges,
+        synced: SyncCharges | None,
         reserved: dict[int, LocalCounter],
         began: float,
-        changes: int = 0,
+        due: dict[int, LocalCounter] | None = None,
     ) -> None:
-        self.charges, self.synced, self.reserved, self.began = charges, synced, reserved, began
-        self.changes = 0
+        self.charges, self._synced, self.reserved, self.began, self.due = charges, synced, reserved, began, due
+        terms = self.terms = synced.terms if synced else synced_template(charges.template).terms  # type: ignore[union-attr, attr-defined]
+        self.changes = -1
         self.counts: UsageCarry | None = None
         self.comes_again = False
+        self._carried: tuple[int, ...] = ()
         for place, counter in reserved.items():
-            counter.reserve(synced.terms[place][1])
+            counter.reserve(terms[place][1])
+        if due:
+            carried = [0] * len(charges)
+            for place, counter in due.items():
+                counter.asked_by, carried[place] = self, counter.unsent
+                counter.used += terms[place][1]  # so that nobody spends it before the engine has answered
+            self._carried = tuple(carried)
+
+    @property
+    def synced(self) -> SyncCharges:
+        """What is to be known of the charges; names of filled ones are not made before they are asked for."""
+        if self._synced is None:
+            self._synced = synced_charges(self.charges)
+        assert self._synced is not None
+        return self._synced
+
+    @property
+    def is_all_counted(self) -> bool:
+        """Whether each of its counters is counted here, so that the reply need not be kept."""
+        return bool(self.due) and len(self.reserved) + len(self.due or ()) == len(self.charges)
+
+    def asked(self) -> Sequence[Charge]:
+        """Return the charges as the engine is to be asked for them."""
+        if not self._carried:
+            return self.charges
+        if type(self.charges) is FilledCharges:
+            return FilledCarry(self.charges, self._carried)
+        pairs = zip(self.charges, self._carried, strict=True)
+        return [charge._replace(carried=carried) for charge, carried in pairs]
 
     def fail(self) -> None:
-        """Note that the engine has given no reply."""
+        """Note that the engine has given no reply. What was carried is kept: better told twice than not."""
         for place, counter in self.reserved.items():
-            counter.resolve_reservation(self.synced.terms[place][1], 0, 0)
+            counter.resolve_reservation(self.terms[place][1], 0, 0)
+        for place, counter in (self.due or {}).items():
+            if counter.asked_by is self:
+                counter.asked_by, counter.used = None, max(counter.used - self.terms[place][1], 0)
 
-    def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
+    def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool, now: float) -> None:
         """Note the reply. counters: those that are counted here by now."""
+        if self.due:
+            if type(verdicts) is not FilledVerdicts:
+                for verdict, charge in zip(verdicts, self.charges, strict=True):
+                    verdict.charge = charge  # nobody else hears of what was carried
+            self._renew(self.due, verdicts, now)
         remaining: dict[int, int] = {}
-        for place, (name, (quota, cost, _)) in enumerate(zip(*self.synced, strict=True)):
-            counter = self.reserved.get(place)
-            if counter is not None:
-                counter.resolve_reservation(cost, spent_at(verdicts, place), at_us_of(verdicts))
-                remaining[place] = max(quota - counter.used, 0)
-            elif (made := counters.get(name)) is not None:  # by another thread, without knowing of this call
-                made.resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
+        at_us, terms = at_us_of(verdicts), self.terms
+        for place, counter in self.reserved.items():
+            quota, cost, _ = terms[place]
+            counter.resolve_reservation(cost, spent_at(verdicts, place), at_us)
+            remaining[place] = max(quota - counter.used, 0)
+        if counters.changes != self.changes:
+            self._tell_new(verdicts, counters)
         if not remaining:
             return
         if type(verdicts) is FilledVerdicts:
@@ -94,6 +145,26 @@ class FirstCall:
         else:
             for place, most in remaining.items():
                 verdicts[place].remaining = min(verdicts[place].remaining, most)
+
+    def _tell_new(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
+        """Tell counters that another thread has made meanwhile, without knowing of this call."""
+        for place, name in enumerate(self.synced.names):
+            if place not in self.reserved and not (self.due and place in self.due) and name in counters:
+                counters[name].resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
+
+    def _renew(self, due: dict[int, LocalCounter], verdicts: Sequence[Verdict], now: float) -> None:
+        """Let the counters that this call has carried know what the engine says of them."""
+        states = verdicts.states if type(verdicts) is FilledVerdicts and not any(verdicts.states.waits) else None
+        for place, counter in due.items():
+            if counter.asked_by is not self:
+                continue
+            quota, _, interval = self.terms[place]
+            if states and states.remaining[place] and quota == counter.widest and not counter.refused_cost:
+                used, reset_after = quota - states.remaining[place], states.resets[place] / 1_000_000
+                counter.renew(used, reset_after, states.at_us, self._carried[place], self.began, now)
+                counter.due_at, counter.at_most = self.began + interval, 1 << 62
+            else:
+                counter.apply_reply(verdicts[place], self._carried[place], self.began, now, interval)
 
 
 def spent_at(verdicts: Sequence[Verdict], place: int) -> int:

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Final
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCharges, FilledVerdicts
+from ..templates import FilledCharges, FilledVerdicts
 from .counter import LocalCounter, LocalCounterPool, partition_of
-from .filled import SyncCharges, synced_charges, synced_template
+from .filled import SyncCharges, shared_counters, synced_charges
 from .first_call import (
     FirstCall,
     FirstReply,
@@ -27,10 +27,6 @@ from .first_call import (
 
 #: Seconds after which it is looked what is counted here and used no more.
 TIDY_SECONDS: Final = 10.0
-
-
-#: Of how many templates it is kept which counters all callers share.
-MAX_TEMPLATES: Final = 1_000
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -44,7 +40,6 @@ class FirstCalls:
     def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
         self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
-        self._shared: dict[CallTemplate, list[str]] = {}  # the names of counters that all callers share
         #: Calls that are under way. A counter that is made meanwhile reserves what they may spend, by a `FirstCall`.
         self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
@@ -61,35 +56,47 @@ class FirstCalls:
         """
         self._under_way[charges] = None
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
-        if self._counters.partitions.keys().isdisjoint(partitions) or not self._are_counted(charges):
-            for place in template.own:
-                reply = replies.get(partitions[place])
-                if reply is None or now >= reply[0] + template.sync_interval:
-                    is_first = True
-                elif reply[4] is not template:  # it may know of other counters, which its successor would not
-                    break
-            else:
-                if is_first:
-                    return True
+        for place in template.own:
+            reply = replies.get(partitions[place])
+            if reply is None or now >= reply[0] + template.sync_interval:
+                is_first = True
+            elif reply[4] is not template:  # it may know of other counters, which its successor would not
+                is_first = False
+                break
+        counted = self._counters.partitions
+        if is_first and (counted.keys().isdisjoint(partitions) or self._has_room(charges, now)):
+            return True
         with self._lock:
             self.end(charges)
         return False
 
-    def _are_counted(self, charges: FilledCharges) -> bool:
-        """Return whether something of this caller's is counted here, or a counter of these that all callers share."""
-        counted, partitions = self._counters.partitions, charges.partitions
-        return any(partitions[place] in counted for place in charges.template.own) or self._shares_counters(charges)
+    def _has_room(self, charges: FilledCharges, now: float) -> bool:
+        """Return whether nothing of this caller's alone is counted here, and what all callers share has room.
 
-    def _shares_counters(self, charges: FilledCharges) -> bool:
-        """Return whether a counter that all callers share is counted here."""
-        template, counters = charges.template, self._counters
-        shared = self._shared.get(template)
-        if shared is None:
-            if len(self._shared) >= MAX_TEMPLATES:
-                self._shared.clear()
-            names = zip(synced_template(template).names(charges.partitions), template.templates, strict=True)  # type: ignore[union-attr]
-            shared = self._shared[template] = [name for name, each in names if not each.is_split]
-        return bool(shared) and not counters.keys().isdisjoint(shared)
+        What it spends there is reserved.
+        """
+        counted, partitions = self._counters.partitions, charges.partitions
+        for place in charges.template.own:
+            if partitions[place] in counted:
+                return False
+        shared = shared_counters(charges)
+        counters, reserved = self._counters, dict[int, LocalCounter]()
+        with self._lock:
+            if self._under_way[charges] is not None:  # a counter was made just now
+                return False
+            for place, name, (quota, cost, _) in shared:
+                counter = counters.get(name)
+                if counter is None:
+                    continue
+                if now < counter.due_at and quota <= counter.at_most and cost <= quota - counter.used:
+                    reserved[place] = counter
+                elif counter.is_idle(now):
+                    del counters[name]
+                else:
+                    return False
+            call = self._under_way[charges] = FirstCall(charges, None, reserved, now)
+            call.changes = counters.changes
+        return True
 
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
         """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
@@ -122,7 +129,10 @@ class FirstCalls:
     def finish(self, call: FirstCall, verdicts: Sequence[Verdict], now: float) -> None:
         """Note the reply to a call. It knows nothing of a counter that has come or gone meanwhile."""
         self._under_way.pop(call, None)
-        call.finish(verdicts, self._counters)
+        call.finish(verdicts, self._counters, now)
+        if call.is_all_counted:
+            lengthen_waits(call.charges, verdicts, call.began - now)
+            return
         if call.changes != self._counters.changes:
             self._drop_older(call.charges, verdicts)
             lengthen_waits(call.charges, verdicts, call.began - now)
@@ -146,11 +156,13 @@ class FirstCalls:
     ) -> None:
         """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
         call = self._under_way.pop(charges, None)
-        if call is not None:  # a counter was made meanwhile, which hears of it
-            call.finish(verdicts, self._counters)
-            self._drop_older(charges, verdicts)
-        elif changes == self._counters.changes:
+        if call is not None:  # what is counted here hears of it, also if it was made meanwhile
+            call.finish(verdicts, self._counters, now)
+            changes = call.changes
+        if changes == self._counters.changes:
             self.note(charges, verdicts, began, now)
+        elif call is not None:
+            self._drop_older(charges, verdicts)
         else:  # perhaps one of these came or went, of which the reply knows nothing
             self._tell_counters(charges, verdicts, began)
 
@@ -158,7 +170,7 @@ class FirstCalls:
         """Tell what is counted here by now what a call has spent that began without it."""
         synced = synced_charges(charges)
         assert synced is not None
-        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters)
+        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters, began)
         self._drop_older(charges, verdicts)
 
     def _drop_older(self, charges: Sequence[Charge], verdicts: Sequence[Verdict]) -> None:
@@ -184,6 +196,11 @@ class FirstCalls:
             self._reserve(name, counter)
         return True
 
+    def is_due(self, names: Sequence[str], now: float) -> bool:
+        """Return whether the engine is to be asked again about one of these counters, all known, and nobody does."""
+        counters = self._counters
+        return any(now >= (each := counters[name]).due_at and each.asked_by is None for name in names)
+
     def _reserve(self, name: str, counter: LocalCounter) -> None:
         """Let a new counter keep what calls that are under way may spend there."""
         for key, call in self._under_way.copy().items():
@@ -202,21 +219,29 @@ class FirstCalls:
     def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
         """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
 
-        Counters that are counted here must have room for it as well.
+        Counters that are counted here must have room for it as well, or be due: then the call carries what they owe,
+        which is left to `SyncCall` where wider limits have spent it.
         """
-        counters, reserved = self._counters, dict[int, LocalCounter]()
+        counters, reserved, due = self._counters, dict[int, LocalCounter](), dict[int, LocalCounter]()
         self._count_others(charges, synced, now)
         for place, (name, (quota, cost, _)) in enumerate(zip(*synced, strict=True)):
             counter = counters.get(name)
-            if counter is not None and counter.is_idle(now):
-                del counters[name]
-            elif counter is not None:
-                if now >= counter.due_at or quota > counter.at_most or cost > quota - counter.used:
+            if counter is None:
+                continue
+            if now >= counter.due_at:
+                if counter.is_idle(now):
+                    del counters[name]
+                elif counter.asked_by is not None or quota < counter.widest:
                     return None
+                else:
+                    due[place] = counter
+            elif quota > counter.at_most or cost > quota - counter.used:
+                return None
+            else:
                 reserved[place] = counter
         if len(reserved) == len(charges) or len(counters) >= self._most:
             return None
-        call = FirstCall(charges, synced, reserved, now)
+        call = FirstCall(charges, synced, reserved, now, due)
         call.changes = counters.changes
         self._under_way[call] = None
         longest = max(interval for _, _, interval in synced.terms)
@@ -230,9 +255,11 @@ class FirstCalls:
         Not what callers share of whom another counter tells each apart: it would make each of them, who may come once,
         pay for what is counted here.
         """
-        names = set(synced.names)
+        names, template = set(synced.names), charges.template if type(charges) is FilledCharges else None
         for partition in set(partitions_of(charges)):
             reply = self._replies.get(partition)
+            if reply is not None and reply.template is not None and reply.template is template:
+                continue
             if reply is None or (other := synced_charges(reply.charges)) is None or other.names == synced.names:
                 continue
             if (own := own_partitions_of(reply.charges)) and partition not in own:

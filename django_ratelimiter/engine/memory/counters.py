@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from ..algorithms import ADMIT, STEPS, Admit, State, Steps
 from ..base import Charge, Verdict, check_units
@@ -14,13 +13,13 @@ from ..templates import CallTemplate, CounterStates, FilledCharges
 #: Terms of `None` depend on the time; without an `Admit` the charge has to be looked at step by step.
 Named = tuple[str, Charge, Steps, Terms | None, Admit | None]
 
+#: What all calls of a template have in common about a charge: what its name begins and ends with, then as in `Named`.
+Prepared = tuple[str, str, Charge, Steps, Terms | None, Admit | None]
+
 #: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
 
 _new = tuple.__new__  # what a named tuple calls in the end
-
-#: Of how many templates the names are remembered.
-_MAX_TEMPLATES: Final = 10_000
 
 
 class MemoryCounters:
@@ -35,7 +34,6 @@ class MemoryCounters:
         self._by_name: dict[str, tuple[State, int]] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters
-        self._names: dict[CallTemplate, list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -54,7 +52,7 @@ class MemoryCounters:
         Raises ValueError for units that are no whole numbers, and for two charges of one counter.
         """
         if isinstance(charges, FilledCharges):
-            parts = self._names.get(charges.template) or self._prepare(charges.template)
+            parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
             named = [
                 (before + partition + after, charge, steps, terms, admit)
                 for (before, after, charge, steps, terms, admit), partition in zip(
@@ -83,6 +81,12 @@ class MemoryCounters:
             admitted = self._admit(named, now)
             if admitted is not None:
                 return admitted, False
+        return self.decide_by_steps(named, now, spending=spending, refused=refused)
+
+    def decide_by_steps(
+        self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
+    ) -> tuple[CounterStates, bool]:
+        """Decide like `decide`, each charge step by step, as it takes where some charge does not simply pass."""
         found = self._look(named, now, spending)
         denied = refused or not all(each[10] or not each[1].gating for each in found)
         settled = [self._settle(each, now, denied, spending) for each in found]
@@ -110,18 +114,6 @@ class MemoryCounters:
                 if state:
                     self._by_name[name] = state, counter[1]
             verdict.mark_refunded()
-
-    def _prepare(self, template: CallTemplate) -> list[tuple[str, str, Charge, Steps, Terms | None, Admit | None]]:
-        for each in template.templates:
-            check_units(each.charge)
-        if len(self._names) >= _MAX_TEMPLATES:
-            self._names.clear()
-        parts = [
-            (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
-            for before, after, charge, _ in template.templates
-        ]
-        self._names[template] = parts
-        return parts
 
     def _admit(self, named: Sequence[Named], now: int) -> CounterStates | None:
         """Spend what all charges cost, if each passes; `None` = nothing is spent, and they have to be looked at."""
@@ -222,6 +214,17 @@ class MemoryCounters:
         counter = self._by_name.get(name)
         if counter and counter[1] < until_us:
             self._by_name[name] = counter[0], until_us
+
+
+def prepared(template: CallTemplate) -> list[Prepared]:
+    """Return what all calls of a template have in common here, and keep it."""
+    for each in template.templates:
+        check_units(each.charge)
+    parts = template.kept[MemoryCounters] = [
+        (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
+        for before, after, charge, _ in template.templates
+    ]
+    return parts
 
 
 def _name(charge: Charge) -> str:

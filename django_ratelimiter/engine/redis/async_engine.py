@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
-from ..templates import FilledCharges, FilledVerdicts
+from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
 from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
@@ -78,6 +78,11 @@ class AsyncRedisEngine(RedisCore):
                     return await self._check_filled(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return await self._check_new(charges, version, *first)
+        elif type(charges) is FilledCarry:
+            if not (refund_if_denied or refused or counts) and now_us is None:
+                call = self._encode_carrying(charges, version)
+                if call is not None:
+                    return await self._check_filled(charges.filled, version, call, charges)
         elif type(charges) is not tuple:
             charges = list(charges)
         return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
@@ -122,9 +127,13 @@ class AsyncRedisEngine(RedisCore):
         await (self._cluster or self._transport).aclose()
 
     async def _check_filled(
-        self, charges: FilledCharges, version: int | Version | None, call: bytes
+        self,
+        charges: FilledCharges,
+        version: int | Version | None,
+        call: bytes,
+        carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Check charges whose call has been packed, on one server."""
+        """Check charges whose call has been packed, on one server. carrying: the same, if they carry something."""
         began = monotonic()
         reply: list[int] = await self._transport.call(call)
         try:
@@ -134,7 +143,7 @@ class AsyncRedisEngine(RedisCore):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
         deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
+        return await self._call(ScriptMode.CHECK, carrying or charges, (), version, None, deadline_at=deadline_at)
 
     def _drop_idle(self, shard: int) -> None:
         if self._cluster:

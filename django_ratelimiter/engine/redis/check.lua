@@ -9,13 +9,13 @@
 -- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "recent"; then the counters
 --          of the charges, then those of the refunds; then for each note what it needs of "unique:HOUR:LABEL" and
 --          "hours", "allowed:HOUR:RULE" and "denied:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
---          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute in
---          KEYS[2] is not that of the clock, nothing is done
+--          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute is
+--          not that of the clock, nothing is done
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
 -- ARGV[2]  the field of usage: the charges' labels, one a line, and a line with an `a` for each; empty = do not count;
 --          to undo, the field that was counted
--- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode, and with a time a number
---          that tells this call from others; then a record for each:
+-- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode, the minute in KEYS[2] or -1
+--          where there is none, and with a time a number that tells this call from others; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
@@ -29,12 +29,13 @@
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
 --          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its
 --          longest delay; wait (0 = passes at once, -1 = never, below -1 = passes and is held for what it is below);
---          reset; lead of its clock}
+--          reset; lead of its clock}. Where all waits and leads are 0, as nearly always, they are left out: a server
+--          takes as long for a number of a reply as for ten steps of this script
 --
--- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@refused` by
--- refused.lua.
+-- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@count` and
+-- `--@refused` by count.lua and refused.lua.
 
-local call, sub, match = redis.call, string.sub, string.match
+local KEYS, ARGV, call, sub, match = KEYS, ARGV, redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local pack, unpack = struct.pack, struct.unpack
 
@@ -46,13 +47,17 @@ local HELD_SECONDS = 86400
 local MOST_WEIGHED, WEIGHED_KEPT, MOST_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
 
-local now, charges, refunds, mode, mark = unpack('<ddddd', ARGV[3])
-local counts = #KEYS > 1 + charges + refunds
+local now, charges, refunds, mode, minute, mark = unpack('<dddddd', ARGV[3])
+local counts = minute >= 0
 local first = counts and 3 or 1 -- the counters stand behind this key
+
+-- One command reads all, since each costs as much as what is reckoned from its reply. It passes over a key that holds
+-- another type, and so what is missing is asked for by itself, which fails then.
+local found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
 
 local raises = false
 if ARGV[1] ~= '' then
-  local held = call('GET', KEYS[1])
+  local held = found[1] or call('GET', KEYS[1])
   if held ~= ARGV[1] then
     if held then
       local epoch, number = match(held, '^(%d+):(%d+)$')
@@ -73,16 +78,15 @@ if timed then
 end
 
 local decides = mode == 0 or mode == 4 or mode == 6
--- Tables grow slowly: this one and the reply begin with the room that a single charge takes.
-local levels, denied = { 0 }, mode == 4
--- The minute stands in KEYS[2] where "version" ends in KEYS[1].
-local elsewhere = counts and tonumber(sub(KEYS[2], #KEYS[1])) ~= floor(now / 60000000)
+-- Tables grow slowly: this one and the reply begin with the room that they nearly always take.
+local levels, denied, plain = { 0, 0, 0 }, mode == 4, true
+local elsewhere = counts and minute ~= floor(now / 60000000)
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, _, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 31)
-  local raw, at, last = call('GET', KEYS[first + i]), now, nil
+  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 23)
+  local raw, at, last = found[i + 1] or call('GET', KEYS[first + i]), now, nil
   if raw then
     last = unpack('<i7', raw)
-    at = max(now, last) -- time that runs backwards stands still
+    if last > now then at, plain = last, false end -- time that runs backwards stands still
   end
   local remaining, x, y, state
   --@look
@@ -105,8 +109,16 @@ for i = 1, charges do
       expires = reset
     end
   end
-  if not passes and flags % 2 == 1 then denied = true end
-  levels[i] = { remaining, x, y, at, raw, state, passes, delay, expires }
+  if not passes then
+    plain = false
+    if flags % 2 == 1 then denied = true end
+  elseif delay > 0 then
+    plain = false
+  end
+  levels[i] = {
+    remaining, x, y, at, raw, state, passes, delay, expires,
+    id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags,
+  }
 end
 
 if elsewhere then
@@ -122,12 +134,14 @@ end
 
 if raises then call('SET', KEYS[1], ARGV[1]) end
 
-local reply, field, refused = charges > 0 and { now, 0, 0, 0, 0 } or { now }, ARGV[2], false
+local reply = charges > 2 and { now, 0, 0, 0, 0, 0, 0 } or charges > 0 and { now, 0, 0 } or { now }
+local field, refused = ARGV[2], false
 for i = 1, charges do
-  local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 31)
   local level = levels[i]
   local remaining, x, y, at, raw, state = level[1], level[2], level[3], level[4], level[5], level[6]
   local passes, delay, expires = level[7], level[8], level[9]
+  local id, period, rate, capacity, tick_us = level[10], level[11], level[12], level[13], level[14]
+  local soft_floor, extra, cost, flags = level[15], level[16], level[17], level[18]
   local spends, spent = decides and cost > 0, 0
   if passes then spends = spends and not denied else spends = spends and flags % 4 >= 2 end
   if spends then
@@ -164,8 +178,12 @@ for i = 1, charges do
     -- Spent under a higher quota, it would be forgotten before it passes by this one.
     call('PEXPIRE', KEYS[first + i], ceil((reset + GRACE_US) / 1000))
   end
-  local base = 4 * i - 2
-  reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
+  if plain then
+    reply[2 * i], reply[2 * i + 1] = remaining, reset
+  else
+    local base = 4 * i - 2
+    reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
+  end
   if field ~= '' and (not passes or remaining < soft_floor and not denied) then
     if not passes then refused = refused and refused .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
     local letter = i - charges - 1 -- of this charge, counted from the end
@@ -177,27 +195,18 @@ if refunding then
   for i = charges + 1, charges + refunds do
     local raw, state = call('GET', KEYS[first + i]), nil
     if raw then
-      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 31)
+      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 23)
       --@refund
       if state then call('SET', KEYS[first + i], state, 'KEEPTTL') end
     end
   end
 end
 
-local function count(usage, minute, field, calls)
-  local counted = call('HINCRBY', usage, field, calls)
-  if counted == tonumber(calls) then -- perhaps the first of its minute
-    -- When the hash began names its batch, see closing.py. One long value turns it from a list that is searched into a
-    -- table.
-    call('HSETNX', usage, '', string.format('%d.%d', now, mark) .. string.rep(' ', 512))
-    call('HSETNX', KEYS[3], minute, '')
-    call('EXPIRE', usage, USAGE_SECONDS)
-    call('EXPIRE', KEYS[3], USAGE_SECONDS)
-  end
-  return counted
+local counted
+if field ~= '' then
+  local usage, calls = KEYS[2], mode == 5 and -1 or 1
+  --@count
 end
-
-local counted = field ~= '' and count(KEYS[2], floor(now / 60000000), field, mode == 5 and '-1' or '1')
 -- Of refusals that are counted alike in a minute, the first are recorded one by one, and later ones now and then, for
 -- many: a flood pays for few records.
 if refused and (counted <= 20 or counted % 20 == 0) then
@@ -206,10 +215,9 @@ if refused and (counted <= 20 or counted % 20 == 0) then
   if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
 end
 
-local notes, key = 3 * tonumber(ARGV[4] or 0), first + charges + refunds -- the key before those that come next
+local notes, key = ARGV[4] and 3 * tonumber(ARGV[4]) or 0, first + charges + refunds -- the key before those that come next
 if notes > 0 then
-  local minute, byte = floor(now / 60000000), string.byte
-  local hour = floor(minute / 60)
+  local byte, hour = string.byte, floor(minute / 60)
   for i = 5, 2 + notes, 3 do
     local what, label, partition = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local flags, weight = byte(what, 1, 2)
@@ -248,7 +256,7 @@ if notes > 0 then
         local partitions = call('HLEN', samples)
         if partitions > MOST_SAMPLED then call('HDEL', samples, field) end
         if partitions == 1 then
-          call('SADD', sampled, minute)
+          call('SADD', sampled, string.format('%d', minute))
           call('EXPIRE', samples, SAMPLE_SECONDS)
           call('EXPIRE', sampled, SAMPLE_SECONDS)
         end
@@ -264,16 +272,16 @@ if id then
     local prefix = '\n\t' .. sub(KEYS[1], 1, #KEYS[1] - 7) -- all but "version"
     for i = 6 + notes, #ARGV, 3 do
       key = key + 1
-      local minute, field, weight = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-      local step, named = min(floor(now / 250000), minute * 240 + 239), string.find(field, '\n\t', 1, true)
-      local plain = named and sub(field, 1, named - 1) or field
-      local counted = count(KEYS[key], minute, plain, ARGV[i + 2])
+      local usage, minute, entry, calls = KEYS[key], ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+      local step, named = min(floor(now / 250000), minute * 240 + 239), string.find(entry, '\n\t', 1, true)
+      local field, counted = named and sub(entry, 1, named - 1) or entry, nil
+      --@count
       if named then
-        local name = string.gsub(field, '\n\t', function() return prefix end)
+        local name, weight = string.gsub(entry, '\n\t', function() return prefix end), calls
         --@refused
       end
-      if id ~= '' and (counted >= 20 or not named) and match(plain, '\n%a*[dD]%a*$') then
-        call('HSET', KEYS[3], plain, step)
+      if id ~= '' and (counted >= 20 or not named) and match(field, '\n%a*[dD]%a*$') then
+        call('HSET', KEYS[3], field, step)
       end
     end
   end

@@ -15,9 +15,10 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCharges
+from ..templates import FilledCarry, FilledCharges
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
+from .formats import MAX_CARRIED
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -87,6 +88,17 @@ class RedisCore(CallEncoder, ABC):
         told = self._partition_tracker.weight_of_new(charges, at_us)
         call = told and self._formats.fill(charges, version, at_us // MINUTE_US, told)
         return (call, told[2]) if call and told else None
+
+    def _encode_carrying(self, charges: FilledCarry, version: int | Version | None) -> bytes | None:
+        """Return the call that checks filled charges which carry something; `None` as in `encode_filled`."""
+        filled = charges.filled
+        if not self._fills or not filled.template.is_fixed or max(charges.carried) > MAX_CARRIED:
+            return None
+        at_us = time_ns() // 1_000 + self._clock_ahead
+        told = self._partition_tracker.weight_and_sampled(filled, at_us)
+        if told is None:
+            return None
+        return self._formats.fill(filled, version, at_us // MINUTE_US, told, charges.carried)
 
     async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:

@@ -21,7 +21,7 @@ from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
-from ..templates import FilledCharges, FilledVerdicts
+from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
@@ -116,6 +116,11 @@ class RedisEngine(RedisCore):
                     return self._check_filled(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return self._check_new(charges, version, *first)
+        elif type(charges) is FilledCarry:
+            if not (refund_if_denied or refused or counts) and now_us is None:
+                call = self._encode_carrying(charges, version)
+                if call is not None:
+                    return self._check_filled(charges.filled, version, call, charges)
         elif type(charges) is not tuple:
             charges = list(charges)
         return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
@@ -206,8 +211,14 @@ class RedisEngine(RedisCore):
         """Note that another engine is in its place: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
 
-    def _check_filled(self, charges: FilledCharges, version: int | Version | None, call: bytes) -> Sequence[Verdict]:
-        """Check charges whose call has been packed, on one server."""
+    def _check_filled(
+        self,
+        charges: FilledCharges,
+        version: int | Version | None,
+        call: bytes,
+        carrying: FilledCarry | None = None,
+    ) -> Sequence[Verdict]:
+        """Check charges whose call has been packed, on one server. carrying: the same, if they carry something."""
         began = monotonic()
         reply: list[int] = self._transport.call(call)
         try:
@@ -217,7 +228,7 @@ class RedisEngine(RedisCore):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
         deadline_at = self._deadline and began + self._deadline
-        return run_sync(self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at))
+        return run_sync(self._call(ScriptMode.CHECK, carrying or charges, (), version, None, deadline_at=deadline_at))
 
     def _check_new(
         self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int

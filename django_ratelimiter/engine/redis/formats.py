@@ -13,11 +13,18 @@ from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, PartitionNote
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
 
-#: So many formats are kept; beyond that all are made anew.
-MAX_FORMATS: Final = 2_000
+#: So many formats of a template are kept; beyond that all are made anew.
+MAX_FORMATS: Final = 200
 
 #: Packs a call of these charges, with this version, in this minute, and with these notes.
 Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
+
+
+#: What calls of one format of a template have in common: what is told of partitions, and the units that are carried.
+Kind = tuple[tuple[int, ...], tuple[int, ...]]
+
+#: A call that carries more units of a charge is packed anew: few would be like it.
+MAX_CARRIED: Final = 3
 
 
 class CallFormat(NamedTuple):
@@ -31,46 +38,58 @@ class CallFormat(NamedTuple):
 
 
 class CallFormats:
-    """The formats of the calls that an engine has sent, by template, weight and what is sampled.
+    """The formats of the calls that an engine has sent. Each template keeps its own, so that they go when it does.
 
     encode: packs what was not packed yet.
     """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._formats: dict[tuple[CallTemplate, tuple[int, ...]], CallFormat] = {}
 
     def fill(
-        self, charges: FilledCharges, version: int | Version | None, minute: int, told: tuple[int, ...]
+        self,
+        charges: FilledCharges,
+        version: int | Version | None,
+        minute: int,
+        told: tuple[int, ...],
+        carried: tuple[int, ...] = (),
     ) -> bytes | None:
         """Return the call of a caller; `None` where partitions are of another length than digests.
 
         told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits; of
-        a caller who is new also the charges of new partitions.
+        a caller who is new also the charges of new partitions. carried: units, of each charge; empty = none.
         """
         template, partitions = charges.template, charges.partitions
-        form = self._formats.get((template, told))
-        if form is None:
-            form = self._keep((template, told), version, minute)
-        of_minute, of_version, text, size, noted = form
-        if of_minute != minute or of_version is not version:
-            _, _, text, size, noted = self._keep((template, told), version, minute)
+        forms: dict[Kind, CallFormat] | None = template.kept.get(self)
+        if forms is None:
+            forms = template.kept[self] = {}
+        form = forms.get(kind := (told, carried))
+        if form is None or form[0] != minute or form[1] is not version:
+            form = self._keep(forms, template, kind, version, minute)
+        _, _, text, size, noted = form
         if noted:
             partitions = (*partitions, *[partitions[place] for place in noted])
         call = text % tuple(map(str.encode, partitions))
         return call if len(call) == size else None
 
     def _keep(
-        self, kind: tuple[CallTemplate, tuple[int, ...]], version: int | Version | None, minute: int
+        self,
+        forms: dict[Kind, CallFormat],
+        template: CallTemplate,
+        kind: Kind,
+        version: int | Version | None,
+        minute: int,
     ) -> CallFormat:
-        template, told = kind
+        told, carried = kind
         charges = [each.fill(_HOLE) for each in template.templates]
+        if carried:
+            charges = [charge._replace(carried=units) for charge, units in zip(charges, carried, strict=True)]
         notes, noted = _notes_of(charges, *told)
         call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
-        if len(self._formats) >= MAX_FORMATS:
-            self._formats.clear()
-        form = self._formats[kind] = CallFormat(minute, version, text, len(call), tuple(noted))
+        if len(forms) >= MAX_FORMATS:
+            forms.clear()
+        form = forms[kind] = CallFormat(minute, version, text, len(call), tuple(noted))
         return form
 
 

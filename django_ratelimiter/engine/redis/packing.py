@@ -20,7 +20,7 @@ COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
 _MARK_BITS: Final = 52
 
 #: The bytes of a call's first doubles, and of those that each charge or receipt has.
-_OPENING, _RECORD = 5 * 8, 9 * 8
+_OPENING, _RECORD = 6 * 8, 9 * 8
 
 
 def bulk_string(text: bytes) -> bytes:
@@ -53,12 +53,14 @@ def field_bulk_string(*lines: str) -> bytes:
     return bulk_string(f"{labels}\n{'a' * len(lines)}".encode()) if labels else EMPTY
 
 
-def opening_of(now_us: int, mode: int, charges: int, receipts: int) -> bytes:
-    """What the last argument begins with; its size is that of all the records that are to follow."""
-    size = _OPENING + _RECORD * (charges + receipts)
-    return b"$%d\r\n" % size + pack(
-        "<ddddd", now_us, charges, receipts, mode, 0 if now_us < 0 else getrandbits(_MARK_BITS)
-    )
+def opening_of(now_us: int, mode: int, charges: int, receipts: int, minute: int | None) -> bytes:
+    """What the last argument begins with; its size is that of all the records that are to follow.
+
+    minute: the one that usage is counted in; `None` = nothing is.
+    """
+    size, mark = _OPENING + _RECORD * (charges + receipts), 0 if now_us < 0 else getrandbits(_MARK_BITS)
+    usage_minute = -1 if minute is None else minute
+    return b"$%d\r\n" % size + pack("<dddddd", now_us, charges, receipts, mode, usage_minute, mark)
 
 
 opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))

@@ -13,7 +13,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import CounterStates, FilledCharges, parts_of_reply, verdicts_from
+from ..templates import FilledCharges, states_of, verdicts_from
 from .formats import CallFormats
 from .packing import (
     COST_ONE,
@@ -38,8 +38,6 @@ OUT_OF_TIME: Final = f"The time of Redis left its minute or calendar windows {AT
 #: 2001. A server that says it is earlier has no clock in its scripts; that of one has been 0.
 EARLIEST_US: Final = 10**15
 _NO_CLOCK: Final = "The server's scripts know no time. Set RATELIMITER['CLOCK'] = \"client\"."
-
-_new = tuple.__new__  # what a named tuple calls in the end
 
 
 class ScriptMode(IntEnum):
@@ -193,16 +191,16 @@ class CallEncoder:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
         field = field_bulk_string(*lines) if mode in COUNTING else EMPTY
+        minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
-            opening = opening_by_redis(mode, len(lines), len(receipts))
+            opening = opening_by_redis(mode, len(lines), len(receipts), minute)
         else:
-            opening = opening_of(now_us, mode, len(lines), len(receipts))
+            opening = opening_of(now_us, mode, len(lines), len(receipts), minute)
         words = (self._word_of_version(version), field, opening, *records, b"\r\n")
-        if notes or counts:
-            minute = times[0] // MINUTE_US
+        if minute is not None and (notes or counts):
             keys = keys_of_more(prefix, minute, notes, counts)
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
-        return self._call_of(shard, names, words, None if field is EMPTY else times[0] // MINUTE_US)
+        return self._call_of(shard, names, words, minute)
 
     def encode_filled(self, charges: FilledCharges, version: int | Version | None) -> bytes | None:
         """Return the call that checks filled charges and nothing else; `None` where it is to be packed from charges."""
@@ -225,9 +223,11 @@ class CallEncoder:
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
         records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
         names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
-        field, opening = usage.field_of(verdicts), opening_of(at_us, ScriptMode.UNDO, 0, len(receipts))
+        field = usage.field_of(verdicts)
+        minute = at_us // MINUTE_US if field else None
+        opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
         words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")
-        return self._call_of(shard, names, words, at_us // MINUTE_US if field else None)
+        return self._call_of(shard, names, words, minute)
 
     def _call_of(
         self,
@@ -287,7 +287,7 @@ class CallEncoder:
 
 def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
-    states = _new(CounterStates, parts_of_reply(reply))
+    states = states_of(reply, len(charges))
     denied = refused or (any(states[2]) and states.binding([charge.gating for charge in charges]) is not None)
     return verdicts_from(charges, states, denied=denied, spending=spending)
 

@@ -1,12 +1,15 @@
-"""The Lua scripts, put together from their files: `check.lua`, the frame, holds `refused.lua` and every algorithm's
-`NAME.lua`.
+"""The Lua scripts, put together from their files: `check.lua`, the frame, holds `count.lua`, `refused.lua` and
+every algorithm's `NAME.lua`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from .. import algorithms
@@ -43,18 +46,30 @@ def _with_algorithms(frame: str) -> str:
     steps = {algorithm: _steps_of(algorithm) | _traits_of(algorithm) for algorithm in Algorithm}
 
     def branches(step: re.Match[str]) -> str:
-        name = step[1]
-        found = [f"if id == {algorithm.number} then\n{own[name]}" for algorithm, own in steps.items() if name in own]
-        return "else".join(found) + "end\n"
+        found = [(algorithm.number, steps[algorithm].get(step[1], "")) for algorithm in Algorithm]
+        return _branches([next(alike) for _, alike in groupby(found, itemgetter(1))])
 
     return _STEP.sub(branches, frame)
 
 
-def _with_refusals(frame: str) -> str:
-    """Put refused.lua where the frame names it."""
-    return frame.replace("--@refused\n", (_FRAMES / "refused.lua").read_text("utf-8"))
+def _branches(found: Sequence[tuple[int, str]]) -> str:
+    """The step of the algorithm with this number, found by halves: to ask for one after the other takes longer.
+
+    found: the number from which on a step holds, and the step.
+    """
+    if len(found) == 1:
+        return found[0][1]
+    half = len(found) // 2
+    return f"if id < {found[half][0]} then\n{_branches(found[:half])}else\n{_branches(found[half:])}end\n"
 
 
-CHECK: Final = _with_algorithms(_with_refusals((_FRAMES / "check.lua").read_text("utf-8"))).encode()
+def _with_parts(frame: str) -> str:
+    """Put count.lua and refused.lua where the frame names them."""
+    for part in ("count", "refused"):
+        frame = frame.replace(f"--@{part}\n", (_FRAMES / f"{part}.lua").read_text("utf-8"))
+    return frame
+
+
+CHECK: Final = _with_algorithms(_with_parts((_FRAMES / "check.lua").read_text("utf-8"))).encode()
 CHECK_SHA: Final = sha1(CHECK, usedforsecurity=False).hexdigest().encode()
 TAKE_USAGE: Final = (_FRAMES / "take_usage.lua").read_text("utf-8")

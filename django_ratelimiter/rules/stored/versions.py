@@ -135,7 +135,7 @@ def begin_epoch(behind: Version) -> None:
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
         storage.state().update(epoch=begun.epoch)
         edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
-        # The same rules under a later number: two databases in dispute shall not fill a table.
+        # The same rules under a later number: two databases in dispute must not fill a table.
         if storage.snapshots(version._replace(number=version.number - 1)).update(
             number=begun.number, epoch=begun.epoch
         ):

@@ -61,7 +61,7 @@ class Chart(NamedTuple):
 
 
 def draw(points: Sequence[Point]) -> Chart:
-    """Place one bar for each point: admitted below, refused on it, and what would be refused on top."""
+    """Place one bar for each point: allowed below, rejected on it, and what would be rejected on top."""
     top = _top(max((point.figures.requests for point in points), default=0))
     slot = 100 / max(len(points), 1)
     gap = slot * 0.2 if len(points) <= 100 else 0

@@ -66,6 +66,18 @@ def nowhere() -> dict[str, Any]:
     return {**settings.CACHES, "ratelimit": ratelimit}
 
 
+def test_knows_no_rejections_before_usage_was_collected(admin_client: Client, saved: Rule) -> None:
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "Nothing has been collected yet." in text
+    assert "No request was rejected." not in text
+    assert "0 allowed, 0 rejected" not in text
+    UsageBatch.objects.create(batch_id="1", collected_at=now())
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "Nothing has been collected yet." not in text
+    assert "0 allowed, 0 rejected" in text
+    assert "No request was rejected." in text
+
+
 def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
     text = text_of(admin_client.get(OVERVIEW))
     assert "Enforcement on Requests are decided" in text

@@ -150,9 +150,9 @@ class TestForget:
         before = number()
         assert "1 rule counts anew." in shown(self.forget(admin_client, rule))
         assert number() == before + 1
-        assert RuleSetVersion.objects.get(number=number()).summary == "What was spent is forgotten: export"
+        assert RuleSetVersion.objects.get(number=number()).summary == "Counters reset: export"
         assert [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=str(rule.pk))[:1]] == [
-            "What was spent is forgotten."
+            "Counters reset."
         ]
         assert admitted(visitor) == 5
         self.forget(admin_client, rule)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.local.filled import LocalVerdicts
+from django_ratelimiter.engine.local.admission import LocalVerdicts
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 

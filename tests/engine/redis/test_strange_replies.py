@@ -106,6 +106,7 @@ STRANGE = [
 STRANGE_VERDICTS = [
     *(b"*1\r\n:5\r\n", b"*4" + verdict(7)[2:-4], b"*9" + verdict(7)[2:] + b":0\r\n" * 4),
     *(b"*5\r\n:5\r\n:5\r\n$-1\r\n:5\r\n:5\r\n", b"*5\r\n:5\r\n:5\r\n:0\r\n+a\r\n:5\r\n"),
+    *(b"*2\r\n:5\r\n:5\r\n", b"*3\r\n:5\r\n$-1\r\n:5\r\n", b"*3\r\n:5\r\n:5\r\n+a\r\n"),
 ]
 
 

@@ -20,7 +20,7 @@ WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 #: Commands whose arguments are no keys at all; of the others the first is one, and of these all are.
 KEYLESS = {"TIME", "PING", "SELECT", "FLUSHDB", "FLUSHALL", "DBSIZE", "KEYS", "INFO"}
-ALL_KEYS = {"DEL", "EXISTS", "RENAME", "PFCOUNT"}
+ALL_KEYS = {"DEL", "EXISTS", "RENAME", "PFCOUNT", "MGET"}
 
 
 class Hash(dict[bytes, bytes]):
@@ -131,6 +131,11 @@ class Keyspace:
 
     def do_get(self, key: bytes) -> bytes | None:
         return self._find(key, bytes) if self._is_there(key) else None
+
+    def do_mget(self, *keys: bytes) -> list[bytes | None]:
+        """What holds no text is passed over, as by a server."""
+        held = [self.keys[key] if self._is_there(key) else None for key in keys]
+        return [each if type(each) is bytes else None for each in held]
 
     def do_set(self, key: bytes, value: bytes, *options: bytes) -> OK | None:
         words = [option.upper() for option in options]

@@ -88,7 +88,9 @@ class Lua:
             return False
         if isinstance(reply, OK):
             return self._lua.table_from({b"ok": reply.encode()})
-        return self._lua.table_from(reply) if isinstance(reply, list) else reply
+        if isinstance(reply, list):
+            return self._lua.table_from([self._received(each) for each in reply])
+        return reply
 
     def _sent(self, value: Any) -> Reply:
         if isinstance(value, float):

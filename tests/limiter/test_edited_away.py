@@ -1,0 +1,50 @@
+"""What was made of rules goes when they are edited away: a process that lives for months sees thousands of versions."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_ratelimiter.engine.templates import CallTemplate
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.urls("tests.urls")
+@pytest.mark.parametrize("is_in_memory", [False, True])
+@pytest.mark.parametrize("sync_interval_ms", [None, 60_000])
+def test_templates_go_with_their_version(
+    client: Client,
+    admin_user: User,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    sync_interval_ms: int | None,
+    is_in_memory: bool,
+) -> None:
+    # Which callers an hour has met is noted with the template, at most so many times: these go together.
+    monkeypatch.setattr("django_ratelimiter.engine.redis.partition_notes.MAX_NOTIFIED", 2)
+    if is_in_memory:
+        settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
+    with cache.editing(admin_user, "a rule"):
+        rule = Rule.objects.create(
+            slug="all", name="All", mode="enforce", partition_by=["ip"], sync_interval_ms=sync_interval_ms
+        )
+        RuleLimit.objects.create(rule=rule, quota=9_000, window_seconds=60, algorithm="fixed_window")
+
+    def edit(times: int) -> int:
+        for number in range(times):
+            with cache.editing(admin_user, "another text"):
+                rule.description = f"text {number}"
+                rule.save()
+            for _ in range(3):
+                assert client.get("/hello/").status_code == 200
+        gc.collect()
+        return sum(type(each) is CallTemplate for each in gc.get_objects())
+
+    few = edit(5)
+    assert edit(15) <= few + 5  # one or two wait for a cache to be full
