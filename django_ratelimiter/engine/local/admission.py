@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..base import Charge, Verdict
+from ..base import Charge, Verdict, Version
 from ..templates import CounterStates, FilledCharges, FilledVerdicts
 from .counter import LocalCounter, LocalVerdict
-from .filled import SyncCharges
+from .filled import SyncCharges, synced_template
+
+if TYPE_CHECKING:
+    from .counters import LocalCounters
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -60,6 +64,31 @@ def admit_filled(
     return LocalVerdicts(
         charges, _new(CounterStates, (counters[0].time_at(now), remaining, none, resets, none)), counters
     )
+
+
+def admit_or_ask(
+    charges: FilledCharges, counters: LocalCounters, version: int | Version | None, now: float
+) -> LocalVerdicts | tuple[()] | None:
+    """Spend all charges of a call here; empty if too little is known of its caller, and the engine is to be asked.
+
+    Then see `FirstCalls.is_first`. `None` = it is to be decided in another way.
+    """
+    if not charges.template.sync_interval:
+        return None
+    own = charges.template.own
+    if charges.partitions[own[0] if own else 0] not in counters.by_name.partitions:
+        return () if counters.first_calls.is_first(charges, now) else None
+    template = synced_template(charges.template)
+    if template is None or not template.is_simple:
+        return None
+    with counters.lock:
+        if not counters.version_state.is_current(version, now):
+            return None
+        synced = SyncCharges(template.names(charges.partitions), template.terms)
+        verdicts = admit_filled(charges, synced, counters.by_name, now)
+        if verdicts is not None and template.admitted:
+            counters.usage.add(verdicts.states.at_us, template.admitted)
+    return verdicts
 
 
 def admit_one(charge: Charge, by_name: dict[str, LocalCounter], now: float) -> LocalVerdict | None:

@@ -15,6 +15,7 @@ from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, as_charged, check_units
 from ..coroutines import run_sync
 from ..templates import FilledCharges
+from .admission import admit_or_ask
 from .counter import LocalVerdict
 from .counters import LocalCounters
 from .first_call import FirstCall
@@ -145,17 +146,16 @@ class LocalFirstEngine(_LocalFirst):
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
+        receipts, counters = list(refund_if_denied), self.counters
         if type(charges) is FilledCharges:
-            known = self.counters
-            if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
+            if now_us is None and not (receipts or counters.denials.seconds or counters.usage.is_due()):
                 if charges.template.is_exact:
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
-                changes = known.by_name.changes
-                if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    return self._ask_new(charges, version, began, changes)
+                began, changes = counters.now(), counters.by_name.changes
+                if (at_once := admit_or_ask(charges, counters, version, began)) is not None:
+                    return at_once or self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
-        receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):
@@ -241,17 +241,16 @@ class AsyncLocalFirstEngine(_LocalFirst):
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
+        receipts, counters = list(refund_if_denied), self.counters
         if type(charges) is FilledCharges:
-            known = self.counters
-            if now_us is None and not (refund_if_denied or known.denials.seconds or known.usage.is_due()):
+            if now_us is None and not (receipts or counters.denials.seconds or counters.usage.is_due()):
                 if charges.template.is_exact:
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
-                changes = known.by_name.changes
-                if charges.template.sync_interval and known.first_calls.is_first(charges, began := known.now()):
-                    return await self._ask_new(charges, version, began, changes)
+                began, changes = counters.now(), counters.by_name.changes
+                if (at_once := admit_or_ask(charges, counters, version, began)) is not None:
+                    return at_once or await self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
-        receipts, counters = list(refund_if_denied), self.counters
         if now_us is not None:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):

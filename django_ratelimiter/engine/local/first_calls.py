@@ -131,7 +131,8 @@ class FirstCalls:
         self._under_way.pop(call, None)
         call.finish(verdicts, self._counters, now)
         if call.is_all_counted:
-            lengthen_waits(call.charges, verdicts, call.began - now)
+            if type(verdicts) is not FilledVerdicts or any(verdicts.states.waits):
+                lengthen_waits(call.charges, verdicts, call.began - now)
             return
         if call.changes != self._counters.changes:
             self._drop_older(call.charges, verdicts)
@@ -244,9 +245,10 @@ class FirstCalls:
         call = FirstCall(charges, synced, reserved, now, due)
         call.changes = counters.changes
         self._under_way[call] = None
-        longest = max(interval for _, _, interval in synced.terms)
-        met = [self._replies.get(partition) for partition in own_partitions_of(charges)]
-        call.comes_again = bool(met) and all(reply and now < reply.began + longest for reply in met)
+        if not call.is_all_counted:
+            longest = max(interval for _, _, interval in synced.terms)
+            met = [self._replies.get(partition) for partition in own_partitions_of(charges)]
+            call.comes_again = bool(met) and all(reply and now < reply.began + longest for reply in met)
         return call
 
     def _count_others(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> None:
