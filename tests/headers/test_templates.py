@@ -139,8 +139,7 @@ def test_only_the_families_that_are_wished_for(decision: Decision, family: str) 
     assert {name.startswith("X-") for name in fields} == {family == "x-ratelimit"}
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MAX_TEMPLATES", 2)
+def test_one_is_made_for_each_call_and_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def shown(rule: Any, *limit: Any) -> Any:
@@ -151,4 +150,4 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call_of([(0, "enforce")]) for _ in range(3)]
     for number in (0, 0, 1, 1, 2, 2, 0):
         response_fields(decided(calls[number], PLAIN[:1]))
-    assert len(made) == 4
+    assert len(made) == 3

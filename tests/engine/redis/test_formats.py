@@ -190,7 +190,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         packed.append(charges[0].key[:6])
         return charges[0].key.encode()
 
-    kept, calls = formats.CallFormats(encode), {name: template(LIMITS[0], name=name) for name in "abc"}
-    for name in "aabbcca":
-        assert kept.fill(fill(calls[name]), None, 1, (0, 0)) == f"{name}-0:{ALICE}:1".encode()
-    assert [key[0] for key in packed] == ["a", "b", "c", "a"]
+    kept, calls = formats.CallFormats(encode), {name: template(LIMITS[0], name=name) for name in "ab"}
+    for name in "ab":
+        for sampled in (0, 0, 1, 1, 2, 2, 0):
+            assert kept.fill(fill(calls[name]), None, 1, (0, sampled)) == f"{name}-0:{ALICE}:1".encode()
+    assert [key[0] for key in packed] == ["a"] * 4 + ["b"] * 4
