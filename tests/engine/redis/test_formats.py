@@ -192,6 +192,6 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     kept, calls = formats.CallFormats(encode), {name: template(LIMITS[0], name=name) for name in "ab"}
     for name in "ab":
-        for sampled in (0, 0, 1, 1, 2, 2, 0):
-            assert kept.fill(fill(calls[name]), None, 1, (0, sampled)) == f"{name}-0:{ALICE}:1".encode()
+        for units in (0, 0, 1, 1, 2, 2, 0):
+            assert kept.fill(fill(calls[name]), None, 1, (0, 0), (units,)) == f"{name}-0:{ALICE}:1".encode()
     assert [key[0] for key in packed] == ["a"] * 4 + ["b"] * 4
