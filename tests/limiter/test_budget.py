@@ -28,6 +28,8 @@ CEILINGS = {
     "three rules, refused, logged": 65,
     "three rules, synced": 54,
     "three rules, synced, first": 70,
+    "three rules, synced, beside others": 49,
+    "three rules, synced, beside others, first": 84,
     "three rules, tiers": 66,
     "user, key and address, tiers": 71,
 }
@@ -41,6 +43,8 @@ CEILINGS_ON_LOOP = {
     "three rules, refused, logged": 91,
     "three rules, synced": 55,
     "three rules, synced, first": 93,
+    "three rules, synced, beside others": 50,
+    "three rules, synced, beside others, first": 106,
     "three rules, tiers": 88,
     "user, key and address, tiers": 93,
 }
