@@ -33,6 +33,13 @@ class FirstReply(NamedTuple):
     verdicts: Sequence[Verdict]
     template: CallTemplate | None
 
+    @property
+    def interval(self) -> float:
+        """Seconds from its beginning for which it is enough, the longest of its charges'."""
+        if self.template is not None:
+            return self.template.sync_interval
+        return max([charge.sync_interval or 0.0 for charge in self.charges], default=0.0)
+
     def counter_of(self, name: str) -> LocalCounter | None:
         """Return a counter by what was said about it; `None` if it was not charged."""
         synced = synced_charges(self.charges)

@@ -118,8 +118,14 @@ class FirstCalls:
             replies.clear()
         replies.update(dict.fromkeys(partitions, _new(FirstReply, (began, now, charges, verdicts, template))))
         if now >= self._tidy_at:
-            self._tidy_at = now + TIDY_SECONDS
-            self._counters.forget_idle(now)
+            self._tidy(now)
+
+    def _tidy(self, now: float) -> None:
+        """Forget counters that nobody uses, and replies that decide nothing any more, which most callers leave."""
+        self._tidy_at = now + TIDY_SECONDS
+        self._counters.forget_idle(now)
+        for name in [name for name, reply in self._replies.items() if now >= reply.began + reply.interval]:
+            del self._replies[name]
 
     @staticmethod
     def _is_later(reply: FirstReply | None, at_us: int, began: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Verdict
+from django_ratelimiter.engine.local.first_calls import TIDY_SECONDS
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 
 from .world import INTERVAL, Clock, Counted, Process, admitted, charge, counts, held
@@ -260,3 +261,14 @@ def test_views_with_nothing_but_a_shared_counter_are_counted_here_in_turn(proces
         for each in views:
             one.check(FilledCharges(each, ("all",)))
     assert len(engine.calls) <= 4
+
+
+@pytest.mark.parametrize("made", [alone, filled])
+def test_what_callers_leave_who_come_once_is_forgotten(process: Process, clock: Clock, made: Any) -> None:
+    one = process()
+    for number in range(50):
+        one.check(made(charge(9, f"{number}")))
+    assert len(one.counters.first_calls) == 50
+    clock.now += TIDY_SECONDS
+    one.check(made(charge(9, "last")))
+    assert len(one.counters.first_calls) == 1
