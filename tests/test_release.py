@@ -80,20 +80,17 @@ def test_the_workflows_run_what_everybody_runs_and_publish_without_a_token() -> 
     assert all("permissions" in workflow for workflow in (ci, release))
 
 
-def test_external_links_are_checked_once_a_week_by_what_everybody_can_run() -> None:
-    text = (ROOT / ".github/workflows/links.yml").read_text("utf-8")
-    [job] = read(".github/workflows/links.yml")["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["make linkcheck"]
-    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', text, re.MULTILINE)
-    assert re.search(r"^linkcheck:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+@pytest.mark.parametrize(("workflow", "target"), [("links", "linkcheck"), ("coverage", "coverage")])
+def test_once_a_week_runs_what_everybody_can_run(workflow: str, target: str) -> None:
+    file = f".github/workflows/{workflow}.yml"
+    [job] = read(file)["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [f"make {target}"]
+    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', (ROOT / file).read_text("utf-8"), re.MULTILINE)
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
-def test_coverage_is_measured_once_a_week_by_what_everybody_can_run() -> None:
-    text = (ROOT / ".github/workflows/coverage.yml").read_text("utf-8")
+def test_the_pages_of_coverage_are_kept() -> None:
     [job] = read(".github/workflows/coverage.yml")["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["make coverage"]
-    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', text, re.MULTILINE)
-    assert re.search(r"^coverage:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     settings = PROJECT["tool"]["coverage"]
     assert (settings["run"]["branch"], settings["run"]["patch"]) == (True, ["subprocess"])
     [upload] = [step["with"] for step in job["steps"] if "upload-artifact" in step.get("uses", "")]

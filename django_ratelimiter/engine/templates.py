@@ -6,7 +6,7 @@ verdicts are a sequence of verdicts. Neither are made before somebody looks at o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
@@ -115,32 +115,17 @@ class FilledCharges(Sequence[Charge]):
         return self._charges
 
 
-class FilledCarry(Sequence[Charge]):
+class FilledCarry(Iterable[Charge]):
     """Filled charges that carry what a process has counted itself. carried: units, one entry for each charge."""
 
-    __slots__ = ("_charges", "carried", "filled")
+    __slots__ = ("carried", "filled")
 
     def __init__(self, filled: FilledCharges, carried: tuple[int, ...]) -> None:
         self.filled, self.carried = filled, carried
-        self._charges: list[Charge] | None = None
-
-    def __len__(self) -> int:
-        return len(self.carried)
 
     def __iter__(self) -> Iterator[Charge]:
-        return iter(self._charges or self._make())
-
-    @overload
-    def __getitem__(self, place: int) -> Charge: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Charge]: ...
-    def __getitem__(self, place: int | slice) -> Charge | list[Charge]:
-        return (self._charges or self._make())[place]
-
-    def _make(self) -> list[Charge]:
-        pairs = zip(self.filled, self.carried, strict=True)
-        self._charges = [charge._replace(carried=carried) if carried else charge for charge, carried in pairs]
-        return self._charges
+        for charge, units in zip(self.filled, self.carried, strict=True):
+            yield charge._replace(carried=units)
 
 
 class CounterStates(NamedTuple):

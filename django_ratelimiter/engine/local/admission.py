@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..base import Charge, Verdict, Version
 from ..templates import CounterStates, FilledCharges, FilledVerdicts
 from .counter import LocalCounter, LocalVerdict
-from .filled import SyncCharges, synced_template
+from .filled import SyncCharges, synced_charges, synced_template
 
 if TYPE_CHECKING:
     from .counters import LocalCounters
@@ -42,12 +42,16 @@ class LocalVerdicts(FilledVerdicts):
         return made
 
 
-def admit_filled(
-    charges: FilledCharges, synced: SyncCharges, by_name: dict[str, LocalCounter], now: float
-) -> LocalVerdicts | None:
-    """Spend filled charges here; `None` if a counter is not known or has not enough left: then nothing is spent."""
+def admit_filled(charges: FilledCharges, synced: SyncCharges, local: LocalCounters, now: float) -> LocalVerdicts | None:
+    """Spend filled charges here, and count their call; under the lock of the local counters.
+
+    `None` if a counter is not known or has not enough left, or the general path is needed: then nothing is spent.
+    """
+    template = synced_template(charges.template)
+    if template is None or not template.is_simple:
+        return None
     counters = []
-    for counter, (quota, cost, _) in zip(map(by_name.get, synced.names), synced.terms, strict=True):
+    for counter, (quota, cost, _) in zip(map(local.by_name.get, synced.names), synced.terms, strict=True):
         if counter is None or now >= counter.due_at or counter.reset_at <= now:
             return None
         if quota > counter.at_most or cost > quota - counter.used or quota > counter.widest:
@@ -60,14 +64,14 @@ def admit_filled(
         counter.spent_at = now
         remaining.append(quota - used)
         resets.append(int((counter.reset_at - now) * 1_000_000))
-    none = [0] * len(counters)
-    return LocalVerdicts(
-        charges, _new(CounterStates, (counters[0].time_at(now), remaining, none, resets, none)), counters
-    )
+    at_us, none = counters[0].time_at(now), [0] * len(counters)
+    if template.admitted:
+        local.usage.add(at_us, template.admitted)
+    return LocalVerdicts(charges, _new(CounterStates, (at_us, remaining, none, resets, none)), counters)
 
 
 def admit_or_ask(
-    charges: FilledCharges, counters: LocalCounters, version: int | Version | None, now: float
+    charges: FilledCharges, local: LocalCounters, version: int | Version | None, now: float
 ) -> LocalVerdicts | tuple[()] | None:
     """Spend all charges of a call here; empty if too little is known of its caller, and the engine is to be asked.
 
@@ -76,19 +80,13 @@ def admit_or_ask(
     if not charges.template.sync_interval:
         return None
     own = charges.template.own
-    if charges.partitions[own[0] if own else 0] not in counters.by_name.partitions:
-        return () if counters.first_calls.is_first(charges, now) else None
-    template = synced_template(charges.template)
-    if template is None or not template.is_simple:
-        return None
-    with counters.lock:
-        if not counters.version_state.is_current(version, now):
+    if charges.partitions[own[0] if own else 0] not in local.by_name.partitions:
+        return () if local.first_calls.is_first(charges, now) else None
+    synced = synced_charges(charges)
+    with local.lock:
+        if synced is None or not local.version_state.is_current(version, now):
             return None
-        synced = SyncCharges(template.names(charges.partitions), template.terms)
-        verdicts = admit_filled(charges, synced, counters.by_name, now)
-        if verdicts is not None and template.admitted:
-            counters.usage.add(verdicts.states.at_us, template.admitted)
-    return verdicts
+        return admit_filled(charges, synced, local, now)
 
 
 def admit_one(charge: Charge, by_name: dict[str, LocalCounter], now: float) -> LocalVerdict | None:

@@ -19,7 +19,7 @@ from ..usage import COUNTER, SHADOW, UsageBuffer
 from .admission import admit_filled, admit_one
 from .counter import LocalCounter, LocalCounterPool, LocalVerdict
 from .denials import CachedDenial, DenialCache, refuses
-from .filled import SyncCharges, synced_charges, synced_template
+from .filled import SyncCharges, synced_charges
 from .first_call import FirstCall
 from .first_calls import FirstCalls
 from .peeking import peek
@@ -118,14 +118,8 @@ class LocalCounters:
         return self._decide_known(charges, version, receipts, now)
 
     def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
-        """Fast path: admit charges from a template that are all counted here; `None` = take the general path."""
-        template = synced_template(charges.template) if type(charges) is FilledCharges else None
-        if template is None or not template.is_simple:
-            return None
-        verdicts = admit_filled(charges, synced, self.by_name, now)  # type: ignore[arg-type]
-        if verdicts is not None and template.admitted:
-            self.usage.add(verdicts.states.at_us, template.admitted)
-        return verdicts
+        """Fast path: allow charges from a template that are all counted here; `None` = take the general path."""
+        return admit_filled(charges, synced, self, now) if type(charges) is FilledCharges else None
 
     def _decide_known(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict], now: float

@@ -146,9 +146,9 @@ class LocalFirstEngine(_LocalFirst):
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        receipts, counters = list(refund_if_denied), self.counters
+        counters = self.counters
         if type(charges) is FilledCharges:
-            if now_us is None and not (receipts or counters.denials.seconds or counters.usage.is_due()):
+            if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
                 if charges.template.is_exact:
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 began, changes = counters.now(), counters.by_name.changes
@@ -156,6 +156,7 @@ class LocalFirstEngine(_LocalFirst):
                     return at_once or self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
+        receipts = list(refund_if_denied)
         if now_us is not None:
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):
@@ -241,9 +242,9 @@ class AsyncLocalFirstEngine(_LocalFirst):
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
-        receipts, counters = list(refund_if_denied), self.counters
+        counters = self.counters
         if type(charges) is FilledCharges:
-            if now_us is None and not (receipts or counters.denials.seconds or counters.usage.is_due()):
+            if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
                 if charges.template.is_exact:
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 began, changes = counters.now(), counters.by_name.changes
@@ -251,6 +252,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
                     return at_once or await self._ask_new(charges, version, began, changes)
         elif type(charges) is not tuple:  # which come again, and are known
             charges = list(charges)
+        receipts = list(refund_if_denied)
         if now_us is not None:
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):

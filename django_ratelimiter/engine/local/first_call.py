@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
@@ -81,7 +81,7 @@ class FirstCall:
         synced: SyncCharges | None,
         reserved: dict[int, LocalCounter],
         began: float,
-        due: dict[int, LocalCounter] | None = None,
+        due: dict[int, LocalCounter],
     ) -> None:
         self.charges, self._synced, self.reserved, self.began, self.due = charges, synced, reserved, began, due
         terms = self.terms = synced.terms if synced else synced_template(charges.template).terms  # type: ignore[union-attr, attr-defined]
@@ -109,9 +109,9 @@ class FirstCall:
     @property
     def is_all_counted(self) -> bool:
         """Whether each of its counters is counted here, so that the reply need not be kept."""
-        return bool(self.due) and len(self.reserved) + len(self.due or ()) == len(self.charges)
+        return bool(self.due) and len(self.reserved) + len(self.due) == len(self.charges)
 
-    def asked(self) -> Sequence[Charge]:
+    def asked(self) -> Iterable[Charge]:
         """Return the charges as the engine is to be asked for them."""
         if not self._carried:
             return self.charges
@@ -124,7 +124,7 @@ class FirstCall:
         """Note that the engine has given no reply. What was carried is kept: better told twice than not."""
         for place, counter in self.reserved.items():
             counter.resolve_reservation(self.terms[place][1], 0, 0)
-        for place, counter in (self.due or {}).items():
+        for place, counter in self.due.items():
             if counter.asked_by is self:
                 counter.asked_by, counter.used = None, max(counter.used - self.terms[place][1], 0)
 
@@ -134,7 +134,7 @@ class FirstCall:
             if type(verdicts) is not FilledVerdicts:
                 for verdict, charge in zip(verdicts, self.charges, strict=True):
                     verdict.charge = charge  # nobody else hears of what was carried
-            self._renew(self.due, verdicts, now)
+            self._renew(verdicts, now)
         remaining: dict[int, int] = {}
         at_us, terms = at_us_of(verdicts), self.terms
         for place, counter in self.reserved.items():
@@ -156,13 +156,13 @@ class FirstCall:
     def _tell_new(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
         """Tell counters that another thread has made meanwhile, without knowing of this call."""
         for place, name in enumerate(self.synced.names):
-            if place not in self.reserved and not (self.due and place in self.due) and name in counters:
+            if place not in self.reserved and place not in self.due and name in counters:
                 counters[name].resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
 
-    def _renew(self, due: dict[int, LocalCounter], verdicts: Sequence[Verdict], now: float) -> None:
+    def _renew(self, verdicts: Sequence[Verdict], now: float) -> None:
         """Let the counters that this call has carried know what the engine says of them."""
         states = verdicts.states if type(verdicts) is FilledVerdicts and not any(verdicts.states.waits) else None
-        for place, counter in due.items():
+        for place, counter in self.due.items():
             if counter.asked_by is not self:
                 continue
             quota, _, interval = self.terms[place]

@@ -40,7 +40,7 @@ class FirstCalls:
     def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
         self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
-        #: Calls that are under way. A counter that is made meanwhile reserves what they may spend, by a `FirstCall`.
+        #: Calls that are under way. Counters reserve what they may spend, by a `FirstCall`, also those made meanwhile.
         self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
         self._tidy_at = -inf
@@ -49,10 +49,11 @@ class FirstCalls:
         return len(self._replies)
 
     def is_first(self, charges: FilledCharges, now: float) -> bool:
-        """Return whether too little is known to decide these charges, all of which are synced, and none counted here.
+        """Return whether too little is known to decide these charges, all synced, and none of this caller's is counted.
 
-        Then ask the engine, and tell `end` what comes of it. Needs no lock: what other threads ask meanwhile, they ask
-        exactly.
+        Then ask the engine, and tell `end` or `finish_new` what comes of it. What is spent of counters that all callers
+        share is reserved, where they are counted here. Without such counters it needs no lock: what other threads ask
+        meanwhile, they ask exactly.
         """
         self._under_way[charges] = None
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
@@ -94,7 +95,7 @@ class FirstCalls:
                     del counters[name]
                 else:
                     return False
-            call = self._under_way[charges] = FirstCall(charges, None, reserved, now)
+            call = self._under_way[charges] = FirstCall(charges, None, reserved, now, {})
             call.changes = counters.changes
         return True
 
@@ -177,7 +178,7 @@ class FirstCalls:
         """Tell what is counted here by now what a call has spent that began without it."""
         synced = synced_charges(charges)
         assert synced is not None
-        FirstCall(charges, synced, {}, began).finish(verdicts, self._counters, began)
+        FirstCall(charges, synced, {}, began, {}).finish(verdicts, self._counters, began)
         self._drop_older(charges, verdicts)
 
     def _drop_older(self, charges: Sequence[Charge], verdicts: Sequence[Verdict]) -> None:
@@ -217,7 +218,7 @@ class FirstCalls:
                 synced = synced_charges(key)
                 if synced is None or name not in synced.names:
                     continue
-                call = self._under_way[key] = FirstCall(key, synced, {}, 0.0)
+                call = self._under_way[key] = FirstCall(key, synced, {}, 0.0, {})
             if call is not None and name in call.synced.names:
                 place = call.synced.names.index(name)
                 counter.reserve(call.synced.terms[place][1])

@@ -71,18 +71,18 @@ class AsyncRedisEngine(RedisCore):
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
+        is_alone = now_us is None and not (refund_if_denied or refused or counts)
         if type(charges) is FilledCharges:
-            if not (refund_if_denied or refused or counts) and now_us is None:
+            if is_alone:
                 call = self.encode_filled(charges, version)
                 if call is not None:
                     return await self._check_filled(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return await self._check_new(charges, version, *first)
-        elif type(charges) is FilledCarry:
-            if not (refund_if_denied or refused or counts) and now_us is None:
-                call = self._encode_carrying(charges, version)
-                if call is not None:
-                    return await self._check_filled(charges.filled, version, call, charges)
+        elif (
+            type(charges) is FilledCarry and is_alone and (call := self._encode_carrying(charges, version)) is not None
+        ):
+            return await self._check_filled(charges.filled, version, call, charges)
         elif type(charges) is not tuple:
             charges = list(charges)
         return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
@@ -142,8 +142,8 @@ class AsyncRedisEngine(RedisCore):
             self.decode_retry(reply, None)
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
-        deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, carrying or charges, (), version, None, deadline_at=deadline_at)
+        deadline_at, asked = self._deadline and began + self._deadline, charges if carrying is None else list(carrying)
+        return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
 
     def _drop_idle(self, shard: int) -> None:
         if self._cluster:
