@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -46,6 +47,27 @@ def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client,
         assert {response.status_code for response in threads.map(lambda each: each.post(page, sent), clients)} == {302}
     assert "2 of 3" in shown(admin_client.get(page))
     assert LogEntry.objects.count() == 1
+
+
+def test_an_act_that_ends_while_it_is_looked_for_is_found(admin_client: Client, page: str) -> None:
+    """As on PostgreSQL, where each query sees what was committed before it."""
+    token = admin_client.get(page).context["token"]
+    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    admin_client.post(page, sent)
+    entry = LogEntry.objects.get()
+    done = entry.change_message
+    LogEntry.objects.update(change_message=done.replace("]", " begun]"))
+
+    def end(execute: Any, sql: str, *given: Any) -> Any:
+        found = execute(sql, *given)
+        if sql.startswith("SELECT") and "LIKE" in sql:
+            LogEntry.objects.update(change_message=done)
+        return found
+
+    with connection.execute_wrapper(end):
+        admin_client.post(page, sent)
+    assert LogEntry.objects.get().change_message == done
+    assert "2 of 3" in shown(admin_client.get(page))
 
 
 @pytest.mark.django_db(transaction=True)
