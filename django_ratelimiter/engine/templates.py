@@ -264,6 +264,18 @@ def verdicts_from(
     return verdicts
 
 
+def verdicts_of_passed(charges: Sequence[Charge], reply: Sequence[int]) -> list[Verdict]:
+    """Return the verdicts of a short reply to a check, see `states_of`: all have passed at once."""
+    at, verdicts = reply[0], []
+    for charge, remaining, reset in zip(charges, reply[1::2], reply[2::2], strict=True):
+        limit = charge[1]
+        if limit.holds:  # whose delay may be all that is left
+            return verdicts_from(charges, states_of(reply, len(charges)), denied=False)
+        soft = remaining < limit.terms[4]
+        verdicts.append(Verdict(True, remaining, 0.0, reset / 1_000_000, 0.0, soft, at, charge, charge[2], at))
+    return verdicts
+
+
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
     """Return whether the engine has given these verdicts, and not this process by itself."""
     if isinstance(verdicts, FilledVerdicts):

@@ -34,8 +34,9 @@ from .connections.transport import Transport
 from .core import RedisCore
 from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
+from .partition_notes import PartitionNote
 from .partition_stats import RedisPartitions
-from .protocol import ScriptMode
+from .protocol import ScriptMode, decode_check
 from .refusals import RedisDenials, RedisNames, remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
@@ -114,15 +115,17 @@ class RedisEngine(RedisCore):
             if is_alone:
                 call = self.encode_filled(charges, version)
                 if call is not None:
-                    return self._check_filled(charges, version, call)
+                    return self._check_packed(charges, version, call)
                 if (first := self._encode_new(charges, version)) is not None:
                     return self._check_new(charges, version, *first)
         elif (
             type(charges) is FilledCarry and is_alone and (call := self._encode_carrying(charges, version)) is not None
         ):
-            return self._check_filled(charges.filled, version, call, charges)
-        elif type(charges) is not tuple:
+            return self._check_packed(charges.filled, version, call, carrying=charges)
+        else:
             charges = list(charges)
+            if is_alone and (plain := self.encode_plain(charges, version)) is not None:
+                return self._check_plain(charges, version, *plain)
         return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
@@ -211,30 +214,43 @@ class RedisEngine(RedisCore):
         """Note that another engine is in its place: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
 
-    def _check_filled(
+    def _check_packed(
         self,
-        charges: FilledCharges,
+        charges: Any,
         version: int | Version | None,
         call: bytes,
+        read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
         carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Check charges whose call has been packed, on one server. carrying: the same, if they carry something."""
+        """Send a check that has been packed, to the one server. read: makes verdicts of these charges and a reply.
+
+        carrying: the same filled charges, if they carry something.
+        """
         began = monotonic()
         reply: list[int] = self._transport.call(call)
         try:
             if reply[0] >= 0:
-                return FilledVerdicts(charges, reply)
+                return read(charges, reply)
             self.decode_retry(reply, None)
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
         deadline_at, asked = self._deadline and began + self._deadline, charges if carrying is None else list(carrying)
         return run_sync(self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at))
 
+    def _check_plain(
+        self, charges: list[Charge], version: int | Version | None, call: bytes, notes: Sequence[PartitionNote]
+    ) -> Sequence[Verdict]:
+        """Check charges and nothing else. notes: of the partitions that the call tells of."""
+        verdicts = self._check_packed(charges, version, call, decode_check)
+        if notes:
+            self._partition_tracker.acknowledge(notes, verdicts[0].at_us, charges)
+        return verdicts
+
     def _check_new(
         self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
     ) -> Sequence[Verdict]:
         """Check them for a caller who is new. new: which of the partitions are, as bits."""
-        verdicts = self._check_filled(charges, version, call)
+        verdicts = self._check_packed(charges, version, call)
         if type(verdicts) is FilledVerdicts:
             self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
         return verdicts

@@ -13,8 +13,8 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCharges, states_of, verdicts_from
-from .formats import CallFormats
+from ..templates import FilledCharges, states_of, verdicts_from, verdicts_of_passed
+from .formats import CallFormats, ChargeFormats
 from .packing import (
     COST_ONE,
     EMPTY,
@@ -52,9 +52,6 @@ class ScriptMode(IntEnum):
     TRIAL = 6
 
 
-#: Of how many callers who come again the call is kept; beyond that all are packed anew.
-MAX_CACHED_CALLS: Final = 2_000
-
 #: Whose time calls are decided by.
 CLOCKS: Final = ("server", "client")
 
@@ -84,10 +81,8 @@ class CallEncoder:
         self._fills = shards == 1 and clock == "server"
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
         self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
-        self._cached_calls: dict[
-            int, tuple[Sequence[Charge], int | Version | None, int, bytes]
-        ] = {}  # by `id` of charges
         self._formats = CallFormats(self._encode_format)
+        self._charge_formats = ChargeFormats(self._prefixes[0], self._encode_format)
         self._partition_tracker = PartitionTracker(at_once=shards > 1)
         self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
@@ -135,41 +130,8 @@ class CallEncoder:
         """One call, to the one shard that all of these lie in.
 
         times: the one that the call will find, then that by the clock of each charge, where Redis has named them.
-        counts: usage that was held in this process.
-        notes: of the partitions that it meets. A tuple of charges is taken for one that comes again: the bytes of its
-        call are kept, where nothing but the version is beside it.
+        counts: usage that was held in this process. notes: of the partitions that it meets.
         """
-        if (
-            type(charges) is not tuple
-            or receipts
-            or counts
-            or notes
-            or mode is not ScriptMode.CHECK
-            or now_us is not None
-        ):
-            return self._encode(mode, charges, receipts, version, now_us, times, shard, counts, notes)
-        cached, minute = self._cached_calls.get(id(charges)), times[0] // MINUTE_US
-        if cached is not None and cached[1] is version and cached[2] == minute:
-            return cached[3]
-        call = self._encode(mode, charges, receipts, version, now_us, times, shard, counts, notes)
-        if all(charge.limit.is_fixed for charge in charges):
-            if len(self._cached_calls) >= MAX_CACHED_CALLS:
-                self._cached_calls.clear()
-            self._cached_calls[id(charges)] = charges, version, minute, call  # held, no other charges have their `id`
-        return call
-
-    def _encode(
-        self,
-        mode: ScriptMode,
-        charges: Sequence[Charge],
-        receipts: Sequence[Verdict],
-        version: int | Version | None,
-        now_us: int | None,
-        times: Sequence[int],
-        shard: int,
-        counts: usage.UsageCarry | None,
-        notes: Sequence[PartitionNote],
-    ) -> bytes:
         if now_us is not None:
             check_time(now_us)
         prefix = self._prefixes[shard]
@@ -210,10 +172,29 @@ class CallEncoder:
         told = self._partition_tracker.weight_and_sampled(charges, at_us)
         return None if told is None else self._formats.fill(charges, version, at_us // MINUTE_US, told)
 
+    def encode_plain(
+        self, charges: Sequence[Charge], version: int | Version | None
+    ) -> tuple[bytes, Sequence[PartitionNote]] | None:
+        """Return the call that checks charges and nothing else, and the notes that it brings.
+
+        `None` as in `encode_filled`.
+        """
+        at_us = time.time_ns() // 1_000 + self._clock_ahead
+        call = self._charge_formats.fill(charges, version, at_us // MINUTE_US) if self._fills else None
+        if call is None:
+            return None
+        if notes := self._partition_tracker.of(charges, at_us):
+            call = self.encode(ScriptMode.CHECK, charges, (), version, None, (at_us,), notes=notes)
+        return call, notes
+
     def _encode_format(
-        self, charges: Sequence[Charge], version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
+        self,
+        charges: Sequence[Charge],
+        version: int | Version | None,
+        minute: int,
+        notes: Sequence[PartitionNote],
     ) -> bytes:
-        return self._encode(ScriptMode.CHECK, charges, (), version, None, (minute * MINUTE_US,), 0, None, notes)
+        return self.encode(ScriptMode.CHECK, charges, (), version, None, (minute * MINUTE_US,), notes=notes)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
@@ -285,7 +266,14 @@ class CallEncoder:
         return reply[1:]
 
 
-def decode(reply: list[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
+def decode_check(charges: Sequence[Charge], reply: Sequence[int]) -> list[Verdict]:
+    """Return the verdicts of a reply to a check, in the order of the charges."""
+    if len(reply) == 1 + 2 * len(charges):
+        return verdicts_of_passed(charges, reply)
+    return decode(reply, charges, spending=True)
+
+
+def decode(reply: Sequence[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
     states = states_of(reply, len(charges))
     denied = refused or (any(states[2]) and states.binding([charge.gating for charge in charges]) is not None)
