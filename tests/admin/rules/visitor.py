@@ -19,6 +19,9 @@ class TimedEngine(RedisEngine):
 
     now_us = 0
 
+    def check(self, charges: Any, **given: Any) -> Any:
+        return super().check(charges, **{**given, "now_us": self.now_us})
+
     def _call(self, mode: Any, charges: Any, receipts: Any, version: Any, now_us: Any, *given: Any) -> list[int]:
         return super()._call(mode, charges, receipts, version, self.now_us, *given)
 
