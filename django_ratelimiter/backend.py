@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.core.cache import InvalidCacheBackendError, caches
+from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.asyncio import async_unsafe
@@ -143,13 +144,17 @@ def _redis(alias: str) -> Engine:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES has no {alias!r}.") from error
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
-    if not hasattr(getattr(cache, "client", None), "get_client"):
+    # Django's own cache and django-redis keep what makes clients in two places.
+    clients: Any = cache._cache if isinstance(cache, RedisCache) else getattr(cache, "client", None)
+    if not hasattr(clients, "get_client"):
         raise ImproperlyConfigured(
-            f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a django-redis cache; "
-            "its BACKEND must be django_redis.cache.RedisCache."
+            f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a Redis cache; its BACKEND must be "
+            "django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache."
         )
     try:
-        client = cache.client.get_client(write=True)
+        client = clients.get_client(write=True)
+    except ValueError as error:  # an address that is none
+        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error
     except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
     deadline = settings.DEADLINE_MS / 1_000

@@ -296,7 +296,7 @@ def test_an_engine_of_ones_own_wins() -> None:
     [
         ("ENGINE", "tests.test_conf.no_engine", "no_engine"),
         ("CACHE_ALIAS", "elsewhere", "elsewhere"),
-        ("CACHE_ALIAS", "default", "not a django-redis cache"),
+        ("CACHE_ALIAS", "default", "not a Redis cache"),
     ],
 )
 def test_an_engine_that_cannot_be_had_is_raised(entry: str, value: str, says: str) -> None:

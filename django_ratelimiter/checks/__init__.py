@@ -30,6 +30,8 @@ from .views import check_addresses, check_rates, check_views
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _TIMEOUTS: Final = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
+#: Django's own cache on Redis. Its OPTIONS are the arguments of connections, in small letters.
+DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
 
 
 def register() -> None:
@@ -61,7 +63,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             "Each process counts requests in its own memory, and grants every limit anew.",
-            hint="Name a django-redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
+            hint="Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
             id=f"{TAG}.W002",
         )
     ]
@@ -185,14 +187,17 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
         )
         return
     cache = caches[alias]
-    if not is_subclass(import_or_none(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
+    backend = import_or_none(cache.get("BACKEND", ""))
+    is_djangos = is_subclass(backend, DJANGOS)
+    if not is_djangos and not is_subclass(backend, "django_redis.cache.RedisCache"):
         yield checks.Error(
-            f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a django-redis cache.",
-            hint='Its BACKEND must be "django_redis.cache.RedisCache".',
+            f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a Redis cache.",
+            hint=f'Its BACKEND must be "django_redis.cache.RedisCache" or "{DJANGOS}".',
             id=f"{TAG}.E003",
         )
         return
-    missing = [name for name in _TIMEOUTS if not _has_timeout(cache, name)]
+    names = [name.lower() if is_djangos else name for name in _TIMEOUTS]
+    missing = [name for name in names if not _has_timeout(cache, name)]
     if missing:
         yield checks.Warning(
             f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a silent Redis holds up the collector.",
@@ -202,7 +207,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
 
 
 def _has_timeout(cache: dict[str, Any], name: str) -> bool:
-    """Return whether django-redis finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
+    """Return whether the cache finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
     options = cache.get("OPTIONS") or {}
     if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
         return True

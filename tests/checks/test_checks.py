@@ -17,6 +17,7 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_ratelimiter import checks
+from django_ratelimiter.checks import DJANGOS
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules.stored import tables
@@ -92,10 +93,30 @@ def test_an_unknown_alias() -> None:
     assert messages[0].hint == "Name one of: default, ratelimit."
 
 
-@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "no.such.Cache", ""])
-def test_an_alias_that_is_not_django_redis(backend: str) -> None:
+@pytest.mark.parametrize("backend", ["django.core.cache.backends.locmem.LocMemCache", "no.such.Cache", ""])
+def test_an_alias_that_is_no_redis_cache(backend: str) -> None:
     with cache(BACKEND=backend):
-        assert ids(checks.check_engine()) == ["E003"]
+        messages = checks.check_engine()
+    assert ids(messages) == ["E003"]
+    assert "django_redis.cache.RedisCache" in str(messages[0].hint)
+    assert DJANGOS in str(messages[0].hint)
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({}, "socket_timeout and no socket_connect_timeout"),
+        ({"OPTIONS": {"SOCKET_TIMEOUT": 1, "socket_connect_timeout": 1}}, "socket_timeout"),  # in the wrong letters
+        ({"LOCATION": ["redis://a/0?socket_timeout=1&socket_connect_timeout=1", "redis://b/0"]}, "socket_timeout and"),
+        ({"OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 0.5}}, None),
+        ({"LOCATION": "redis://a/0?socket_timeout=1&socket_connect_timeout=1"}, None),
+    ],
+)
+def test_the_timeouts_of_djangos_own_cache(fields: dict[str, Any], missing: str | None) -> None:
+    with cache(**{"BACKEND": DJANGOS, **fields}):
+        messages = checks.check_engine()
+    assert ids(messages) == (["W003"] if missing else [])
+    assert not missing or f"has no {missing}" in messages[0].msg
 
 
 @pytest.mark.parametrize(

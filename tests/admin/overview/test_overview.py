@@ -146,7 +146,7 @@ def test_an_engine_that_cannot_be_built_is_no_error_page(admin_client: Client, s
     with override_settings(RATELIMITER={"CACHE_ALIAS": "default"}):
         text = text_of(admin_client.get(OVERVIEW))
     assert "Enforcement degraded" in text
-    assert "is not a django-redis cache" in text
+    assert "is not a Redis cache" in text
 
 
 def test_a_version_that_was_not_published_is_not_in_force_everywhere(admin_client: Client, saved: Rule) -> None:
