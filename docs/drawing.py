@@ -154,7 +154,7 @@ def timeline(run: Run, quota: int, window: int, seconds: int) -> str:
     top = base + (118 if leaky else 36)
     bottom = top + 65
     picture.text(14, 25, f"{quota} {run.told}", "name")
-    picture.text(RIGHT, 25, f"{_admitted(run)} of {len(run.answers)} admitted", "end")
+    picture.text(RIGHT, 25, f"{_allowed(run)} of {len(run.answers)} allowed", "end")
     picture.edges(run.edges, 62, bottom)
     places = picture.requests(run, base)
     if leaky:
@@ -171,19 +171,19 @@ def timeline(run: Run, quota: int, window: int, seconds: int) -> str:
 
 def _legend(picture: Picture, y: float, leaky: bool, leases: bool) -> None:
     picture.dot("yes", LEFT + 5, y - 4)
-    picture.text(LEFT + 15, y, "leaves" if leaky else "admitted")
+    picture.text(LEFT + 15, y, "leaves" if leaky else "allowed")
     picture.cross(LEFT + 115, y - 4)
-    picture.text(LEFT + 125, y, "refused")
+    picture.text(LEFT + 125, y, "rejected")
     if leaky:
         picture.dot("held", LEFT + 217, y - 4)
-        picture.text(LEFT + 227, y, "admitted, and held")
+        picture.text(LEFT + 227, y, "allowed, and delayed")
     if leases:
         picture.lease("lost", LEFT + 210, y - 9, 22, 9)
         picture.text(LEFT + 239, y, "its process was killed")
 
 
 def _departures(picture: Picture, run: Run, places: Sequence[tuple[float, float]], y: float) -> None:
-    """Where those that are held go to their turn."""
+    """Draw where those that are delayed leave."""
     answers = zip(places, run.answers, strict=True)
     let_go = [(place, picture.x(answer.leaves)) for place, answer in answers if answer.allowed]
     for (x, from_y), leaves in let_go:
@@ -199,10 +199,10 @@ def comparison(runs: Sequence[Run], quota: int, window: int, seconds: int) -> st
         base = first + row * number
         picture.text(14, base - 60, run.name, "name")
         most = f"at most {run.busiest[0]} in {window} s"
-        picture.text(RIGHT, base - 60, f"{_admitted(run)} admitted, {most}", "end")
+        picture.text(RIGHT, base - 60, f"{_allowed(run)} allowed, {most}", "end")
         picture.requests(run, base, as_they_leave=True)
     told = " ".join(
-        f"{run.name}: {_admitted(run)} of {len(run.answers)} are admitted, at most {run.busiest[0]} in {window} s."
+        f"{run.name}: {_allowed(run)} of {len(run.answers)} are allowed, at most {run.busiest[0]} in {window} s."
         for run in runs
     )
     last = first + row * (len(runs) - 1)
@@ -211,7 +211,7 @@ def comparison(runs: Sequence[Run], quota: int, window: int, seconds: int) -> st
     return picture.svg("comparison", last + 58, f"All algorithms with the same requests, {quota} per {window} s", told)
 
 
-def _admitted(run: Run) -> int:
+def _allowed(run: Run) -> int:
     return sum(answer.allowed for answer in run.answers)
 
 
@@ -220,10 +220,10 @@ def _told(run: Run, window: int) -> str:
     asked = Counter(answer.at for answer in run.answers)
     passed = Counter(answer.at for answer in run.answers if answer.allowed)
     moments = "; ".join(f"{at:g} s: {passed[at]} of {asked[at]}" for at in asked)
-    words = f"Of {len(run.answers)} requests {_admitted(run)} are admitted. At {moments}."
+    words = f"Of {len(run.answers)} requests {_allowed(run)} are allowed. At {moments}."
     held = sorted(answer.leaves for answer in run.answers if answer.allowed and answer.leaves > answer.at)
     if held:
-        words += f" Those that are held leave at {', '.join(f'{at:g}' for at in held)} s."
+        words += f" Those that are delayed leave at {', '.join(f'{at:g}' for at in held)} s."
     if run.name == "concurrency":
         return words
     return f"{words} No stretch of {window} s has more than {run.busiest[0]}."

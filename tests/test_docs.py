@@ -177,7 +177,7 @@ def test_the_caches_have_the_bounds_that_their_table_says() -> None:
 
 def test_every_algorithm_is_described() -> None:
     page = PAGES["docs/explanation/algorithms.md"]
-    for heading in ("## Which one", "## How much is admitted", "## What the answers mean"):
+    for heading in ("## Which one", "## How much is allowed", "## What the answers mean"):
         told = [name for cells in rows(section(page, heading)) for name in re.findall(r"`(\w+)`", cells[0])]
         assert told == list(Algorithm), heading
     for algorithm in Algorithm:

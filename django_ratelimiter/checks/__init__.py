@@ -6,13 +6,14 @@ Those that need the rules read them from the database, and say nothing where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from ..conf import django_setting, problems, settings
+from ..conf import ENTRIES, django_setting, problems, settings
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
@@ -44,10 +45,19 @@ def register() -> None:
 
 def check_settings(**_kwargs: object) -> list[CheckMessage]:
     """E001: an entry of RATELIMITER is unknown or wrong."""
+    known = {"RATELIMITER", *ENTRIES}
     return [
-        checks.Error(f"RATELIMITER: {entry} {wrong}.", hint=f"It must be {right}.", id=f"{TAG}.E001")
+        checks.Error(_unknown(entry), hint=f"The settings are {', '.join(ENTRIES)}.", id=f"{TAG}.E001")
+        if entry not in known
+        else checks.Error(f"RATELIMITER: {entry} {wrong}.", hint=f"It must be {right}.", id=f"{TAG}.E001")
         for entry, wrong, right in problems()
     ]
+
+
+def _unknown(name: str) -> str:
+    """Return what is wrong with an entry of this name, and the name that is most like it."""
+    close = get_close_matches(name.upper(), ENTRIES, n=1)
+    return f"Unknown setting RATELIMITER[{name!r}]." + (f" Did you mean {close[0]!r}?" if close else "")
 
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:

@@ -202,7 +202,7 @@ def problems() -> list[Problem]:
     for name, value in written.items():
         entry = ENTRIES.get(name)
         if entry is None:
-            found.append(Problem(str(name), "is no entry that exists", f"one of {', '.join(ENTRIES)}"))
+            found.append(Problem(str(name), "is unknown", f"one of {', '.join(ENTRIES)}"))
             continue
         try:
             entry.read(value)

@@ -32,6 +32,8 @@ def check_units(name: str, value: object, *, optional: bool) -> None:
     if value is None and optional:
         return
     if type(value) is not int or not 1 <= value <= MOST_UNITS:
+        if type(value) is int and value < 1:
+            raise ValueError(f"{name}: must be at least 1, not {value}.")
         raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
 
 

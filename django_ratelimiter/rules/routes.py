@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
 from django.utils import translation
+from django.utils.translation import gettext_lazy
 
 from ..conf import django_setting
 
@@ -30,6 +31,13 @@ class Target(Protocol):
     def view_name(self) -> str: ...
     @property
     def scope(self) -> str: ...
+
+
+#: What is said of a scope that no view has: any code may name it.
+NO_SUCH_SCOPE: Final = gettext_lazy(
+    "No DRF view has the throttle_scope “%(name)s”, so this rule applies only where code names its scope: in "
+    "@ratelimit, limiter.check, limiter.slot or in_slot."
+)
 
 
 class UnknownName(NamedTuple):

@@ -53,10 +53,25 @@ def test_wrong_settings() -> None:
     with override_settings(RATELIMITER={"NAMSPACE": "x", "IPV4_PREFIX": 99, "HEADERS": ()}):
         unknown, wrong = checks.check_settings()
     assert ids([unknown]) == ids([wrong]) == ["E001"]
-    assert "NAMSPACE is no entry" in unknown.msg
-    assert "NAMESPACE" in unknown.hint
+    assert unknown.msg == "Unknown setting RATELIMITER['NAMSPACE']. Did you mean 'NAMESPACE'?"
+    assert unknown.hint.startswith("The settings are ENABLED, ENGINE, ")
     assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
     assert wrong.hint == "It must be a whole number from 1 to 32."
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        ("TRUSTED_PROXY", "Did you mean 'TRUSTED_PROXIES'?"),
+        ("cache_alias", "Did you mean 'CACHE_ALIAS'?"),
+        ("COLOUR", "['COLOUR']."),
+        (5, "['5']."),
+    ],
+)
+def test_an_unknown_setting_is_told_with_the_name_that_is_like_it(written: object, ends: str) -> None:
+    with override_settings(RATELIMITER={written: True}):
+        [error] = checks.check_settings()
+    assert error.msg.endswith(ends)
 
 
 def test_right_settings() -> None:

@@ -167,7 +167,7 @@ class TestLimit:
     @pytest.mark.parametrize(
         ("values", "field", "says"),
         [
-            ({"quota": 0}, "quota", "Must be a whole number"),
+            ({"quota": 0}, "quota", "Must be at least 1, not 0."),
             ({"quota": 2**53}, "quota", "2^48"),
             ({"quota": None}, "quota", "Needed"),
             ({"window_seconds": None}, "window_seconds", "Needed"),

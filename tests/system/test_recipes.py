@@ -224,5 +224,5 @@ def test_a_script_stops_at_its_limit(folder: Path, make_rule: MakeRule, redis_ur
     (folder / "script.py").write_text(recipes("Scripts")[number])
     done = run(folder, "script.py", "a", "b", "c", REDIS_URL=redis_url)
     assert done.stdout.splitlines() == ["looked up a", "looked up b"], done.stderr
-    assert re.fullmatch([r"c: try again in 4[0-9]+ s\n", r"c: try again in 4[0-9.]+ s\n"][number], done.stderr)
+    assert re.fullmatch(r"c: try again in 4[0-9]+ s\n", done.stderr)
     assert done.returncode == 1

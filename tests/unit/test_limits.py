@@ -43,7 +43,8 @@ def test_changed_units_keep_the_counters_and_changed_meaning_starts_new_ones() -
 @pytest.mark.parametrize("value", [0, -1, MOST_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
 def test_impossible_units(name: str, value: object) -> None:
     given = {"quota": 10, name: value}
-    with pytest.raises(ValueError, match=f"^{name}: must be a whole number"):
+    right = "at least 1" if type(value) is int and value < 1 else "a whole number"
+    with pytest.raises(ValueError, match=f"^{name}: must be {right}"):
         Limit(window=60, algorithm="token_bucket", **given)
 
 

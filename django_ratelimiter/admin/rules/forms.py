@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -22,6 +23,9 @@ from ..identities import IdentitiesField
 from .confirmation import ConfirmationForm, PublishingForm
 from .targets import path_suggestions
 from .windows import WindowField
+
+#: The fields of a limit that hold a number of units.
+_UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
 
 
 class ChoiceListField(forms.MultipleChoiceField):
@@ -103,7 +107,7 @@ class RuleLimitForm(KeepStoredChoicesForm):
     class Meta:
         model = RuleLimit
         fields = "__all__"  # noqa: DJ007
-        widgets = dict.fromkeys(("quota", "burst", "soft_quota"), AdminIntegerFieldWidget) | {
+        widgets = dict.fromkeys(_UNITS, AdminIntegerFieldWidget) | {
             "slots": AdminIntegerFieldWidget({"min": 1, "max": MOST_SLOTS}),
             "anchor_day": AdminIntegerFieldWidget({"min": 1, "max": 31}),
             "max_delay_ms": AdminIntegerFieldWidget({"min": 0}),
@@ -114,6 +118,11 @@ class RuleLimitForm(KeepStoredChoicesForm):
         super().__init__(*args, **kwargs)
         for name in NOT_GIVEN.keys() & self.fields.keys():  # what is needed depends on the algorithm
             self.fields[name].required = False
+        for name in _UNITS & self.fields.keys():  # the column's own bound is 0, which no limit can have
+            field = self.fields[name]
+            field.validators = [each for each in field.validators if not isinstance(each, MinValueValidator)]
+            field.validators.append(MinValueValidator(1))
+            field.widget.attrs["min"] = 1
 
     def clean(self) -> dict[str, Any] | None:
         """Drop what is not used, and read what is left empty as not given."""

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
-from ...rules.routes import UnknownName, View, unknown_names, views, views_of
+from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, unknown_names, views, views_of
 from ..formatting import place_in_words
 
 #: So many views are named; the others are only counted.
@@ -113,10 +113,7 @@ def _in_words(unknown: UnknownName) -> str:
     texts = {
         "view_name": _("No view is named “%(name)s”, so this rule matches no request."),
         "route": _("No route is “%(name)s”, so this rule matches no request."),
-        "scope": _(
-            "No view has the scope “%(name)s”. This rule applies only where code asks for it, as "
-            "limiter.check(request, scope=…) does."
-        ),
+        "scope": str(NO_SUCH_SCOPE),
     }
     text = texts[unknown.field] % {"name": unknown.name}
     return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text

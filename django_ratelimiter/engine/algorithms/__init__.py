@@ -66,13 +66,13 @@ STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}",
 
 #: Takes `look`, `spend`, `store` and `reset` in one, for a cost above 0: from (state, at, cost, terms) to the state to
 #: keep, what remains, and the microseconds until the full quota is back; `None` = the cost does not pass.
-Admit = Callable[[State | None, int, int, Terms], tuple[State, int, int] | None]
+Allow = Callable[[State | None, int, int, Terms], tuple[State, int, int] | None]
 
 
-def admit_in_steps(steps: Steps) -> Admit:
-    """Return an `Admit` that takes one step after the other."""
+def allow_in_steps(steps: Steps) -> Allow:
+    """Return an `Allow` that takes one step after the other."""
 
-    def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+    def allow(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
         remaining, x, y = steps.look(state, at, terms)
         if cost > remaining:
             return None
@@ -80,10 +80,10 @@ def admit_in_steps(steps: Steps) -> Admit:
         reset = steps.reset(spent, y, at, terms, state, cost)
         return steps.store(spent, y, at, terms, state, cost, spent - x), remaining - cost, reset
 
-    return admit
+    return allow
 
 
-#: An algorithm may bring a faster `admit` of its own, with the same answers.
-ADMIT: dict[str, Admit] = {
-    algorithm: getattr(steps, "admit", None) or admit_in_steps(steps) for algorithm, steps in STEPS.items()
+#: An algorithm may bring a faster `allow` of its own, with the same answers.
+ALLOW: dict[str, Allow] = {
+    algorithm: getattr(steps, "allow", None) or allow_in_steps(steps) for algorithm, steps in STEPS.items()
 }

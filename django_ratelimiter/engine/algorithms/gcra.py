@@ -5,6 +5,6 @@ would be full. That time in whole microseconds is not exact, and its fraction ta
 numbers that the token bucket keeps.
 """
 
-from .token_bucket import admit, describe, look, refund, reset, spend, store, wait
+from .token_bucket import allow, describe, look, refund, reset, spend, store, wait
 
-__all__ = ["admit", "describe", "look", "refund", "reset", "spend", "store", "wait"]
+__all__ = ["allow", "describe", "look", "refund", "reset", "spend", "store", "wait"]

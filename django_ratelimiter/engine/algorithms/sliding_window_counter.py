@@ -30,7 +30,7 @@ def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
     return max(left // period, 0), current, previous
 
 
-def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+def allow(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
     period, tick_us = terms.period, terms.tick_us
     tick = at // tick_us
     window = tick // period

@@ -32,7 +32,7 @@ def _missing(state: State, at: int, terms: Terms) -> int:
     return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0
 
 
-def admit(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
+def allow(state: State | None, at: int, cost: int, terms: Terms) -> tuple[State, int, int] | None:
     missing = cost * terms.period + (_missing(state, at, terms) if state else 0)
     left = terms.capacity * terms.period - missing
     if left < 0:

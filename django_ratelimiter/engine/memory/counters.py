@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..algorithms import ADMIT, STEPS, Admit, State, Steps
+from ..algorithms import ALLOW, STEPS, Allow, State, Steps
 from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, Terms
 from ..templates import CallTemplate, CounterStates, FilledCharges
 
-#: The name that a counter is stored under, the charge, the steps of its algorithm, its limit's terms, and its `Admit`.
-#: Terms of `None` depend on the time; without an `Admit` the charge has to be looked at step by step.
-Named = tuple[str, Charge, Steps, Terms | None, Admit | None]
+#: The name that a counter is stored under, the charge, the steps of its algorithm, its limit's terms, and its `Allow`.
+#: Terms of `None` depend on the time; without an `Allow` the charge has to be looked at step by step.
+Named = tuple[str, Charge, Steps, Terms | None, Allow | None]
 
 #: What all calls of a template have in common about a charge: what its name begins and ends with, then as in `Named`.
-Prepared = tuple[str, str, Charge, Steps, Terms | None, Admit | None]
+Prepared = tuple[str, str, Charge, Steps, Terms | None, Allow | None]
 
 #: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
@@ -54,8 +54,8 @@ class MemoryCounters:
         if isinstance(charges, FilledCharges):
             parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
             named = [
-                (before + partition + after, charge, steps, terms, admit)
-                for (before, after, charge, steps, terms, admit), partition in zip(
+                (before + partition + after, charge, steps, terms, allow)
+                for (before, after, charge, steps, terms, allow), partition in zip(
                     parts, charges.partitions, strict=True
                 )
             ]
@@ -63,7 +63,7 @@ class MemoryCounters:
             for charge in charges:
                 check_units(charge)
             named = [
-                (_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
+                (_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge), _allow(charge))
                 for charge in charges
             ]
         if len(named) > 1 and len({each[0] for each in named}) != len(named):
@@ -78,9 +78,9 @@ class MemoryCounters:
         spending: store what is spent. refused: the call is denied already.
         """
         if spending and not refused:
-            admitted = self._admit(named, now)
-            if admitted is not None:
-                return admitted, False
+            charged = self._allow(named, now)
+            if charged is not None:
+                return charged, False
         return self.decide_by_steps(named, now, spending=spending, refused=refused)
 
     def decide_by_steps(
@@ -115,11 +115,11 @@ class MemoryCounters:
                     self._by_name[name] = state, counter[1]
             verdict.mark_refunded()
 
-    def _admit(self, named: Sequence[Named], now: int) -> CounterStates | None:
+    def _allow(self, named: Sequence[Named], now: int) -> CounterStates | None:
         """Spend what all charges cost, if each passes; `None` = nothing is spent, and they have to be looked at."""
-        counters, admitted = self._by_name, []
-        for name, charge, _, terms, admit in named:
-            if admit is None or terms is None:
+        counters, charged = self._by_name, []
+        for name, charge, _, terms, allow in named:
+            if allow is None or terms is None:
                 return None
             stored = counters.get(name)
             state, at = None, now
@@ -127,12 +127,12 @@ class MemoryCounters:
                 state = stored[0]
                 if state[0] > now:  # time that runs backwards stands still
                     at = state[0]
-            found = admit(state, at, charge[2], terms)
+            found = allow(state, at, charge[2], terms)
             if found is None:
                 return None
-            admitted.append((name, at, found))
+            charged.append((name, at, found))
         remaining, resets, leads = [], [], []
-        for name, at, (state, left, reset) in admitted:
+        for name, at, (state, left, reset) in charged:
             counters[name] = state, at + reset
             remaining.append(left)
             resets.append(reset + at - now if reset else 0)
@@ -221,7 +221,7 @@ def prepared(template: CallTemplate) -> list[Prepared]:
     for each in template.templates:
         check_units(each.charge)
     parts = template.kept[MemoryCounters] = [
-        (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _admit(charge))
+        (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _allow(charge))
         for before, after, charge, _ in template.templates
     ]
     return parts
@@ -235,9 +235,9 @@ def _fixed(charge: Charge) -> Terms | None:
     return charge.limit.terms if charge.limit.is_fixed else None
 
 
-def _admit(charge: Charge) -> Admit | None:
+def _allow(charge: Charge) -> Allow | None:
     is_simple = charge.limit.is_fixed and charge.cost and not charge.carried
-    return ADMIT[charge.limit.algorithm] if is_simple else None
+    return ALLOW[charge.limit.algorithm] if is_simple else None
 
 
 def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:

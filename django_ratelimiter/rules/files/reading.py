@@ -20,7 +20,7 @@ from ...conf import settings
 from ...engine.base import Version
 from ...models import Rule
 from ...values.partitions import IDENTITIES, NAMED
-from ..routes import unknown_names, views
+from ..routes import NO_SUCH_SCOPE, unknown_names, views
 from ..ruleset import RuleSet
 from .faults import Fault, Place, WrongFile, did_you_mean
 from .fields import EXPORTED_PATTERN, SECTIONS, VERSION, access_fields, shown
@@ -159,14 +159,16 @@ class _Reader:
         for unknown in unknown_names(rule):
             field = "path" if unknown.field == "route" else unknown.field
             node = entries[field].node if field in entries else key
+            if unknown.field == "scope":  # which may be right: so views' scopes are no choice to make
+                text = NO_SUCH_SCOPE % {"name": unknown.name}
+                close = did_you_mean(unknown.name, [unknown.close] if unknown.close else [])
+                self.warnings.append(Fault(node.place, f"{text} {close}".strip()))
+                continue
             words = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
-            text = words.get(unknown.field, _("No view has the scope %(name)s.")) % {"name": shown(unknown.name)}
+            text = words[unknown.field] % {"name": shown(unknown.name)}
             known = [unknown.close] if unknown.close else _names(unknown.field)
             fault = Fault(node.place, f"{text} {did_you_mean(unknown.name, known)}".strip())
-            if unknown.field == "scope":
-                self.warnings.append(fault)
-            else:
-                self.doubts.setdefault(rule.slug, []).append(fault)
+            self.doubts.setdefault(rule.slug, []).append(fault)
 
     def _check_identities(self, rule: Rule, entries: Entries, key: Node) -> None:
         """Note identities that neither this program nor the project has."""

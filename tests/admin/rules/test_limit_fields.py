@@ -124,7 +124,7 @@ class TestSentences:
     @pytest.mark.parametrize(
         ("typed", "field", "says"),
         [
-            ({"quota": 0, "window_seconds": 60}, "quota", "Must be a whole number from 1"),
+            ({"quota": 0, "window_seconds": 60}, "quota", "Ensure this value is greater than or equal to 1."),
             ({"quota": 1, "window_seconds": 60, "cost": 2}, "quota", "one costs 2"),
             ({"quota": "ten", "window_seconds": 60}, "quota", "Enter a whole number."),
             ({"quota": 5, "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),

@@ -66,9 +66,10 @@ class TestForm:
     @pytest.mark.parametrize(
         ("limit", "field", "says"),
         [
-            ({"quota": "0", "window_seconds": "60"}, "quota", "Must be a whole number"),
+            ({"quota": "0", "window_seconds": "60"}, "quota", "greater than or equal to 1."),
             ({"quota": "ten", "window_seconds": "60"}, "quota", "Enter a whole number."),
-            ({"quota": "-1", "window_seconds": "60"}, "quota", "greater than or equal to 0"),
+            ({"quota": "-1", "window_seconds": "60"}, "quota", "greater than or equal to 1."),
+            ({"quota": "5", "window_seconds": "60", "soft_quota": "0"}, "soft_quota", "greater than or equal to 1."),
             ({"quota": "5", "window_seconds": ""}, "window_seconds", "Needed, unless"),
             ({"quota": "5", "window_seconds": "0"}, "window_seconds", "above 0"),
             ({"quota": "5", "window_seconds": "0.0000001"}, "window_seconds", "decimal places"),

@@ -41,8 +41,8 @@ def told(client: Client, **fields: Any) -> list[str]:
         (
             {"scope": "mail"},
             [
-                "No view has the scope “mail”. This rule applies only where code asks for it, "
-                "as limiter.check(request, scope=…) does."
+                "No DRF view has the throttle_scope “mail”, so this rule applies only where code names its scope: "
+                "in @ratelimit, limiter.check, limiter.slot or in_slot."
             ],
         ),
     ],

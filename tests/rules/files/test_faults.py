@@ -40,7 +40,7 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
         ("rules:\n  a: {methods: GET}", "r.yaml:2:16: methods: Must be a list of texts, not “GET”."),
         ("rules:\n  a: {methods: [GTE]}", "r.yaml:2:16: methods: 'GTE' is unknown; choose from GET, HEAD,"),
         ("rules:\n  a b: {}", "r.yaml:2:3: slug: Enter a valid “slug”"),
-        (RULE.replace("5", "0"), "r.yaml:4:17: quota: Must be a whole number from 1"),
+        (RULE.replace("5", "0"), "r.yaml:4:17: quota: Must be at least 1, not 0."),
         (RULE.replace("60", "-1"), "r.yaml:4:36: window_seconds: Must be"),
         (RULE.replace("60", ".inf"), "r.yaml:4:36: window_seconds: Must be a number, not “.inf”."),
         (RULE.replace(", window_seconds: 60", ""), "r.yaml:4:9: window_seconds: Needed, unless the tier is unlimited."),
@@ -135,4 +135,7 @@ def test_a_right_file_has_none() -> None:
 def test_a_scope_that_no_view_has_is_only_warned_of() -> None:
     """Any code may ask for it."""
     [warning] = read("rules:\n  a: {scope: uploads}", "r.yaml").warnings
-    assert warning.in_words("r.yaml") == "r.yaml:2:14: No view has the scope “uploads”."
+    assert warning.in_words("r.yaml") == (
+        "r.yaml:2:14: No DRF view has the throttle_scope “uploads”, so this rule applies only where code names its "
+        "scope: in @ratelimit, limiter.check, limiter.slot or in_slot."
+    )

@@ -1,4 +1,4 @@
-"""An algorithm's own `admit` answers as its steps do, one after the other."""
+"""An algorithm's own `allow` answers as its steps do, one after the other."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.engine.algorithms import ADMIT, STEPS, State, admit_in_steps
+from django_ratelimiter.engine.algorithms import ALLOW, STEPS, State, allow_in_steps
 
-OWN = [algorithm for algorithm in Algorithm if hasattr(STEPS[algorithm], "admit") and Limit(5, 60, algorithm).is_fixed]
+OWN = [algorithm for algorithm in Algorithm if hasattr(STEPS[algorithm], "allow") and Limit(5, 60, algorithm).is_fixed]
 LIMITS = [(5, 60), (7, 11), (1, 0.5), (1_000_000, 3_600), (3, 86_400)]
 
 
@@ -20,7 +20,7 @@ def test_the_algorithms_that_most_rules_use_have_their_own() -> None:
 @pytest.mark.parametrize("algorithm", OWN)
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_it_answers_as_the_steps_do(algorithm: Algorithm, limit: tuple[int, float]) -> None:
-    random, steps = Random(f"{algorithm} {limit}"), admit_in_steps(STEPS[algorithm])
+    random, steps = Random(f"{algorithm} {limit}"), allow_in_steps(STEPS[algorithm])
     limits = [Limit(limit[0], limit[1], algorithm), Limit(limit[0] + 2, limit[1], algorithm)]  # the quota is changed
     state: State | None = None
     at, answers = 1_760_000_000_000_000, [0, 0]
@@ -31,7 +31,7 @@ def test_it_answers_as_the_steps_do(algorithm: Algorithm, limit: tuple[int, floa
         )
         terms = random.choice(limits).terms
         cost = random.choice([1, 1, 2, max(1, limit[0] // 3), limit[0], limit[0] + 1])
-        found = ADMIT[algorithm](state, at, cost, terms)
+        found = ALLOW[algorithm](state, at, cost, terms)
         assert found == steps(state, at, cost, terms), (state, at, cost, terms)
         answers[found is not None] += 1
         if found is not None:
