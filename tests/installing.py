@@ -43,10 +43,10 @@ def environment() -> dict[str, str]:
     return {**kept, "UV_CACHE_DIR": _cache()}
 
 
-def create_environment(folder: Path) -> None:
-    """Create an environment with this Python and without any package, not even pip."""
+def create_environment(folder: Path, *options: str) -> None:
+    """Create an environment with this Python and without any package, not even pip, which `--seed` adds."""
     assert UV
-    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, *options, folder], check=True)
 
 
 @cache
