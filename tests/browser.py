@@ -41,6 +41,10 @@ class Browser:
         """Go there, and wait until the page is loaded."""
         _ask(f"{self._session}/url", {"url": url})
 
+    def set_cookie(self, url: str, name: str, value: str) -> None:
+        """Keep a cookie for the site of this address."""
+        self._tell("Network.setCookie", {"url": url, "name": name, "value": value})
+
     def script(self, text: str, *arguments: Any) -> Any:
         """What a script on the page returns."""
         return _ask(f"{self._session}/execute/sync", {"script": text, "args": arguments})

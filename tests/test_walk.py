@@ -7,15 +7,20 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
+from example_project.demo.admin_client import Form
 from example_project.redis_server import RedisServer, free_port
 
+from .installing import UV, create_environment, environment, missing
 from .test_docs import ROOT, blocks, rows, section
 
 pytestmark = pytest.mark.once
@@ -25,6 +30,8 @@ START, RULES, DRF = "## Two-minute start", "## Then Redis, and rules in the admi
 
 #: A busy machine may take its time to connect, and to pass from one request to the next.
 PATIENT = '\nRATELIMITER |= {"DEADLINE_MS": 10_000, "VERSION_CHECK_INTERVAL": 0}\n'
+#: Hashing passwords as sites do takes a second for each request with one.
+QUICK = 'PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]\n'
 PERSON = {"USERNAME": "admin", "PASSWORD": "secret", "EMAIL": "admin@example.org"}
 
 
@@ -34,22 +41,16 @@ class Walk:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         (folder / "project").mkdir()
-        kept = ("LANG", "SSL_CERT_FILE", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "http_proxy", "https_proxy")
-        self.environment = {name: os.environ[name] for name in kept if name in os.environ}
-        self.environment |= {f"DJANGO_SUPERUSER_{name}": text for name, text in PERSON.items()}
-        programs = (
-            folder / "project/.venv/bin",
-            Path(sys.executable).resolve().parent,
-            *map(Path, os.defpath.split(":")),
-        )
+        self.environment = environment() | {f"DJANGO_SUPERUSER_{name}": text for name, text in PERSON.items()}
+        programs = (folder / "project/.venv/bin", *map(Path, os.defpath.split(":")))
         self.environment |= {"HOME": str(folder), "PATH": os.pathsep.join(map(str, programs))}
-        cache = Path.home() / ".cache/pip"
-        self.environment |= {"PIP_CACHE_DIR": str(cache)} if cache.is_dir() else {}
+        self.environment |= {"PYTHONUNBUFFERED": "1"}  # what runserver has said is in its log when it answers
 
     def run(self, command: str) -> str:
         """Return the output of a line of the README. What only a person can answer comes from the environment."""
         line = command.replace("/path/to/the/clone", str(ROOT)).replace(":8000", f":{self.port}")
         line = line.replace("createsuperuser", "createsuperuser --noinput").replace("NAME:PASSWORD", "admin:secret")
+        line = line.replace("pip install", f"{UV} pip install --quiet")  # tests/test_wheel.py asks pip itself
         done = subprocess.run(
             ["bash", "-ec", line], cwd=self.folder / "project", env=self.environment, capture_output=True, text=True
         )
@@ -64,8 +65,8 @@ class Walk:
             written.write(f"\n{text}")
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Run `runserver` of the README, until it is done with."""
+    def serving(self) -> Iterator[Admin]:
+        """Run `runserver` of the README, which finds nothing to complain of, until it is done with."""
         command = [".venv/bin/python", "manage.py", "runserver", "--noreload", str(self.port)]
         with (self.folder / "log").open("w") as log:
             process = subprocess.Popen(
@@ -76,16 +77,42 @@ class Walk:
                 with socket.socket() as connection:
                     if connection.connect_ex(("127.0.0.1", self.port)) == 0:
                         break
-            assert process.poll() is None, (self.folder / "log").read_text()
-            yield
+                time.sleep(0.02)
+            log_text = (self.folder / "log").read_text()
+            assert "System check identified no issues (0 silenced)." in log_text, log_text
+            yield Admin(self.port)
         finally:
             process.kill()
             process.wait()
 
+
+class Admin:
+    """The admin of the project, for whoever fills in forms in a browser."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/admin/"
+        cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
+
     def edit(self, **fields: str | list[str]) -> None:
-        """Save the rule in the admin's form, from a process of its own."""
-        (self.folder / "project/edit.py").write_text(EDIT)
-        self.run(f"python edit.py {' '.join(f'{name}={value}' for name, value in fields.items())}")
+        """Save the one rule of the project: what its form shows, and these fields."""
+        if 'id="login-form"' in (page := self._open("login/")):
+            person = {"username": PERSON["USERNAME"], "password": PERSON["PASSWORD"]}
+            self._open("login/", Form(page, "login-form").fields | person)
+        rules = "django_ratelimiter/rule/"
+        [path] = re.findall(rf'href="/admin/({rules}\d+/change/)', self._open(rules)) or [f"{rules}add/"]
+        shown = Form(self._open(path), "rule_form").fields
+        shown |= {"slug": "everybody", "name": "Everybody", "mode": "enforce", "limits-TOTAL_FORMS": "1"}
+        if path.endswith("add/"):
+            shown |= {"limits-0-quota": "3", "limits-0-window_seconds": "86400"}
+        page = self._open(path, shown | fields)
+        assert 'class="success"' in page, page
+
+    def _open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
+        """Return the page at a path, after any redirects; `fields` are posted as a form."""
+        data = None if fields is None else urllib.parse.urlencode(fields, doseq=True).encode()
+        with self._opener.open(self._url + path, data) as response:
+            return str(response.read().decode())
 
 
 def statuses(walk: Walk, path: str, options: str = "") -> list[str]:
@@ -98,13 +125,17 @@ def statuses(walk: Walk, path: str, options: str = "") -> list[str]:
 def walk(tmp_path: Path) -> Walk:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed here")
+    if missing():
+        pytest.skip(missing())
     return Walk(tmp_path)
 
 
 def test_each_section_of_the_readme_leads_to_a_429(walk: Walk, redis_server: type[RedisServer]) -> None:
     [install, start] = blocks(section(README, START), "console")
-    walk.run(f"{install.splitlines()[0].replace('python3', sys.executable)}")
-    walk.run("\n".join(install.splitlines()[1:]))
+    first, *others = install.splitlines()
+    assert first == "python3 -m venv .venv && . .venv/bin/activate"
+    create_environment(walk.folder / "project/.venv")
+    walk.run("\n".join(others))
     urls, settings = blocks(section(README, START), "python")
     walk.write("mysite/urls.py", urls.replace("3/m", "3/d"))  # a minute may end on a busy machine
     walk.write("mysite/settings.py", settings)
@@ -115,23 +146,21 @@ def test_each_section_of_the_readme_leads_to_a_429(walk: Walk, redis_server: typ
 
     server = redis_server()
     [settings] = blocks(section(README, RULES), "python")
-    walk.write("mysite/settings.py", re.sub(r"redis://[\w.:/]+", server.url, settings) + PATIENT)
+    walk.write("mysite/settings.py", re.sub(r"redis://[\w.:/]+", server.url, settings) + PATIENT + QUICK)
     for line in blocks(section(README, RULES), "console")[0].splitlines():
         walk.run(line)
-    assert "no issues" in walk.run("python manage.py check --fail-level WARNING")
-    with walk.serving():
-        walk.edit(partition_by="ip")
+    with walk.serving() as admin:
+        admin.edit(partition_by="ip")
         assert statuses(walk, "/hello/") == ["404", "404", "404", "429"]
-        walk.edit(quota="4")
+        admin.edit(**{"limits-0-quota": "4"})
         assert statuses(walk, "/hello/") == ["404", "429", "429", "429"]
 
     walk.run(re.findall(r"`(pip install [^`]+)`", section(README, DRF))[0])
     settings, view = blocks(section(README, DRF), "python")
     walk.write("mysite/settings.py", settings)
     walk.write("mysite/urls.py", view)
-    assert "no issues" in walk.run("python manage.py check --fail-level WARNING")
-    with walk.serving():
-        walk.edit(partition_by="user", quota="3")
+    with walk.serving() as admin:
+        admin.edit(partition_by="user", **{"limits-0-quota": "3"})
         assert "-u NAME:PASSWORD" in section(README, DRF)
         assert statuses(walk, "/api/", "-u NAME:PASSWORD") == ["200", "200", "200", "429"]
 
@@ -160,59 +189,3 @@ def test_ratios_are_those_that_were_measured() -> None:
     }
     least = min(figure for name, figure in ratio.items() if name.startswith(("limits", "throttled-py", "pyrate")))
     assert f"about {least}" in README
-
-
-#: Save the one rule of the project, as a browser would: what its form shows, and the fields that are given.
-EDIT = """
-import os
-import sys
-from html.parser import HTMLParser
-
-os.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"
-import django
-django.setup()
-from django.test import Client
-from django.urls import reverse
-from django_ratelimiter.models import Rule
-
-
-class Form(HTMLParser):
-    '''What a form would send as it stands.'''
-
-    def __init__(self, page):
-        super().__init__()
-        self.data, self.select = {}, None
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
-        if tag == "select":
-            self.select = attrs.get("name")
-        elif tag == "option" and self.select and "selected" in attrs:
-            self.data[self.select] = attrs.get("value", "")
-        elif tag == "textarea" and attrs.get("name"):
-            self.data[attrs["name"]] = ""
-        elif tag == "input" and attrs.get("name") and attrs.get("type") not in ("submit", "button"):
-            if attrs.get("type") not in ("checkbox", "radio") or "checked" in attrs:
-                self.data[attrs["name"]] = attrs.get("value") or ""
-
-
-fields = dict(argument.split("=") for argument in sys.argv[1:])
-editor = Client(headers={"host": "localhost"}, enforce_csrf_checks=True)
-login = reverse("admin:login")
-page = editor.get(login).content.decode()
-editor.post(login, Form(page).data | {"username": "admin", "password": "secret"})
-rule = Rule.objects.first()
-act, numbers = ("change", [rule.pk]) if rule else ("add", [])
-address = reverse(f"admin:django_ratelimiter_rule_{act}", args=numbers)
-data = Form(editor.get(address).content.decode()).data
-data |= {"slug": "everybody", "name": "Everybody", "mode": "enforce", "limits-TOTAL_FORMS": "1"}
-data |= {"limits-0-quota": fields.get("quota", "3")}
-if not rule:
-    data["limits-0-window_seconds"] = "86400"
-if "partition_by" in fields:
-    data["partition_by"] = [fields["partition_by"]]
-saved = editor.post(address, data)
-if saved.status_code != 302:
-    raise SystemExit(saved.content.decode())
-"""

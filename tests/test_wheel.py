@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tomllib
 from pathlib import Path
@@ -15,6 +14,8 @@ from zipfile import ZipFile
 import pytest
 
 from example_project.redis_server import RedisServer
+
+from .installing import UV, create_environment, missing
 
 ROOT = Path(__file__).parent.parent
 #: For those who work on the package, not for those who install it.
@@ -41,8 +42,10 @@ class Project(NamedTuple):
 @pytest.fixture(scope="module")
 def empty_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """An empty folder, and a virtual environment with nothing but pip."""
+    if missing():
+        pytest.skip(missing())
     folder = tmp_path_factory.mktemp("project")
-    subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True)
+    create_environment(folder / ".venv", "--seed")
     return Project(folder, folder / ".venv/bin")
 
 
@@ -76,9 +79,8 @@ def test_the_wheel_shows_a_readme_whose_links_work_on_the_package_index(wheel: P
 
 
 def test_the_sdist_holds_what_make_test_needs(empty_project: Project, tmp_path: Path) -> None:
-    empty_project.run("pip", "install", "--quiet", "hatchling>=1.27")
-    empty_project._replace(folder=ROOT).run("hatchling", "build", "-t", "sdist", "-d", tmp_path)
-    [built] = tmp_path.iterdir()
+    empty_project.run(UV, "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT)
+    [built] = tmp_path.glob("*.tar.gz")
     with tarfile.open(built) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     needed = (
@@ -110,7 +112,7 @@ def test_a_rate_in_code_needs_no_app_and_two_settings_make_it_complete(
     wheel: Path, empty_project: Project, tmp_path: Path, redis_server: type[RedisServer]
 ) -> None:
     project = empty_project._replace(folder=tmp_path)
-    project.run("pip", "install", "--quiet", "--no-compile", wheel)
+    project.run(UV, "pip", "install", "--quiet", "--python", project.programs / "python", wheel)
     project.run("django-admin", "startproject", "mysite", ".")
     (tmp_path / "views.py").write_text(VIEWS)
     (tmp_path / "mysite/urls.py").write_text(URLS_OF_VIEWS)

@@ -6,10 +6,14 @@ import html
 from html.parser import HTMLParser
 from typing import Any
 
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.rules.stored import storage
+from tests.browser import Browser
 
 RULES = reverse("admin:django_ratelimiter_rule_changelist")
 ADD_RULE = reverse("admin:django_ratelimiter_rule_add")
@@ -19,6 +23,14 @@ ADD_ASSIGNMENT = reverse("admin:django_ratelimiter_tierassignment_add")
 def page_of(row: Any, kind: str = "change") -> str:
     """The address of a row's page."""
     return reverse(f"admin:{row._meta.label_lower.replace('.', '_')}_{kind}", args=[row.pk])
+
+
+def open_as(window: Browser, name: str, url: str) -> None:
+    """Open a page in the browser as a user who is logged in: `tests/admin/test_csp_browser.py` fills in the form."""
+    client = Client()
+    client.force_login(User.objects.get(username=name))
+    window.set_cookie(url, settings.SESSION_COOKIE_NAME, client.cookies[settings.SESSION_COOKIE_NAME].value)
+    window.open(url)
 
 
 def rule_form(*limits: dict[str, Any], stored: int = 0, **fields: Any) -> dict[str, Any]:

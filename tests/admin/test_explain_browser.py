@@ -12,8 +12,10 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import Tier, TierAssignment
-from tests.browser import ENTER, Browser, missing
+from tests.browser import Browser, missing
 from tests.doors.conftest import MakeRule, make_rule, people
+
+from .pages import open_as
 
 __all__ = ["make_rule", "people"]
 
@@ -47,9 +49,7 @@ def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_r
     for _ in range(4):
         Client().get("/hello/", REMOTE_ADDR="203.0.113.7")
     window.resize(1280, 900)
-    window.open(f"{live_server.url}{reverse('admin:django_ratelimiter_explain')}")
-    window.type("#id_username", "admin")
-    window.type("#id_password", f"secret{ENTER}")
+    open_as(window, "admin", f"{live_server.url}{reverse('admin:django_ratelimiter_explain')}")
     window.wait_for("#id_pasted")
     picture(window, "form", 1280)
     window.type("#id_pasted", "curl 'https://example.org/hello/' -H 'accept: application/json'")

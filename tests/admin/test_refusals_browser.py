@@ -11,7 +11,8 @@ from django.contrib.auth.models import Permission, User
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 
-from ..browser import ENTER, Browser, missing
+from ..browser import Browser, missing
+from .pages import open_as
 from .test_refusals import ANN, PAGE, refuse
 
 pytestmark = [
@@ -31,9 +32,7 @@ def page(window: Browser, live_server: Any) -> Iterator[Browser]:
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
     window.resize(1280, 900)
-    window.open(f"{live_server.url}{PAGE}")
-    window.type("#id_username", "staff")
-    window.type("#id_password", "secret" + ENTER)
+    open_as(window, "staff", f"{live_server.url}{PAGE}")
     window.wait_for("#ratelimiter-refusals tbody tr")
     window.script("document.getElementById('ratelimiter-refusals').dataset.every = '0.1'")
     window.click("#ratelimiter-refusals-pause")  # and on again, at the new pace

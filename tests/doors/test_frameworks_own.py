@@ -125,7 +125,7 @@ def outcomes(folder: Path, tests: str, settings: str) -> dict[str, bool]:
     (folder / "its_settings.py").write_text(settings)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT} .\nDJANGO_SETTINGS_MODULE = its_settings\n")
     plugins = ("-p", "pytest_django.plugin", "-p", "django_ratelimiter.pytest_plugin")
-    command = (sys.executable, "-m", "pytest", "-q", *plugins, "--junitxml=report.xml")
+    command = (sys.executable, "-m", "pytest", "-q", *plugins, "--no-migrations", "--junitxml=report.xml")
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder, env=outside | only, capture_output=True, text=True)

@@ -1,8 +1,8 @@
 """Processes that hit one key at once, by clocks of their own.
 
-Run: python -m tests.engine.hits URL CASE WINDOW PROCESSES HITS APART. Each process makes HITS calls of one charge, its
-clock being APART seconds ahead of the one's before it; nothing comes back within WINDOW seconds. Prints, as JSON, how
-many of the calls were admitted, and what was counted as usage: [allowed, denied].
+Run: python -m tests.engine.hits URL WINDOW PROCESSES HITS APART CASE... Each process makes HITS calls of one charge,
+its clock being APART seconds ahead of the one's before it; nothing comes back within WINDOW seconds. Prints, as JSON,
+for each case how many of the calls were admitted, and what was counted as usage: [allowed, denied].
 """
 
 from __future__ import annotations
@@ -94,34 +94,38 @@ def set_clock(ahead: float) -> None:
     time.time_ns = lambda: right_ns() + int(ahead * 1e9)  # type: ignore[assignment]
 
 
-def hit(url: str, limit: Limit, hits: int, ahead: float) -> int:
+def hit(url: str, namespace: str, limit: Limit, hits: int, ahead: float) -> int:
     """What one process does; how many of its hits were admitted."""
     charge = Charge("key", limit, usage="rule|")
     set_clock(ahead)
     with client_of(url) as client:
-        engine = RedisEngine(client, "hits")
+        engine = RedisEngine(client, namespace)
         patiently(lambda: engine.peek([charge]))
         together.wait()
         return sum(engine.check([charge])[0].allowed for _ in range(hits))
 
 
-def main(url: str, limit: Limit, processes: int, hits: int, apart: float) -> None:
+def count(url: str, namespace: str, limit: Limit, processes: int, hits: int, apart: float) -> dict[str, Any]:
     """Let them all hit, and sum up."""
-    jobs = [(url, limit, hits, (number - processes // 2) * apart) for number in range(processes)]
+    jobs = [(url, namespace, limit, hits, (number - processes // 2) * apart) for number in range(processes)]
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         admitted = sum(pool.starmap(hit, jobs, chunksize=1))
         pool.close()
         pool.join()
     with client_of(url) as client:
-        engine = RedisEngine(client, "hits")
+        engine = RedisEngine(client, namespace)
         batches = patiently(lambda: engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000)))
         counts = [count for batch in batches for count in patiently(partial(engine.read_usage, batch))]
     usage = [sum(count.allowed for count in counts), sum(count.denied for count in counts)]
-    print(json.dumps({"admitted": admitted, "usage": usage}))
+    return {"admitted": admitted, "usage": usage}
 
 
 if __name__ == "__main__":
-    url, case = sys.argv[1:3]
-    window, processes, hits, apart = map(int, sys.argv[3:])
+    url, *numbers = sys.argv[1:6]
+    window, processes, hits, apart = map(int, numbers)
     together = multiprocessing.get_context("fork").Barrier(processes, timeout=60)
-    main(url, limit_of(case, window), processes, hits, apart)
+    found = {
+        case: count(url, f"hits-{number}", limit_of(case, window), processes, hits, apart)
+        for number, case in enumerate(sys.argv[6:])
+    }
+    print(json.dumps(found))

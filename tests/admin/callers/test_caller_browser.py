@@ -20,6 +20,7 @@ from django_ratelimiter.headers import refusal
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import ENTER, TAB, Browser, missing
 
+from ..pages import open_as
 from .page import CALLER
 
 pytestmark = [
@@ -78,9 +79,7 @@ def page(window: Browser, live_server: Any, ann: User) -> Iterator[Browser]:
     policy = f"{__name__}.StrictPolicy"
     with override_settings(MIDDLEWARE=[policy, *_middleware()]):
         window.resize(1280, 900)
-        window.open(f"{live_server.url}{CALLER}")
-        window.type("#id_username", "admin")
-        window.type("#id_password", "secret" + ENTER)
+        open_as(window, "admin", f"{live_server.url}{CALLER}")
         window.wait_for("#ratelimiter-find")
         window.complaints()
         yield window

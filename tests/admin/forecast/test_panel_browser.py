@@ -11,11 +11,11 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule
-from tests.browser import ENTER, Browser, missing
+from tests.browser import Browser, missing
 from tests.forecast.traffic import record
 from tests.strict_csp import STRICT
 
-from ..pages import page_of
+from ..pages import open_as, page_of
 from .test_panel import yesterday
 
 pytestmark = [
@@ -39,9 +39,7 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
     record(yesterday(), callers, rule="export", tier="free")
     with override_settings(MIDDLEWARE=[STRICT, *settings.MIDDLEWARE]):
         window.resize(1280, 900)
-        window.open(f"{live_server.url}{page_of(rule)}")
-        window.type("#id_username", "admin")
-        window.type("#id_password", "secret" + ENTER)
+        open_as(window, "admin", f"{live_server.url}{page_of(rule)}")
         window.wait_for("[name=_forecast]")
         window.complaints()
 

@@ -13,7 +13,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from tests.browser import ENTER, Browser, missing
 
-from ..pages import page_of
+from ..pages import open_as, page_of
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -31,9 +31,7 @@ def site(window: Browser, live_server: Any, rule: Rule) -> str:
     with cache.editing(User.objects.create_user("ada"), "rule export saved", "Nobody needs it."):
         Rule.objects.update(mode="off")
     window.resize(1280, 900)
-    window.open(f"{live_server.url}{HISTORY}")
-    window.type("#id_username", "admin")
-    window.type("#id_password", "secret" + ENTER)
+    open_as(window, "admin", f"{live_server.url}{HISTORY}")
     window.wait_for(".ratelimiter-history")
     window.complaints()
     return str(live_server.url)

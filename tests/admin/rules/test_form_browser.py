@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule, RuleLimit
-from tests.browser import ENTER, Browser, missing
+from tests.browser import Browser, missing
 
-from ..pages import ADD_RULE
+from ..pages import ADD_RULE, open_as
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -50,9 +50,7 @@ def open_form(window: Browser, live_server: Any, tmp_path: Path) -> Iterator[Cal
             (tmp_path / "admin/includes").mkdir(parents=True)
             (tmp_path / "admin/includes/fieldset.html").write_text(LAYOUTS[layout])
         window.resize(1280, 900)
-        window.open(f"{live_server.url}{ADD_RULE}")
-        window.type("#id_username", "admin")
-        window.type("#id_password", "secret" + ENTER)
+        open_as(window, "admin", f"{live_server.url}{ADD_RULE}")
         window.wait_for("#rule_form")
         window.complaints()
         return window

@@ -14,6 +14,7 @@ from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from tests.browser import ENTER, TAB, Browser, missing
 
+from ..pages import open_as
 from .test_admin import REPORT
 from .test_pages import count, weigh
 
@@ -38,9 +39,7 @@ def page(window: Browser, live_server: Any) -> Browser:
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
     window.resize(1280, 900)
-    window.open(f"{live_server.url}{REPORT}")
-    window.type("#id_username", "staff")
-    window.type("#id_password", "secret" + ENTER)
+    open_as(window, "staff", f"{live_server.url}{REPORT}")
     window.wait_for(".ratelimiter-usage .ratelimiter-totals")
     assert window.texts("h1") == ["Usage"]
     return window

@@ -51,7 +51,7 @@ def patient(watched: Watched, master: ServerWith) -> Iterator[None]:
 def test_eight_processes_admit_exactly_the_quota(watched: Watched, patient: None) -> None:
     host, port = watched.addresses[0]
     url = f"sentinel+redis://{host}:{port}/{watched.name}"
-    found = outcome("hits", url, "sliding_window_counter", 366 * DAY, 8, OF_EIGHT, 0)
+    [found] = outcome("hits", url, 366 * DAY, 8, OF_EIGHT, 0, "sliding_window_counter").values()
     assert found == {"admitted": QUOTA, "usage": [QUOTA, 8 * OF_EIGHT - QUOTA]}
 
 
