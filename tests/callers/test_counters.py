@@ -23,6 +23,7 @@ from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage import denied
 from django_ratelimiter.values.access import AccessRecord
+from example_project.redis_server import free_port
 from tests.sends import count_sends
 
 pytestmark = pytest.mark.django_db
@@ -189,6 +190,19 @@ def test_without_the_engine_the_counters_are_named(
     found = counters_now(caller_of("user", str(user.pk)))
     assert found.problem == "refused"
     assert [each.used for each in found.counters] == [None]
+
+
+def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: User, settings: Any) -> None:
+    add_rule("export", ["user"])
+    ask(user, 1)
+    location = f"redis://127.0.0.1:{free_port()}/0"
+    settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": location}}
+    for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
+        found = summary_of(caller)
+        assert "Redis" in found["problem"]
+        assert found["blocked"] is None
+        assert [each["used"] for each in found["counters"]] == [None]
+        assert (found["rejections"], found["denials"]) == ([], [])
 
 
 @pytest.mark.django_db(transaction=True)
