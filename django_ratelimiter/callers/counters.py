@@ -1,4 +1,7 @@
-"""Every counter that a caller has, live: computed from rules and tier as on the path, and read by one peek."""
+"""Every counter that a caller has, live: computed from rules and tier as on the path, and read by one peek.
+
+For a page, the engine's record of recent refusals is read in the same calls, where the engine can do that.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from django.apps import apps
 from ..backend import get_engine
 from ..conf import settings
 from ..engine.base import Charge, Verdict
+from ..engine.usage.refusals import CounterRefusals
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..limiter.templates import RuleTemplate
 from ..rules import cache, inline
@@ -21,7 +25,7 @@ from ..rules.stored import storage
 from ..rules.tiers import Entitlement
 from ..values.partitions import may_need_user
 from .caller import Caller
-from .refusals import tiers_seen
+from .refusals import peek_with_refusals, tiers_seen
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class Counters:
     the caller's tier. problem: why the engine could not be asked; the counters are without verdicts then.
     before_login: by which rules decide where the user is not known yet, as before a REST framework view has checked a
     token; only of rules that have other limits then.
+    peeked: what the engine has told in the same calls, with the refusals of all callers; `None` = those are not read.
     """
 
     counters: Sequence[Counter]
@@ -116,6 +121,7 @@ class Counters:
     unlimited: Sequence[RuleRecord] = ()
     problem: str = ""
     before_login: Sequence[Counter] = ()
+    peeked: CounterRefusals | None = None
 
     @property
     def own(self) -> list[Counter]:
@@ -172,16 +178,18 @@ def latest_rules() -> RuleSet:
     return rules
 
 
-def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:
     """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
 
     Of a digest the tier is not known: it is that of the last rejection by the rule, if there was one lately.
+    with_refusals: read the recent refusals with them, if the engine can read both at once.
     """
     counters: list[Counter] = []
     before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
-    seen = tiers_seen(caller.digest) if caller.kind == "digest" else {}
+    peeked = peek_with_refusals([]) if with_refusals and caller.kind == "digest" else None
+    seen = tiers_seen(caller.digest, peeked) if caller.kind == "digest" else {}
     for rule in _rules(rules):
         granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
         template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
@@ -192,7 +200,8 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    return read(Counters(counters, unread, unlimited, before_login=before))
+    found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
+    return read(found, with_refusals=with_refusals and peeked is None)
 
 
 def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
@@ -215,18 +224,21 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
     return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
 
 
-def read(found: Counters) -> Counters:
-    """Return these counters as they stand now."""
+def read(found: Counters, *, with_refusals: bool = False) -> Counters:
+    """Return these counters as they stand now. with_refusals: as for `counters_of`."""
     own = {each.name: each for each in found.counters}
     before = [each for each in found.before_login if each.name not in own]
     asked = [each for each in (*found.counters, *before) if not each.is_local]
+    charges = [each.charge for each in asked]
     try:
-        verdicts = get_engine().peek([each.charge for each in asked]) if asked else []
+        peeked = peek_with_refusals(charges) if with_refusals else None
+        verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
     except EngineUnavailable as error:
         return replace(found, problem=str(error))
     known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
     return replace(
         found,
+        peeked=peeked or found.peeked,
         counters=[known.get(each.name, each) for each in found.counters],
         before_login=[
             _measured(each, known.get(each.name)) if each.name in own else known.get(each.name, each)

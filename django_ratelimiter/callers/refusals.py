@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..backend import get_engine
+from ..engine.base import Charge
+from ..engine.usage.refusals import CounterRefusals
 from ..exceptions import EngineUnavailable
+from ..usage import denied
 from ..values.references import reference_of
 
 if TYPE_CHECKING:
@@ -52,18 +56,33 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
             row.tier,
             reference_of(row.rule, row.partition),
         )
-        for row in _recent()
+        for row in _recent(found.peeked)
         if (row.rule, row.partition) in names
     ]
     return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
 
 
-def tiers_seen(digest: str) -> dict[str, str]:
+def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:
+    """Return the verdicts and the refusals of all callers, read at once; `None` if the engine cannot do that.
+
+    Raises EngineUnavailable.
+    """
+    read: Callable[[Sequence[Charge]], CounterRefusals] | None = getattr(get_engine(), "peek_at_caller", None)
+    if read is None:
+        return None
+    denied.send()  # what this process has not sent yet, if anything
+    return read(charges)
+
+
+def tiers_seen(digest: str, peeked: CounterRefusals | None) -> dict[str, str]:
     """Return the tier that a caller had when each rule rejected it last, by rule; "" = none."""
-    return {row.rule: row.tier for row in reversed(_recent()) if row.partition == digest}
+    return {row.rule: row.tier for row in reversed(_recent(peeked)) if row.partition == digest}
 
 
-def _recent() -> list[Any]:
+def _recent(peeked: CounterRefusals | None) -> list[Any]:
+    """Return the refusals of all callers. peeked: where they have been read; `None` = they have not."""
+    if peeked is not None:
+        return peeked.refusals
     recent: Any = getattr(get_engine(), "recent_refusals", None)
     if recent is None:
         return []

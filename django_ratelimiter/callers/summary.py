@@ -29,7 +29,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
-    found = counters_of(caller, rules, grounds.entitlement)
+    found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
     shown = (found.of(caller) if caller.is_everybody or caller.is_nobody else found).counters
     return {
@@ -44,7 +44,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
         "unread": [{"rule": each.rule.slug, "missing": list(each.missing)} for each in found.unread],
         "unlimited": [rule.slug for rule in found.unlimited],
         "rejections": [_rejection(each) for each in refusals_of(found)],
-        "denials": [_denial(each) for each in denials_of(caller)] if grounds.sees_entries and not found.problem else [],
+        "denials": [_denial(each) for each in denials_of(caller, found)] if grounds.sees_entries else [],
         "log": [_log_entry(each) for each in log_of(caller)],
         "problem": found.problem,
     }

@@ -7,7 +7,7 @@ long as there is something to send. What a process has not sent when it ends is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from os import getpid
 from threading import Lock, Thread
@@ -158,14 +158,23 @@ def recently_denied(limit: int | None = 100) -> list[DeniedCaller]:
     limit: so many at most; `None` = all that are kept.
     """
     send()
+    return _latest(_store().read())[:limit]
+
+
+def denials_by(digests: Collection[str], limit: int = 100, known: Iterable[Denial] | None = None) -> list[DeniedCaller]:
+    """Return those of the callers with these digests, in the last day, the latest first. Raises EngineUnavailable.
+
+    known: the denials of all callers, where they have been read already.
+    """
+    found = recently_denied(limit=None) if known is None else _latest(known)
+    return [each for each in found if each.digest in digests][:limit]
+
+
+def _latest(known: Iterable[Denial]) -> list[DeniedCaller]:
+    """Return those of the last day, the latest first."""
     oldest = time() - FORGOTTEN_SECONDS
-    found = sorted((each for each in _store().read() if each.at > oldest), key=lambda each: (-each.at, each.what))
-    return [_caller_of(each) for each in found[:limit]]
-
-
-def denials_by(digests: Collection[str], limit: int = 100) -> list[DeniedCaller]:
-    """Return those of the callers with these digests, in the last day, the latest first. Raises EngineUnavailable."""
-    return [each for each in recently_denied(limit=None) if each.digest in digests][:limit]
+    found = sorted((each for each in known if each.at > oldest), key=lambda each: (-each.at, each.what))
+    return [_caller_of(each) for each in found]
 
 
 def _caller_of(denial: Denial) -> DeniedCaller:

@@ -12,7 +12,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
-from django_ratelimiter.backend import get_engine
+from django_ratelimiter.backend import get_engine, reset_engine
 from django_ratelimiter.callers.acts import counters_now
 from django_ratelimiter.callers.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.callers.counters import Counter
@@ -21,6 +21,10 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage import denied
+from django_ratelimiter.values.access import AccessRecord
+from example_project.redis_server import free_port
+from tests.sends import count_sends
 
 pytestmark = pytest.mark.django_db
 
@@ -133,6 +137,43 @@ def test_one_call_for_all_rules(
     assert scripts_run(redis_client) == before + 1
 
 
+def test_the_last_refusals_come_with_them(
+    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset_engine()
+    sends = count_sends(monkeypatch)
+    add_rule("export", ["user"], quota=1)
+    ask(user, 3)
+    denied.note(AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain")
+    denied.send()
+    caller = caller_of("user", str(user.pk))
+    summary_of(caller)
+    sends.clear()
+    found = summary_of(caller)
+    assert sends.total() == 1
+    assert [(each["rule"], each["times"]) for each in found["rejections"]] == [("Export", 2)]
+    assert [each["entry"] for each in found["denials"]] == [7]
+    assert [each["blocked"] for each in found["counters"]] == [True]
+    sends.clear()
+    found = summary_of(caller_of("digest", caller.digest))
+    assert sends.total() == 2, "the tier is that of the last rejection, and known before the counters are named"
+    assert [each["times"] for each in found["rejections"]] == [2]
+    assert [each["entry"] for each in found["denials"]] == [7]
+
+
+def test_are_told_together_by_an_engine_that_reads_one_by_one(
+    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("django_ratelimiter.engine.redis.RedisEngine.peek_at_caller")
+    add_rule("export", ["user"], quota=1)
+    ask(user, 3)
+    denied.note(AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain")
+    for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
+        found = summary_of(caller)
+        assert [each["times"] for each in found["rejections"]] == [2]
+        assert [each["entry"] for each in found["denials"]] == [7]
+
+
 def scripts_run(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
@@ -149,6 +190,19 @@ def test_without_the_engine_the_counters_are_named(
     found = counters_now(caller_of("user", str(user.pk)))
     assert found.problem == "refused"
     assert [each.used for each in found.counters] == [None]
+
+
+def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: User, settings: Any) -> None:
+    add_rule("export", ["user"])
+    ask(user, 1)
+    location = f"redis://127.0.0.1:{free_port()}/0"
+    settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": location}}
+    for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
+        found = summary_of(caller)
+        assert "Redis" in found["problem"]
+        assert found["blocked"] is None
+        assert [each["used"] for each in found["counters"]] == [None]
+        assert (found["rejections"], found["denials"]) == ([], [])
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,6 +14,7 @@ from django.test import override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers.caller import Caller, caller_of
+from django_ratelimiter.callers.counters import Counters
 from django_ratelimiter.callers.denials import MAX_SHOWN, denials_of
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
@@ -35,7 +36,7 @@ def deny(kind: str, value: str, entry: int = 1, view: str = "plain", times: int 
 
 
 def seen(caller: Caller) -> list[tuple[str, str, int]]:
-    return [(each.kind, each.view, each.times) for each in denials_of(caller)]
+    return [(each.kind, each.view, each.times) for each in denials_of(caller, Counters(()))]
 
 
 @pytest.fixture(params=["ratelimit", None])

@@ -145,9 +145,9 @@ class CallerPage(admin.ModelAdmin):
         remember(request, caller)
         rules = latest_rules()
         grounds = grounds_of(caller, rules)
-        counters = counters_of(caller, rules, grounds.entitlement)
+        counters = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
         grounds = grounds.as_seen_by(request.user)
-        denials = denials_of(caller) if grounds.sees_entries and not counters.problem else []
+        denials = denials_of(caller, counters) if grounds.sees_entries else []
         links, name = rows.Links(self.admin_site, request), rows.name_of(caller, request)
         context = {
             **self.admin_site.each_context(request),

@@ -22,6 +22,7 @@ from ...usage.denied import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names
+from .scopes import for_no_view
 
 #: Lines of usage that are shown.
 MAX_DAYS: Final = 200
@@ -51,10 +52,11 @@ class CounterRow(NamedTuple):
 
 
 class RuleLink(NamedTuple):
-    """A rule's name, and the address of its page; "" = none for this operator."""
+    """A rule's name, and the address of its page; "" = none for this operator. until: when it passes; "" = not said."""
 
     name: str
     url: str
+    until: str = ""
 
 
 class LeaseRow(NamedTuple):
@@ -174,13 +176,16 @@ class State(NamedTuple):
     """Which rules reject the caller now, for the first line of the page.
 
     own, shared: those of the caller alone, and those whose counter all callers share, with the addresses of their
-    pages; "" = none. until: when all of them pass; "" = never, or not known. before_login: those that reject only where
-    a view checks a token itself. unknown: those of which that cannot be said. until_before_login: at the latest.
+    pages; "" = none. until: when all of them pass; "" = never, or not known. is_latest: some of them pass earlier, and
+    each says when. elsewhere: those for a scope that no view names. before_login: those that reject only where a view
+    checks a token itself. unknown: those of which that cannot be said. until_before_login: at the latest.
     """
 
     own: Sequence[RuleLink]
     shared: Sequence[RuleLink]
     until: str
+    is_latest: bool
+    elsewhere: Sequence[RuleLink]
     before_login: Sequence[RuleLink]
     unknown: Sequence[RuleLink]
     until_before_login: str
@@ -188,19 +193,36 @@ class State(NamedTuple):
 
 def state_of(found: Counters, links: Links) -> State:
     """Return how the caller stands."""
+    slugs = for_no_view(each.rule for each in found.blocked)
+    elsewhere = [each for each in found.blocked if each.rule.slug in slugs]
+    blocked = [each for each in found.blocked if each.rule.slug not in slugs]
+    ends = _ends(blocked)
+    is_latest = len(set(ends.values())) > 1
+    shown = ends if is_latest else {}
     return State(
-        _named((each for each in found.blocked if not each.is_shared), links),
-        _named((each for each in found.blocked if each.is_shared), links),
-        _until(found.blocked),
+        _named((each for each in blocked if not each.is_shared), links, shown),
+        _named((each for each in blocked if each.is_shared), links, shown),
+        _until(blocked),
+        is_latest,
+        _named(elsewhere, links, _ends(elsewhere)),
         _named(found.blocked_before_login, links),
         _named(found.unknown_before_login, links),
         _until(found.blocked_before_login),
     )
 
 
-def _named(counters: Iterable[Counter], links: Links) -> list[RuleLink]:
-    """Return the rules of these counters, each once."""
-    return list(dict.fromkeys(RuleLink(each.rule.name, links.rule(each.rule.slug)) for each in counters))
+def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
+    """Return when each rule passes, by slug."""
+    by_rule: dict[str, list[Counter]] = {}
+    for each in blocked:
+        by_rule.setdefault(each.rule.slug, []).append(each)
+    return {slug: _until(counters) for slug, counters in by_rule.items()}
+
+
+def _named(counters: Iterable[Counter], links: Links, ends: Mapping[str, str] | None = None) -> list[RuleLink]:
+    """Return the rules of these counters, each once. ends: when they pass, by slug, where that is to be said."""
+    rules = {each.rule.slug: each.rule for each in counters}
+    return [RuleLink(rule.name, links.rule(slug), (ends or {}).get(slug, "")) for slug, rule in rules.items()]
 
 
 def _until(blocked: Sequence[Counter]) -> str:

@@ -75,6 +75,8 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         "state": status.state,
         "stopped": status.stopped and _when_and_who(status.stopped),
         "stopped_why": status.stopped and status.stopped.reason,
+        "resumed": status.resumed and _when_and_who(status.resumed),
+        "resumed_why": status.resumed and status.resumed.reason,
         "degraded_since": (began := outage_began(health)) and moment_in_words(began),
         "actions": _actions(viewer, status),
         **search_context(viewer),

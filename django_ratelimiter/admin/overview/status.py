@@ -16,7 +16,7 @@ from ...usage.times import aware
 from .health import Health
 
 #: What `switch_enforcement` writes into the version that it makes.
-STOPPED = "enforcement stopped"
+STOPPED, RESUMED = "enforcement stopped", "enforcement resumed"
 
 
 class VersionNote(NamedTuple):
@@ -33,13 +33,15 @@ class Status(NamedTuple):
     """How the limiter stands.
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
-    stopped: when and by whom; `None` = it is not, or nobody knows. number: of the latest version in the database; 0 =
+    stopped: when and by whom; `None` = it is not, or nobody knows. resumed: the same of what was stopped before; `None`
+    = it was never, or is stopped again. number: of the latest version in the database; 0 =
     there is none. version: who made it; `None` = that is not stored. older: the versions that shards of the engine
     still have, with how many have each; likewise of processes.
     """
 
     state: str
     stopped: VersionNote | None
+    resumed: VersionNote | None
     number: int
     version: VersionNote | None
     older: Mapping[int, int]
@@ -56,10 +58,11 @@ def read_status(health: Health) -> Status:
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _note(storage.snapshots(committed))
-    stopped = None if enforced else _note(storage.snapshots().filter(summary=STOPPED))
+    switched = _note(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
+    stopped, resumed = (None, switched) if enforced else (switched, None)
     older = _older(health.versions, committed)
     older_processes = _older([each.version for each in health.processes], committed)
-    return Status(_state(enforced, health), stopped, committed.number, latest, older, older_processes)
+    return Status(_state(enforced, health), stopped, resumed, committed.number, latest, older, older_processes)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

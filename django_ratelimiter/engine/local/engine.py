@@ -19,6 +19,7 @@ from .admission import admit_or_ask
 from .counter import LocalVerdict
 from .counters import LocalCounters
 from .first_call import FirstCall
+from .peeking import LocalRefusals
 from .sync import SyncCall, SyncRequest, is_local, is_twice
 
 
@@ -119,7 +120,7 @@ class _LocalFirst:
             await self._sync(call, request)
 
 
-class LocalFirstEngine(_LocalFirst):
+class LocalFirstEngine(LocalRefusals, _LocalFirst):
     """An engine for threads.
 
     engine: what decides exactly. counters: what this process knows; `None` = nothing yet, with these two settings.

@@ -1,16 +1,39 @@
-"""What synced charges would be told now. Everything here is done under the lock of `LocalCounters`."""
+"""What synced charges would be told now. All but LocalRefusals is done under the lock of `LocalCounters`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..base import Charge, Verdict
+from ..usage.refusals import CounterRefusals
 from .counter import LocalCounter
 from .sync import is_local
 
 if TYPE_CHECKING:
     from .counters import LocalCounters
+
+
+class LocalRefusals:
+    """Peeks at a caller as `LocalFirstEngine` peeks, if its engine has a way to."""
+
+    engine: Any
+    counters: LocalCounters
+
+    @property
+    def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRefusals]:
+        """Return the verdicts of `peek` and the recent refusals. AttributeError if the engine has no such method."""
+        return partial(self._peek_at_caller, self.engine.peek_at_caller)
+
+    def _peek_at_caller(
+        self, read: Callable[[list[Charge]], CounterRefusals], charges: Iterable[Charge]
+    ) -> CounterRefusals:
+        charges = list(charges)
+        found = read([charge for charge in charges if not is_local(charge)])
+        if all(charge.sync_interval is None for charge in charges):
+            return found
+        return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
 
 
 def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict], now: float) -> list[Verdict]:

@@ -22,7 +22,7 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
 from ..templates import FilledCarry, FilledCharges, FilledVerdicts
-from ..usage.refusals import Refusal, latest
+from ..usage.refusals import CounterRefusals, Refusal, latest
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
@@ -37,7 +37,7 @@ from .packing import RECENT, text_of
 from .partition_notes import PartitionNote
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode, decode_check
-from .refusals import RedisDenials, RedisNames, remembered_in
+from .refusals import CounterPipeline, RedisDenials, RedisNames, remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -85,7 +85,9 @@ class RedisEngine(RedisCore):
         #: Callers whom access entries deny.
         self.denials = RedisDenials(self._prefix(0), self._run, send)
         #: What the processes that decide here say of themselves.
-        self.heartbeats = RedisHeartbeats(self, self._run, send, *([self._cluster.node_of] if self._cluster else []))
+        node_of = [self._cluster.node_of] if self._cluster else []
+        self.heartbeats = RedisHeartbeats(self, self._run, send, *node_of)
+        self._counters = CounterPipeline(self, self.peek, self.denials.key, self._run, self._pipeline, *node_of)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
@@ -210,6 +212,10 @@ class RedisEngine(RedisCore):
         found = (remembered_in(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
         return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 
+    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRefusals:
+        """Return the verdicts of `peek` and the recent refusals, from one pipeline for each node."""
+        return self._counters.read(list(charges))
+
     def retire(self) -> None:
         """Note that another engine is in its place: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
@@ -268,6 +274,11 @@ class RedisEngine(RedisCore):
             self._cluster.drop_idle(shard)
         else:
             self._transport.drop_idle()
+
+    def _pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
+        if self._cluster:
+            return self._cluster.pipeline(shard, packed, replies)
+        return self._transport.pipeline(packed, replies)
 
     def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command off the path of decisions, through the client; it may be repeated without harm."""

@@ -6,16 +6,31 @@ A shard's hash "recent" holds refusals beside the minutes that are not closed. N
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from redis import Redis
 
+from ...exceptions import EngineUnavailable
+from ..base import Charge, Verdict
 from ..usage import COUNTER
-from ..usage.refusals import FORGOTTEN_US, STEP_US, Denial, RefusalCounts, RefusalEntry, shares_of
+from ..usage.refusals import (
+    FORGOTTEN_US,
+    STEP_US,
+    CounterRefusals,
+    Denial,
+    RefusalCounts,
+    RefusalEntry,
+    latest,
+    shares_of,
+)
 from .connections.commands import Run, Send, execute
-from .packing import RECENT, text_of
+from .connections.faults import NOT_A_REPLY
+from .packing import RECENT, command, text_of
+from .protocol import CallEncoder, ScriptMode, decode
 
 #: Names are kept for so many seconds, in so many keys at most, all in the first shard.
 NAME_SECONDS: Final = 7 * 86_400
@@ -33,6 +48,8 @@ _MAX_DELETED: Final = 1_000
 
 #: What the number of an entry counts its latest step in; the rest is how many refusals there were.
 _STEP: Final = 1 << 20
+
+T = TypeVar("T")
 
 _PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 
@@ -62,6 +79,17 @@ def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RefusalCounts:
     """Return the refusals, named without what all keys begin with."""
     entries, sampled = split(found)[1]
     return RefusalCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
+
+
+def denials_in(found: Mapping[Any, Any] | list[Any]) -> list[Denial]:
+    """Return the denied callers. found: the reply to HGETALL, as for `split`."""
+    pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
+    fields = {text_of(name): int(value) for name, value in pairs}
+    return [
+        Denial(what, at, fields.get(f"{what}\n", at), fields.get(f"{what}\n\n", 1))
+        for what, at in fields.items()
+        if not what.endswith("\n")
+    ]
 
 
 def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: int) -> None:
@@ -118,32 +146,28 @@ class RedisDenials:
     """
 
     def __init__(self, prefix: str, run: Run, send: Send | None = None) -> None:
-        self._key, self._run, self._send = f"{prefix}denials", run, send
+        #: The name of the hash.
+        self.key = f"{prefix}denials"
+        self._run, self._send = run, send
 
     def add(self, denials: Sequence[Denial]) -> None:
         """Add these to what is known, in one call; in two where there are too many. Raises EngineUnavailable."""
         words: list[tuple[str, ...]] = []
         for what, at, since, times in denials:
             words += (
-                ("HSET", self._key, what, str(at)),
-                ("HSETNX", self._key, f"{what}\n", str(since)),
-                ("HINCRBY", self._key, f"{what}\n\n", str(times)),
+                ("HSET", self.key, what, str(at)),
+                ("HSETNX", self.key, f"{what}\n", str(since)),
+                ("HINCRBY", self.key, f"{what}\n\n", str(times)),
             )
-        words += ("EXPIRE", self._key, str(DENIAL_SECONDS)), ("HLEN", self._key)
+        words += ("EXPIRE", self.key, str(DENIAL_SECONDS)), ("HLEN", self.key)
         *_, fields = execute(self._run, self._send, 0, words)
         if isinstance(fields, int) and fields > 3 * MAX_DENIALS:
             self._trim()
 
     def read(self) -> list[Denial]:
         """Return what is known, also what is older than a day. Raises EngineUnavailable."""
-        [found] = execute(self._run, self._send, 0, [("HGETALL", self._key)])
-        pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
-        fields = {text_of(name): int(value) for name, value in pairs}
-        return [
-            Denial(what, at, fields.get(f"{what}\n", at), fields.get(f"{what}\n\n", 1))
-            for what, at in fields.items()
-            if not what.endswith("\n")
-        ]
+        [found] = execute(self._run, self._send, 0, [("HGETALL", self.key)])
+        return denials_in(found)
 
     def _trim(self) -> None:
         by_entry: dict[str, list[Denial]] = {}
@@ -154,6 +178,116 @@ class RedisDenials:
         left_out = [each.what for kind, share in zip(kinds, shares, strict=True) for each in kind[share:]]
         fields = [f"{what}{mark}" for what in left_out for mark in ("", "\n", "\n\n")]
         places = range(0, len(fields), _MAX_DELETED)
-        words = [("HDEL", self._key, *fields[place : place + _MAX_DELETED]) for place in places]
+        words = [("HDEL", self.key, *fields[place : place + _MAX_DELETED]) for place in places]
         if words:
             execute(self._run, self._send, 0, words)
+
+
+#: Sends packed calls to the node of a shard, and returns what reads so many replies.
+SendTo = Callable[[int, bytes, int], Callable[[], list[Any]]]
+
+
+class CounterPipeline:
+    """Peeks at a caller's counters and reads the refusals of all shards, in one pipeline for each node.
+
+    encoder: names keys and packs calls. peek: the engine's, which follows where a shard has gone. denials: the key of
+    the denied callers, in the first shard. send: to a node, within the deadline. node_of: see RedisHeartbeats.
+    """
+
+    def __init__(
+        self,
+        encoder: CallEncoder,
+        peek: Callable[[Sequence[Charge]], list[Verdict]],
+        denials: str,
+        run: Run,
+        send: SendTo,
+        node_of: Callable[[int], object] = lambda shard: None,
+    ) -> None:
+        self._encoder, self._peek, self._denials = encoder, peek, denials
+        self._run, self._send, self._node_of = run, send, node_of
+
+    def read(self, charges: Sequence[Charge]) -> CounterRefusals:
+        """Read all. Raises EngineUnavailable as `peek` does; refusals of nodes that do not answer are left out."""
+        pipelines = self._pipelines(charges)
+        readers = [_attempt(partial(self._send, *each.to_send())) for each in pipelines]
+        answers = [reader and _attempt(reader) for reader in readers]
+        verdicts = dict(pair for each, answer in zip(pipelines, answers, strict=True) for pair in each.verdicts(answer))
+        if len(verdicts) < len(charges):  # such as a shard that has moved, or a script that was lost
+            verdicts = dict(enumerate(self._peek(charges)))
+        remembered, denials = list[RefusalCounts](), list[Denial]()
+        for each, answer in zip(pipelines, answers, strict=True):
+            hashes = each.hashes(answer) or self._read_slowly(each)
+            remembered += map(remembered_in, hashes[: len(each.shards)])
+            denials += [denial for found in hashes[len(each.shards) :] for denial in denials_in(found)]
+        now_us = self._encoder.estimate_time(self._encoder.time_to_send())
+        return CounterRefusals([verdicts[place] for place in range(len(charges))], latest(remembered, now_us), denials)
+
+    def _pipelines(self, charges: Sequence[Charge]) -> list[_NodePipeline]:
+        asked: dict[int, list[int]] = {}
+        for place, charge in enumerate(charges):
+            asked.setdefault(self._encoder.shard_of(charge), []).append(place)
+        nodes: dict[object, list[int]] = {}
+        for shard in range(self._encoder.shards):
+            nodes.setdefault(self._node_of(shard), []).append(shard)
+        return [_NodePipeline(self._encoder, charges, asked, shards, self._denials) for shards in nodes.values()]
+
+    def _read_slowly(self, pipeline: _NodePipeline) -> list[Any]:
+        """Read what has not come within the deadline; empty if it cannot be read."""
+        with suppress(EngineUnavailable):
+            return execute(self._run, None, pipeline.shards[0], pipeline.words)
+        return []
+
+
+class _NodePipeline:
+    """What one node is asked: to peek at the charges in some of its shards, then the hashes of all of them.
+
+    asked: the places of all charges, by shard. shards: of this node. denials: as for CounterPipeline.
+    """
+
+    def __init__(
+        self,
+        encoder: CallEncoder,
+        charges: Sequence[Charge],
+        asked: Mapping[int, Sequence[int]],
+        shards: Sequence[int],
+        denials: str,
+    ) -> None:
+        self._encoder, self._charges, self.shards = encoder, charges, shards
+        self._asked = {shard: asked[shard] for shard in shards if shard in asked}
+        self.words = [("HGETALL", f"{encoder._prefix(shard)}{RECENT}") for shard in shards]
+        if 0 in shards:
+            self.words.append(("HGETALL", denials))
+
+    def to_send(self) -> tuple[int, bytes, int]:
+        """Return a shard of the node, the packed calls and how many they are."""
+        encoder, now_us = self._encoder, self._encoder.time_to_send()
+        times = (encoder.estimate_time(now_us),)
+        calls = [
+            encoder.encode(ScriptMode.PEEK, self._in(shard), (), None, now_us, times, shard=shard)
+            for shard in self._asked
+        ]
+        calls += [command(*each) for each in self.words]
+        return self.shards[0], b"".join(calls), len(calls)
+
+    def verdicts(self, answer: Sequence[Any] | None) -> Iterator[tuple[int, Verdict]]:
+        """Return the verdicts by the places of their charges, as far as the node has decided. answer: its replies."""
+        for (shard, places), reply in zip(self._asked.items(), answer or (), strict=False):
+            with suppress(*NOT_A_REPLY):
+                if not isinstance(reply, Exception) and reply[0] >= 0:  # else it names another time
+                    yield from zip(places, decode(reply, self._in(shard), spending=False), strict=True)
+
+    def hashes(self, answer: Sequence[Any] | None) -> list[Any]:
+        """Return the replies to HGETALL; empty if one is missing."""
+        found = list(answer or ())[len(self._asked) :]
+        return found if all(isinstance(each, list) for each in found) else []
+
+    def _in(self, shard: int) -> list[Charge]:
+        return [self._charges[place] for place in self._asked[shard]]
+
+
+def _attempt(step: Callable[[], T]) -> T | None:
+    """Return what a step returns; `None` for an outage."""
+    try:
+        return step()
+    except EngineUnavailable:
+        return None

@@ -76,6 +76,18 @@ class Denial(NamedTuple):
     times: int
 
 
+class CounterRefusals(NamedTuple):
+    """A caller's counters, and the refusals among which theirs are.
+
+    verdicts: of the charges, as by `peek`. refusals: the recent rejections of all callers, the latest first. denials:
+    of all callers whom access entries have denied lately.
+    """
+
+    verdicts: list[Verdict]
+    refusals: list[Refusal]
+    denials: list[Denial]
+
+
 class RefusalEntry(NamedTuple):
     """Refusals by the same counters in the same way. last, since: in steps. times: how many."""
 
@@ -128,7 +140,9 @@ def _merged(counter: str, found: list[tuple[RefusalEntry, str]], sampled: Mappin
     return Refusal(last * STEP_US, since * STEP_US, times, label.removeprefix(SHADOW), counter, shadow, is_estimate)
 
 
-def latest(remembered: Iterable[RefusalCounts], now_us: int, limit: int, rule: str | None = None) -> list[Refusal]:
+def latest(
+    remembered: Iterable[RefusalCounts], now_us: int, limit: int | None = None, rule: str | None = None
+) -> list[Refusal]:
     """Return so many refusals at most, the latest first, and none that is forgotten. rule: of this rule only."""
     since = now_us - FORGOTTEN_US
     found = [each for each in refusals_of(remembered) if each.at_us > since and (rule is None or each.rule == rule)]

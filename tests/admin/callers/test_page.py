@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine.usage.refusals import CounterRefusals
 from django_ratelimiter.models import Rule, RuleLimit, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -74,7 +75,10 @@ def test_shows_the_last_refusals_where_the_engine_keeps_them(
 
     digest = admin_client.get(page).context["caller"].digest
     recent = [Refusal("export", digest), Refusal("export", "x" * 22, times=9_999), Refusal("gone", digest)]
-    monkeypatch.setattr(get_engine(), "recent_refusals", lambda limit: recent, raising=False)
+    engine: Any = get_engine()
+    monkeypatch.setattr(
+        engine.engine, "peek_at_caller", lambda charges: CounterRefusals(engine.engine.peek(charges), recent, [])
+    )
     text = shown(admin_client.get(page))
     assert '<abbr title="about">≈</abbr> 7431 since' in text  # so many are counted from a sample
     assert len(admin_client.get(page).context["refusals"]) == 1

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.rules import tiers
+from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage import names
 
 from ..pages import shown
@@ -151,6 +151,66 @@ def test_the_first_line_tells_own_rules_from_shared_ones(admin_client: Client, p
     text = words(admin_client.get(page))
     assert "One rule rejects requests of this caller now:" in text
     assert "2 rules that all callers share reject requests of everybody now:" in text
+
+
+def use_up_scope(ann: User, quota: int) -> None:
+    request = RequestFactory().get("/elsewhere")
+    request.user = ann
+    for _ in range(quota + 1):
+        request.__dict__.pop("ratelimit", None)
+        limiter.check(request, scope="nightly")
+
+
+@pytest.fixture
+def nightly() -> Rule:
+    """A rule for a scope that no view has, with a window that is longer than all others."""
+    rule = Rule.objects.create(slug="nightly", name="Nightly", mode="enforce", partition_by=["user"], scope="nightly")
+    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(864_000), algorithm="fixed_window")
+    return rule
+
+
+def test_the_first_line_tells_rules_of_views_from_those_of_tasks(
+    admin_client: Client, page: str, ann: User, nightly: Rule
+) -> None:
+    use_up_scope(ann, 2)
+    response = admin_client.get(page)
+    state = response.context["state"]
+    assert [each.name for each in state.own] == ["Export"]
+    assert [each.name for each in state.elsewhere] == ["Nightly"]
+    assert state.until
+    assert state.until != state.elsewhere[0].until
+    text = words(response)
+    part = "Only code that asks for their scope, such as a task or a command, is rejected by these rules now:"
+    assert f">blocked</span> until {state.until} <br>One rule rejects" in text
+    assert part in text
+    assert f"until {state.elsewhere[0].until}." in text[text.index(part) :]
+    RuleLimit.objects.filter(rule__slug="export").update(quota=100)
+    cache.invalidate()
+    text = words(admin_client.get(page))
+    assert ">it depends</span> No rule for a view rejects this caller now." in text
+    assert part in text
+    assert "not blocked" not in text
+
+
+def test_the_first_line_says_when_each_rule_passes_if_they_differ(
+    admin_client: Client, page: str, ann: User, free: Tier
+) -> None:
+    rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(604_800), algorithm="fixed_window")
+    assert "at the latest" not in words(admin_client.get(page))
+    RuleLimit.objects.filter(rule__slug="export").update(quota=4)
+    cache.invalidate()
+    ask(ann, 1)
+    RuleLimit.objects.filter(rule__slug="export").update(quota=3)
+    cache.invalidate()
+    response = admin_client.get(page)
+    state = response.context["state"]
+    ends = {each.name: each.until for each in state.own}
+    assert set(ends) == {"Export", "Weekly"}
+    assert ends["Export"] != ends["Weekly"] == state.until
+    text = words(response)
+    assert f"until {state.until} at the latest" in text
+    assert f"Export</a> until {ends['Export']}" in text
 
 
 def test_the_first_line_does_not_say_not_blocked_where_a_token_would_be(

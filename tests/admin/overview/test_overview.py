@@ -19,6 +19,7 @@ from django.urls import path, reverse
 
 from django_ratelimiter import admin as pages
 from django_ratelimiter.admin.overview import health
+from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.heartbeats import pulse
@@ -215,6 +216,21 @@ def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> N
     assert "error Not in force: Wrong" in text
     assert "Off" not in text.partition("Needs attention")[2].partition("Rejected in")[0]
     assert f'<a href="{page_of(Rule.objects.get(slug="nowhere"))}">Nowhere</a>' in shown(response)
+
+
+def test_says_since_when_and_by_whom_it_is_on_again(
+    admin_client: Client, admin_user: User, saved: Rule, django_assert_num_queries: Any
+) -> None:
+    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
+    cache.switch_enforcement(False, admin_user, "403 for all of Acme")
+    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
+    cache.switch_enforcement(True, User.objects.create_user("anna"), "the rule is mended")
+    cache.invalidate(admin_user, "Rule Export saved")
+    resumed = RuleSetVersion.objects.get(summary="enforcement resumed")
+    text = text_of(admin_client.get(OVERVIEW))
+    assert f"On again since {moment_in_words(resumed.created_at)}, by anna Why the rule is mended Version" in text
+    with django_assert_num_queries(6):
+        assert read_status(health.read_health(with_processes=False)).resumed is not None
 
 
 @pytest.mark.parametrize(("counted", "used", "named"), [(40, None, True), (40, 5, False), (5, None, False)])

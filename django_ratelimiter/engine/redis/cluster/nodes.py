@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -86,14 +87,17 @@ class ClusterTransport:
 
     def call(self, shard: int, call: bytes, deadline_at: float | None = None) -> Any:
         """Send one packed call to the node of a shard, see Transport.call."""
-        wait = 2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline
-        address = self._topology.address(shard, wait)
+        address = self._topology.address(shard, self._deadline or 2 * REFRESH_TIMEOUT)
         for _ in range(MAX_REDIRECTIONS):
             try:
                 return self._transports.at(address).call(call, deadline_at)
             except EngineUnavailable as error:
                 address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
+
+    def pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
+        """Send several calls at once to the node of a shard, see Transport.pipeline. None of them is sent on."""
+        return self._transports.at(self._topology.known_address(shard)).pipeline(packed, replies)  # type: ignore[no-any-return]
 
     def is_down(self, shard: int) -> bool:
         """Whether the node of a shard is not asked at present."""
@@ -106,8 +110,10 @@ class ClusterTransport:
             self._transports.at(address).drop_idle()
 
     def node_of(self, shard: int) -> Address | None:
-        """What tells the node of a shard from others; `None` if it is not known."""
-        return self._topology.node_of(shard)
+        """What tells the node of a shard from others; `None` if it is not known, even after waiting at the start."""
+        with suppress(EngineUnavailable):
+            return self._topology.address(shard, self._deadline or 2 * REFRESH_TIMEOUT)
+        return None
 
     @property
     def only_in_threads(self) -> bool:
