@@ -20,11 +20,8 @@ from .agreement import Agreement, agreement
 from .callers import TIER
 from .comparison import Comparison, Options, compare
 from .logs.reading import LogFiles
-
-#: Bytes of memory that a counter takes, its name included, and what a replay needs before it has any; measured in
-#: `benchmarks/replay.py`.
-BYTES_PER_COUNTER: Final = 530
-BYTES_AT_FIRST: Final = 120_000_000
+from .memory.blocks import Between
+from .memory.expected import BYTES_AT_FIRST, BYTES_PER_COUNTER, Expected, expected_memory
 
 #: So much memory is taken without a word about it.
 MAX_SILENT_BYTES: Final = 300_000_000
@@ -86,6 +83,9 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
         shown = _Progress(files, stderr, warns=not most) if not options["no_progress"] else None
         if shown:
             stderr.write(_memory_in_words(most) + "\n")
+            if not most:
+                rule_sets = [before] if after is None else [before, after]
+                stderr.write(_expected_in_words(expected_memory(files, rule_sets, tuple(identities.values()))) + "\n")
         found = compare(files, before, after, told, shown, watch)
         if shown:
             shown.end(found)
@@ -137,6 +137,35 @@ def _memory_in_words(most: int | None) -> str:
         )
         return text % {"first": BYTES_AT_FIRST // 1_000_000, "each": per_million}
     return _("Memory: room for %s counters; beyond that the oldest are dropped.") % f"{most:,}"
+
+
+def _expected_in_words(expected: Expected | None) -> str:
+    if expected is None:
+        return _(
+            "How much this log needs cannot be known before: only files that are not compressed can be looked at. "
+            "If it is more than %d MB, the progress says so."
+        ) % (MAX_SILENT_BYTES // 1_000_000)
+    megabytes = Between(*(round(each / 1_000_000) for each in expected.bytes))
+    callers = f"{expected.callers.low:,}" if expected.is_exact else _between(expected.callers)
+    words = {"callers": callers, "memory": _between(megabytes)}
+    if expected.is_exact:
+        text = _("This log holds %(callers)s callers; expect about %(memory)s MB of memory.")
+    else:
+        text = _("This log seems to hold about %(callers)s callers; expect about %(memory)s MB of memory.")
+    if expected.bytes.high <= MAX_SILENT_BYTES:
+        return text % words
+    return f"{text % words} {_('That is more than %d MB: --memory MB sets a bound.') % (MAX_SILENT_BYTES // 1_000_000)}"
+
+
+def _between(found: Between) -> str:
+    """Return a number that is not known, to two digits: "160,000 to 210,000"."""
+    low, high = (f"{_rounded(each):,}" for each in found)
+    return low if low == high else _("%(low)s to %(high)s") % {"low": low, "high": high}
+
+
+def _rounded(number: int) -> int:
+    step: int = 10 ** max(0, len(str(number)) - 2)
+    return round(number / step) * step
 
 
 def peak_memory() -> int:

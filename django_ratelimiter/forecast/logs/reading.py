@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Final
 
-from .formats import find_format
+from .formats import Parse, find_format
 from .line import AccessLogLine, WrongFormat
 
 STDIN: Final = "-"
@@ -28,7 +28,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 MAX_SHOWN: Final = 10
 
 #: What a line can raise that holds no request.
-_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 #: Lines read before anything is decided, to find out what the log holds.
 SAMPLED: Final = 5_000
@@ -38,7 +38,7 @@ class LogFiles:
     """The lines of some logs, the earliest first; those of one file stay in their order.
 
     names: paths; "-" = standard input. Lines that cannot be read are counted in `unreadable`, and the first of them are
-    in `shown`. Raises WrongFormat, OSError.
+    in `shown`. are_plain: for each name, whether it is a file that is not compressed. Raises WrongFormat, OSError.
     """
 
     def __init__(self, names: Sequence[str], format_name: str, more: Sequence[str], zone: tzinfo) -> None:
@@ -46,6 +46,7 @@ class LogFiles:
         self.read_lines = 0
         self.unreadable = 0
         self.shown: list[tuple[str, int, str, str]] = []
+        self.are_plain: list[bool] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
         try:
@@ -57,7 +58,9 @@ class LogFiles:
     def _open(self, format_name: str, more: Sequence[str], zone: tzinfo) -> None:
         for name in self.names:
             self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
-            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "backslashreplace"))
+            content = _unpacked(self._raw[-1])
+            self.are_plain.append(name != STDIN and content is self._raw[-1])
+            self._texts.append(io.TextIOWrapper(content, "utf-8", "backslashreplace"))
         self._sizes = [
             0 if name == STDIN else os.fstat(raw.fileno()).st_size
             for name, raw in zip(self.names, self._raw, strict=True)
@@ -82,6 +85,12 @@ class LogFiles:
         """What lines of all files hold, see `LogFormat`."""
         return frozenset.intersection(*(each.holds for each in self.formats))
 
+    def parts(self) -> Iterator[tuple[str, int, Parse]]:
+        """Yield name, size in bytes and parser of each log that has lines."""
+        for name, size, found in zip(self.names, self._sizes, self._formats, strict=True):
+            if found is not None:
+                yield name, size, found.parse
+
     def bytes_read(self) -> int:
         """Return how many bytes of the files were read, as they are stored."""
         return sum(
@@ -102,7 +111,7 @@ class LogFiles:
                 number += 1
                 try:
                     yield parse(text, number, file)
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     if text.strip():
                         self._note(file, number, error, text)
 

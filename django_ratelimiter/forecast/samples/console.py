@@ -21,6 +21,7 @@ from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
 from .advice import Advice, Proposal, advise
 from .cells import MICROSECONDS
+from .multipliers import multiplier_doubts
 from .periods import WEEK, read_period
 
 
@@ -52,10 +53,12 @@ def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
         raise CommandError(str(error)) from error
     rule = _rule(options["rule"])
     advice = advise(rule, period.period, options["share"] / 100, attack and attack.period)
+    periods = [each.period for each in (period, attack) if each is not None]
+    notes = [*multiplier_doubts(*periods)] if advice.sampled else []
     if options["json"]:
-        command.stdout.write(json.dumps(json_of(advice), indent=2))
+        command.stdout.write(json.dumps(json_of(advice) | {"notes": notes}, indent=2))
         return
-    for line in lines_of(rule, advice, period.name, options["share"]):
+    for line in (*lines_of(rule, advice, period.name, options["share"]), *notes):
         command.stdout.write(line)
 
 

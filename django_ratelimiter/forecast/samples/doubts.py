@@ -11,11 +11,11 @@ from django.utils.translation import ngettext
 
 from ...conf import settings
 from ...engine.limits import Limit
-from ...models import TierAssignment
 from ...rules.formatting import units
 from ...usage.times import Granularity, now
 from .cells import MICROSECONDS, MINUTE_SECONDS, cells_of
 from .forecast import Forecast
+from .multipliers import multiplier_doubts
 
 #: A sample that stands for less than this share of the recorded requests is called incomplete.
 COMPLETE_ENOUGH: Final = 0.8
@@ -28,7 +28,7 @@ _RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "pa
 
 
 def doubts(forecast: Forecast) -> list[str]:
-    """Return what the reader has to know of this forecast, in sentences. One query."""
+    """Return what the reader has to know of this forecast, in sentences. Two queries at most."""
     return [*_of_rules(forecast), *_of_data(forecast)]
 
 
@@ -93,10 +93,7 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
     if forecast.unrecorded:
         text = _("Tiers that are not limited now are not counted, so nothing is known of them: %(tiers)s.")
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
-    if TierAssignment.objects.exclude(multiplier=1).exists():
-        yield _(
-            "Some callers have a multiplier. It is not recorded: they are taken for ordinary callers of their tier."
-        )
+    yield from multiplier_doubts(forecast.period)
 
 
 def tiers_in_words(tiers: Iterable[str]) -> str:
