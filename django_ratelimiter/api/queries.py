@@ -111,8 +111,8 @@ class PartitionsQuery(PeriodQuery):
     granularity = serializers.ChoiceField(
         [Granularity.HOUR.value, Granularity.DAY.value],
         required=False,
-        help_text="Whether the heaviest of each hour are added up, or those of each day; else days beyond 8 days, "
-        "and where hours are deleted.",
+        help_text="Add up the top partitions of each hour, or of each day. Default: hours in periods up to 8 days, "
+        "else days; also days where hours are deleted.",
     )
     by = serializers.ChoiceField(["allowed", "denied"], default="allowed", help_text="What they are sorted by.")
 

@@ -113,7 +113,7 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitPartitionSerializer(serializers.Serializer[Any]):
-    """One of the heaviest partitions of a rule. Numbers are estimated from samples where there were many requests."""
+    """One of the top partitions of a rule. Numbers are estimates from samples if there were many requests."""
 
     partition = serializers.CharField(help_text="Its digest, as in the names of keys.")
     allowed = serializers.IntegerField(source="sum_allowed")
@@ -165,7 +165,7 @@ class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     allowed = serializers.IntegerField(allow_null=True, help_text="null = not known.")
     denied = serializers.IntegerField(allow_null=True, help_text="null = not known.")
-    known_from = serializers.CharField(help_text="heaviest or sample.")
+    known_from = serializers.CharField(help_text="heaviest (among the top 100 of a rule in an hour) or sample.")
 
 
 class RateLimitOwnUsageSerializer(serializers.Serializer[Any]):

@@ -74,9 +74,9 @@ class RuleDetailView(_Report):
 
 
 class PartitionsView(_Report):
-    """The heaviest partitions of a rule, the heaviest first, in all hours or days that the period touches.
+    """The top partitions of a rule, sorted, in all hours or days that overlap the period.
 
-    Of each hour or day 100 are known at most.
+    At most 100 are known of each hour or day.
     """
 
     serializer_class = serializers.RateLimitPartitionSerializer

@@ -16,7 +16,7 @@ DAYS: Final = 30
 
 
 class Day(NamedTuple):
-    """Requests of one day that met one rule. allowed, denied: `None` = not known. known_from: heaviest or sample."""
+    """Requests of one day that matched one rule. allowed, denied: None = not known. known_from: heaviest or sample."""
 
     date: date
     rule: str
@@ -29,8 +29,8 @@ class Day(NamedTuple):
 def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
     """Return the first and the last of the last 30 days, and the known usage. digests: of the caller, by rule.
 
-    Two queries. Neither the heaviest partitions, which are those of some hours of a day, nor samples know all: where
-    both know of a day, those who know of more requests are believed.
+    Two queries. Neither the top partitions, which cover some hours of a day, nor samples know everything: if both know
+    a day, the one with more requests is used.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()

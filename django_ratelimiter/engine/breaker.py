@@ -123,4 +123,4 @@ def _notify_state_change() -> None:
         try:
             listener()
         except Exception:  # whatever is wrong there must not keep us from probing
-            logger.exception("A breaker's change could not be told of.")
+            logger.exception("A listener for the state of circuit breakers has failed.")

@@ -177,12 +177,12 @@ class Limit:
 
     @cached_property
     def holds(self) -> bool:
-        """Whether an admitted request may have to be held."""
+        """Whether an allowed request may be delayed."""
         return "max_delay" in self.traits.options
 
     @cached_property
     def holds_leases(self) -> bool:
-        """Whether an admitted request counts until it is released."""
+        """Whether an allowed request counts until its lease is released."""
         return self.traits.holds_leases
 
     @cached_property
@@ -220,7 +220,7 @@ class Limit:
 
     @cached_property
     def tag(self) -> str:
-        """What tells the counters of this limit from others under the same key: a change of it starts anew.
+        """The part of the key that is different for each kind of limit: if it changes, counters start at zero.
 
         It is short because it stands in every key's name; a time zone is a checksum there.
         """

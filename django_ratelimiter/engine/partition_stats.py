@@ -1,4 +1,4 @@
-"""Which partitions the rules meet: how many in an hour, the heaviest of them, and samples by the minute."""
+"""Which partitions the rules meet: how many in an hour, the top partitions, and samples by the minute."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def rule_of(label: str) -> str:
 
 
 def merge_top(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
-    """The partitions that have the most admitted, and those that have the most denied, by turns.
+    """Return the partitions with the most allowed and those with the most denied requests, in turn.
 
-    weights: admitted and denied, by partition.
+    weights: allowed and denied requests, by partition.
     """
     ranks = [sorted(weights, key=lambda each: (-weights[each][side], each)) for side in (0, 1)]
     chosen: dict[str, tuple[int, int]] = {}
@@ -106,7 +106,7 @@ class MemoryPartitions:
         return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
-        """The heaviest partitions of these hours and rules, with the requests admitted and denied."""
+        """Return the top partitions of these hours and rules, with their allowed and denied requests."""
         found = []
         for each in asked:
             allowed, denied = (weights.get(each, {}) for weights in self._weights)
@@ -115,7 +115,7 @@ class MemoryPartitions:
         return found
 
     def drop_top(self, asked: Iterable[Hour]) -> None:
-        """Forget the heaviest partitions of these hours and rules."""
+        """Delete the top partitions of these hours and rules."""
         for each in asked:
             for weights in self._weights:
                 weights.pop(each, None)

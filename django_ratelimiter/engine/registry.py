@@ -160,7 +160,7 @@ class Algorithm(StrEnum):
 
 #: The algorithm of a limit that names none.
 DEFAULT: Final = Algorithm.SLIDING_WINDOW_COUNTER
-#: The algorithm that never admits more than the quota in any stretch of a window's length, however it is asked.
+#: The algorithm that never allows more than the quota in any stretch of a window's length.
 STRICTEST: Final = Algorithm.SLIDING_WINDOW_LOG
 #: The algorithm with the fewest steps.
 SIMPLEST: Final = Algorithm.FIXED_WINDOW

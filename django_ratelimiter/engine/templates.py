@@ -51,10 +51,10 @@ class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a key of a cache on the path should be.
 
     sources: what the partition of each charge is made of; `None` = each of something else.
-    gates: which of the charges may refuse the call. is_fixed: their limits' terms are the same in each call. is_exact:
+    gates: which of the charges may reject the call. is_fixed: their limits' terms are the same in each call. is_exact:
     none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
     if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
-    unsplit: the labels of those whose counters all callers share. takes_leases: an admitted call may hold leases.
+    unsplit: the labels of those whose counters all callers share. takes_leases: an allowed call may hold leases.
     is_counted: usage is counted under some label. kept: what others have made of it, by who has. It goes when the
     template does: rules that were edited away hold no memory.
     """
@@ -142,9 +142,9 @@ class CounterStates(NamedTuple):
     leads: Sequence[int]
 
     def binding(self, gates: Sequence[bool]) -> int | None:
-        """Return the place of the charge that refuses the call; `None` = none does.
+        """Return the place of the charge that rejects the call; `None` = none does.
 
-        Of several the one that never passes, else the one to wait longest for. gates: which of them may refuse it.
+        Of several the one that never passes, else the one to wait longest for. gates: which of them may reject it.
         """
         waits = self.waits
         if (longest := max(waits)) > 0 <= min(waits) and gates[place := waits.index(longest)]:  # as nearly always
@@ -170,7 +170,7 @@ def states_of(reply: Sequence[int], charges: int) -> CounterStates:
 class FilledVerdicts(Sequence[Verdict]):
     """The engine's answer to filled charges. is_made: somebody has seen the verdicts.
 
-    is_denied: nothing was spent. binding: the place of the charge that refuses, see `CounterStates`; `None` = none.
+    is_denied: nothing was spent. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
     reply: see `states_of`. Raises ValueError if it is another.
     """
 
@@ -203,14 +203,14 @@ class FilledVerdicts(Sequence[Verdict]):
         return verdicts
 
     def lengthen(self, least: Sequence[int]) -> None:
-        """Let those who are refused wait for so many microseconds at least, one entry for each charge."""
+        """Raise the wait of rejected callers to at least these microseconds, one entry for each charge."""
         waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(self.states.waits, least, strict=True)]
         self.states = states = self.states._replace(waits=waits)
         self.binding = states.binding(self.charges.template.gates)
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until all charges that may refuse the call would pass, 0 = now; `None` = never."""
+        """Return the seconds until all charges that may reject the call would pass, 0 = now; `None` = never."""
         wait = 0 if self.binding is None else self.states.waits[self.binding]
         return None if wait < 0 else wait / 1_000_000
 
@@ -243,8 +243,8 @@ def verdicts_from(
         allowed = wait == 0
         if wait < -1:
             allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
-        spends = allowed and not denied
-        soft = spends and (remaining if spending else remaining - cost) < limit.terms.soft_floor
+        charged = allowed and not denied
+        soft = charged and (remaining if spending else remaining - cost) < limit.terms.soft_floor
         if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
             remaining = 0
         verdicts.append(
@@ -257,7 +257,7 @@ def verdicts_from(
                 soft,
                 at,
                 charge,
-                cost if spends and spending else 0,
+                cost if charged and spending else 0,
                 at + lead,
             )
         )

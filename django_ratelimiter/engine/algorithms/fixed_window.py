@@ -81,7 +81,7 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
 
 
 def _begins(calendar: str, day: int) -> str:
-    """When a calendar's count begins anew."""
+    """Return when the count of a calendar restarts, in words."""
     texts = {
         "day": _("The count begins anew at midnight in %(zone)s."),
         "week": _("The count begins anew on Mondays at midnight in %(zone)s."),

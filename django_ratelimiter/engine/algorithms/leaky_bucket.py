@@ -1,8 +1,8 @@
 """Leaky bucket as a queue: requests leave at the quota's rate, and the bucket is the room in the queue.
 
-What waits in the queue is what is missing from a token bucket, and drains as fast as that refills. An admitted
-request is held for as long as what was queued before it takes to drain, which is the time until the bucket is empty:
-`reset`. Admits when queued + cost <= capacity, and that time is at most `terms.extra`.
+What waits in the queue is what is missing from a token bucket, and drains as fast as that refills. An allowed
+request is delayed until everything queued before it has drained. That is the time until the bucket is empty: `reset`.
+Allows a request when queued + cost <= capacity, and that time is at most `terms.extra`.
 """
 
 from __future__ import annotations

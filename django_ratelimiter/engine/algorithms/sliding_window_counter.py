@@ -1,9 +1,9 @@
 """Sliding window counter: the window before counts for the share of it that the sliding window still covers.
 
-State: (last, current, previous), the units spent in the clock's window of `last` and in the one before. With
-`elapsed` ticks of the window P gone, it admits when previous x (1 - elapsed/P) + current + cost <= capacity. The
+State: (last, current, previous), the units used in the clock's window of `last` and in the one before. With
+`elapsed` ticks of the window P gone, it allows when previous x (1 - elapsed/P) + current + cost <= capacity. The
 estimate is not rounded: both sides are compared multiplied by P (the weighted counter of Cloudflare's "How we
-built rate limiting", 2017). It admits at most the quota in any window of the clock, and less than twice the quota in
+built rate limiting", 2017). It allows at most the quota in any window of the clock, and less than twice the quota in
 any other stretch of that length.
 """
 

@@ -1,7 +1,7 @@
-"""Sliding window log: every admitted cost with its time, so that the window slides exactly.
+"""Sliding window log: every allowed cost with its time, so that the window slides exactly.
 
-State: (last, total, time, cost, time, cost, …), the oldest first; what was spent in one microsecond is one entry.
-Admits when the costs in (at - P, at] and this one are at most `capacity`. No stretch of length P sees more.
+State: (last, total, time, cost, time, cost, …), the oldest first; costs of the same microsecond are one entry.
+Allows when the costs in (at - P, at] and this one are at most `capacity`. No stretch of length P sees more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reset(total: int, live: int, at: int, terms: Terms, state: State | None, spe
 def store(total: int, live: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
     entries = list(state[live:]) if state else []
     units = min(cost, total)
-    excess = units - added  # a refusal that counts: the oldest make room, for they would leave first
+    excess = units - added  # a rejection that counts: the oldest entries make room, because they would expire first
     while excess:
         gone = min(excess, entries[1])
         entries[1] -= gone

@@ -56,7 +56,7 @@ def reset(total: int, gone: int, at: int, terms: Terms, state: State | None, spe
 def store(total: int, gone: int, at: int, terms: Terms, state: State | None, cost: int, added: int) -> State:
     slots = [*(0,) * gone, *(state[1:] if state else (0,))][: terms.rate]
     units = min(cost, total)
-    excess, age = units - added, len(slots)  # a refusal that counts: the oldest make room, for they would leave first
+    excess, age = units - added, len(slots)  # a rejection that counts: the oldest make room, they would expire first
     while excess:
         age -= 1
         left = min(excess, slots[age])

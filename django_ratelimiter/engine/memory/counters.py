@@ -75,7 +75,7 @@ class MemoryCounters:
     ) -> tuple[CounterStates, bool]:
         """Decide, all or nothing, and return what was found and whether the call is denied.
 
-        spending: store what is spent. refused: the call is denied already.
+        spending: store the charges. refused: the call is denied already.
         """
         if spending and not refused:
             charged = self._allow(named, now)
@@ -104,7 +104,7 @@ class MemoryCounters:
             self._by_name = counters
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent, once."""
+        """Refund what these verdicts used, once."""
         for verdict in verdicts:
             name, limit = _name(verdict.charge), verdict.charge.limit
             counter = self._by_name.get(name)
@@ -116,7 +116,7 @@ class MemoryCounters:
             verdict.mark_refunded()
 
     def _allow(self, named: Sequence[Named], now: int) -> CounterStates | None:
-        """Spend what all charges cost, if each passes; `None` = nothing is spent, and they have to be looked at."""
+        """Apply all charges if each passes. `None` = nothing was charged, and each must be looked at."""
         counters, charged = self._by_name, []
         for name, charge, _, terms, allow in named:
             if allow is None or terms is None:
@@ -173,7 +173,7 @@ class MemoryCounters:
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
     def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int, int]:
-        """Spend what one charge spends; return what remains, the wait, when the quota is back, and the clock's lead."""
+        """Apply one charge. Return the remaining quota, the wait, when the full quota is back, and the clock's lead."""
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
         cost, lead = charge.cost, at - now
         if passes and spending and cost and not denied:
@@ -241,7 +241,7 @@ def _allow(charge: Charge) -> Allow | None:
 
 
 def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
-    """Return the state once what was admitted somewhere else is spent."""
+    """Return the state after charging what was allowed elsewhere."""
     _, before, y = steps.look(state, at, terms)
     x = steps.spend(before, charge.carried, terms)
     return steps.store(x, y, at, terms, state, charge.carried, x - before)

@@ -87,7 +87,7 @@ class MemoryEngine:
         """
         if not isinstance(charges, FilledCharges):
             charges = list(charges)
-        is_counted = self._counts_usage and _is_counted(charges)  # a bad label is refused before anything is spent
+        is_counted = self._counts_usage and _is_counted(charges)  # a bad label is rejected before anything is charged
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))
@@ -111,7 +111,7 @@ class MemoryEngine:
             return verdicts_from(charges, states, denied=denied, spending=False)
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        """Return the verdicts of `check`, with what would be left after it. Nothing is charged or counted."""
         charges = list(charges)
         with self._lock:
             states, denied = self._counters.trial(self._counters.named(charges), self._now(now_us))

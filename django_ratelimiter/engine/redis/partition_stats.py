@@ -65,7 +65,7 @@ class RedisPartitions:
         return sums
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
-        """The heaviest partitions of these hours and rules, with the requests admitted and denied, about."""
+        """Return the top partitions of these hours and rules, with estimates of their allowed and denied requests."""
         weights: list[dict[str, list[int]]] = [{} for _ in asked]
         for shard in self._shards():
             keys = [(place, side, key) for place, each in enumerate(asked) for side, key in self._sets(shard, each)]
@@ -76,7 +76,7 @@ class RedisPartitions:
         return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
     def drop_top(self, asked: Sequence[Hour]) -> None:
-        """Forget the heaviest partitions of these hours and rules."""
+        """Delete the top partitions of these hours and rules."""
         for shard in self._shards():
             self._all(shard, [("DEL", *(key for _, key in self._sets(shard, each))) for each in asked])
 
@@ -120,7 +120,7 @@ class RedisPartitions:
         return self._encoder._prefix(shard)
 
     def _sets(self, shard: int, each: Hour) -> list[tuple[int, str]]:
-        """The two sorted sets of an hour and rule: what was admitted, and what was denied."""
+        """Return the two sorted sets of an hour and rule: allowed requests, and denied ones."""
         hour, rule = each
         return [(side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "denied"))]
 

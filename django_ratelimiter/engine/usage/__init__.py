@@ -1,11 +1,11 @@
 """How usage is written down: one count per minute for each set of labels and what became of its charges.
 
-A field is the labels of a call's charges, one a line, then a line with a letter for each charge: `a` admitted by its
-rule, `s` admitted beyond its soft quota, `d` denied by its rule; in capitals where a process decided without the
+A field is the labels of a call's charges, one a line, then a line with a letter for each charge: `a` allowed by its
+rule, `s` allowed beyond its soft quota, `d` denied by its rule; in capitals where a process decided without the
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 
-A named field also has a line for each counter that has refused, behind a tab: for the list of whom the rules refuse,
-see `refusals`. What a process has decided by itself comes so; it is counted under the field alone.
+A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
+rejections: see `refusals`. A process sends what it decided by itself in this form; it is counted under the field alone.
 """
 
 from __future__ import annotations

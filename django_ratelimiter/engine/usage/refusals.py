@@ -17,13 +17,13 @@ from . import COUNTER, SHADOW, field_of, name_of, without_name
 #: twentieth stands for twenty. The same numbers stand in check.lua, where refusals must stay cheap.
 RECORDED_EXACTLY, RECORDED_ONE_IN = 20, 20
 
-#: Microseconds. So finely a time is kept; after so long without a refusal, the next one begins a new count; and after
-#: so long it is forgotten.
+#: Microseconds. Times are stored in steps of the first. After the second without a rejection, the next one begins a new
+#: count. After the third, an entry is deleted.
 STEP_US, PAUSE_US, FORGOTTEN_US = 250_000, 3_600_000_000, 86_400_000_000
 
 _STEPS_OF_A_MINUTE: Final = 240
 
-#: Steps after which the latest time is kept anew, and a count beyond which none grows.
+#: Steps after which the latest time is stored again, and the highest count.
 RENEWED_STEPS, MOST_TIMES = 4, 1 << 19
 
 #: So many entries stand in a list at most. One more, and only so many stay: of each kind the latest, see `shares_of`.

@@ -29,7 +29,7 @@ def evicting(engine: RedisEngine) -> set[str]:
 
 
 def is_answer(error: EngineUnavailable) -> bool:
-    """Return whether a server has answered, and refused to tell; False = none was reached, or it lets nobody in."""
+    """Return whether a server answered with an error; False = no server was reached, or it rejected the log-in."""
     return isinstance(error.__cause__, ResponseError)
 
 

@@ -145,7 +145,7 @@ class ClusterTransport:
         """Put a version in force in every shard that can be reached, with all nodes at once.
 
         Meanwhile the cluster is asked again who serves what, for those who cannot be reached where they were.
-        Raises EngineUnavailable if a shard could not be told, or is one of another number of them than we say.
+        Raises EngineUnavailable if a shard could not be reached, or was set up with another number of shards.
         """
         deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
         self._topology.refresh_now()

@@ -73,7 +73,7 @@ class ShardCoordinator:
         self._next_shard = count()
 
     async def check(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
-        """All or nothing: what one shard refuses, the later ones refuse too, and the earlier ones give back.
+        """Decide all or nothing: if one shard rejects the call, later ones reject it too, and earlier ones refund it.
 
         call: over all shards.
         """
@@ -81,7 +81,7 @@ class ShardCoordinator:
         asked = self._order(parts)
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: list[tuple[int, list[Verdict]]] = []
-        admitted: list[int] = []  # the shards that had no reason to refuse, and do not know of any
+        allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
         mode = call.mode
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
@@ -99,15 +99,15 @@ class ShardCoordinator:
             if mode is ScriptMode.REFUSED:
                 mark_refunded(part.receipts)
             else:
-                admitted.append(shard)
+                allowing.append(shard)
         if mode is ScriptMode.REFUSED:
-            await self._finish(self._roll_back_admitted(parts, dict(found), admitted, deadline_at))
+            await self._finish(self._roll_back_allowed(parts, dict(found), allowing, deadline_at))
         if counts:
             await self._settle_counts(counts, carrier, asked, deadline_at)
         return _in_order(parts, found, len(call.charges))
 
     def _order(self, parts: dict[int, ShardPart]) -> list[int]:
-        """Return the shards to ask, first those that are out of reach: to hear of that before anything is spent."""
+        """Return the shards to ask, first those out of reach, so that this is known before anything is charged."""
         asked = [shard for shard in sorted(parts) if parts[shard].charges]
         if not asked:
             return [next(self._next_shard) % self._encoder.shards]
@@ -160,25 +160,26 @@ class ShardCoordinator:
         return parts
 
     async def _undo_counted(self, found: Iterable[tuple[int, Sequence[Verdict]]], deadline_at: float | None) -> None:
-        """Take back what these shards have spent and counted. Where one is out of reach, it stays spent."""
+        """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
         for shard, verdicts in found:
             if verdicts:
                 packed = self._encoder.encode_undo(verdicts, shard=shard)
                 with suppress(EngineUnavailable, CancelledError):
                     await self._make_call(ShardCall(shard, ScriptMode.UNDO, packed=packed), deadline_at)
 
-    async def _roll_back_admitted(
+    async def _roll_back_allowed(
         self,
         parts: dict[int, ShardPart],
         found: dict[int, list[Verdict]],
-        admitted: Sequence[int],
+        allowing: Sequence[int],
         deadline_at: float | None,
     ) -> None:
-        """The call was refused after some shards had admitted it: give back there, and what it brought to be given
-        back. Where a shard is out of reach, it stays spent.
+        """Refund a call that was rejected after some shards allowed it, and make the refunds that it carried.
+
+        If a shard is out of reach, its charges stay.
         """
         for shard, part in sorted(parts.items()):
-            if shard in found and shard not in admitted:
+            if shard in found and shard not in allowing:
                 continue
             verdicts = found.get(shard, [])
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
@@ -212,7 +213,7 @@ def _may_have_been_run(error: Exception) -> bool:
 
 
 def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
-    """What makes the counts of an admitted call those of a refused one, in which no soft quota is exceeded."""
+    """Return what turns the counts of an allowed call into those of a rejected one, without exceeded soft quotas."""
     counted = usage.field_of(verdicts)
     for verdict in verdicts:
         verdict.soft_exceeded = False

@@ -27,7 +27,7 @@ class AsyncTransport:
     """As Transport, for event loops.
 
     max_connections: of one event loop. The rest is as for Transport; without a deadline the client's `socket_timeout`
-    stands in for it, and each call tries anew.
+    stands in for it, and each call tries again.
     """
 
     def __init__(

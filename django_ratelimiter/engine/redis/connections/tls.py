@@ -1,4 +1,4 @@
-"""How connections are encrypted: what redis-py reads from disk for each connection anew is kept for a while.
+"""How connections are encrypted: caches what redis-py would read from disk for each connection.
 
 To read a system's certificates takes longer than a decision may wait, 50 to 70 ms with OpenSSL 3.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, proxy
 
-#: Seconds after which certificates are read anew, for they are exchanged on disk before they expire.
+#: Seconds after which certificates are read again, because they are replaced on disk before they expire.
 MAX_AGE: Final = 60.0
 
 
@@ -31,7 +31,7 @@ class TLSContextCache:
         self._contexts[pool] = context, self._clock() + MAX_AGE
 
     def discard(self, pool: Any) -> None:
-        """Read the certificates anew for the next connection."""
+        """Read the certificates again for the next connection."""
         self._contexts.pop(pool, None)
 
 

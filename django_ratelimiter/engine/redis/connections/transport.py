@@ -26,7 +26,7 @@ class Transport:
     They stand beside the pool, not in it: the pool's `max_connections` is a promise to its other users.
 
     deadline: seconds that a decision may wait, with all that it has to wait for; a server that keeps failing is then
-    not asked until a probe has succeeded. `None` = the client's own timeouts hold, and each call tries anew.
+    not asked until a probe has succeeded. `None` = the client's own timeouts hold, and each call tries again.
     handshake, probe: as for ConnectionPool; without `probe`, the handshake's own.
     """
 
@@ -128,7 +128,7 @@ class Transport:
         return None if self._deadline is None else monotonic() + self._deadline
 
     def _after_fork(self) -> ConnectionPool:
-        """Begin anew: sockets and thread belong to the parent."""
+        """Start with a new pool: sockets and thread belong to the parent."""
         self._finalizer.detach()
         inherited, self._pool = self._pool, self._new_pool()
         self._finalizer = finalize(self, self._pool.close)
