@@ -95,6 +95,22 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
             assert cells == sums[width][each.tier, each.who]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_minutes_may_come_in_any_order(seed: int) -> None:
+    """As PostgreSQL and MySQL may send them."""
+    chance = random.Random(seed)
+    minutes = [60 * each for each in chance.sample(range(600), 200)]
+    counts = [chance.randint(1, 9) for _ in minutes]
+    found = SampleTally(WIDTHS, THRESHOLDS, (0, 36_000))
+    found.add("free", "a", minutes, counts)
+    for width in (Width(420), HOUR, Width(7_200)):
+        cells = Counter[int]()
+        for minute, count in zip(minutes, counts, strict=True):
+            cells[minute // width.seconds * width.seconds] += count
+        assert found.top[0].cells[width] == cells
+        assert list(found.peaks_of("free", width)) == [max(cells.values())]
+
+
 def test_peaks_take_eight_bytes_for_each_caller_and_width() -> None:
     found = SampleTally([MINUTE, HOUR], {}, (0, 86_400))
     for number in range(1_000):

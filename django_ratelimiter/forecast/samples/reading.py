@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -42,12 +43,27 @@ class Source(NamedTuple):
 
 
 class CallerMinutes(NamedTuple):
-    """A sampled caller in one tier. who: its digest. counts: its requests, in each of these minutes, in any order."""
+    """A sampled caller in one tier. who: its digest. counts: its requests, in each of these minutes, in any order.
+
+    minutes: can be read more than once.
+    """
 
     tier: str
     who: str
-    minutes: Sequence[Minute]
+    minutes: Iterable[Minute]
     counts: Sequence[int]
+
+
+class MinuteList:
+    """Minutes as SQLite and MySQL send them: one text, split by whoever reads it. For most callers nobody does."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._text.split(","))
 
 
 class Listed(Aggregate):
@@ -95,7 +111,8 @@ def callers(source: Source) -> Iterator[CallerMinutes]:
         while some := cursor.fetchmany(MAX_FETCHED):
             for who, tier, minutes, counts in some:
                 if isinstance(minutes, str):
-                    yield CallerMinutes(tier, who, minutes.split(","), [*map(int, counts.split(","))])
+                    # The parser of JSON reads numbers in half the time of `int`.
+                    yield CallerMinutes(tier, who, MinuteList(minutes), json.loads(f"[{counts}]"))
                 else:
                     yield CallerMinutes(tier, who, _integers(minutes), _integers(counts))
 

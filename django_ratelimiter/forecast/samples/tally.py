@@ -94,8 +94,11 @@ class SampleTally:
         #: The callers with the most requests in one cell of the first width.
         self.top: list[TopCaller] = []
 
-    def add(self, tier: str, who: str, minutes: Sequence[Any], counts: Sequence[int]) -> None:
-        """Add a caller of a tier, with its requests in each of these minutes, which are all different."""
+    def add(self, tier: str, who: str, minutes: Iterable[Any], counts: Sequence[int]) -> None:
+        """Add a caller of a tier, with its requests in each of these minutes, which are all different.
+
+        minutes: read only where cells are longer than a minute, or where a minute is above a threshold.
+        """
         self.requests[tier] += (requests := sum(counts))
         of_tier = self.peaks[tier]
         found: list[dict[int, int]] = []
@@ -142,7 +145,7 @@ class SampleTally:
         finer = max((at for at in range(place) if _fits(self.widths[at], width)), default=-1)
         return _Plan(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest)
 
-    def _named(self, found: list[dict[int, int]], minutes: Sequence[Any], counts: Sequence[int]) -> Any:
+    def _named(self, found: list[dict[int, int]], minutes: Iterable[Any], counts: Sequence[int]) -> Any:
         """Return the cells by width, those of a minute included."""
         starts = minutes if self._seconds is None else map(self._seconds.__getitem__, minutes)
         by_minute = dict(zip(starts, counts, strict=True))
@@ -176,12 +179,17 @@ class SampleTally:
 
 
 def _summed(cell_of: Cells, minutes: Iterable[Any], counts: Iterable[int]) -> dict[int, int]:
+    """Return the requests of each cell. Minutes mostly come in order, so a cell is looked up once for several."""
     sums: dict[int, int] = {}
+    last, total = -1, 0
     for cell, count in zip(map(cell_of.__getitem__, minutes), counts, strict=True):
-        if cell in sums:
-            sums[cell] += count
+        if cell == last:
+            total += count
         else:
-            sums[cell] = count
+            sums[last] = sums[last] + total if last in sums else total
+            last, total = cell, count
+    sums[last] = sums[last] + total if last in sums else total
+    del sums[-1]
     return sums
 
 

@@ -87,6 +87,8 @@ def load(path: str | Path) -> RulesFile:
     if str(path) == STDIN:
         return read(sys.stdin.read(), STDIN)
     data = Path(path).read_bytes()
+    if b"\0" in data[:4]:  # the second byte, or the first, of a character that has one in UTF-8
+        raise WrongFile(str(path), [Fault(Place(1, 1), _("This is UTF-16. Save the file as UTF-8."))])
     try:
         return read(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError as error:

@@ -49,7 +49,10 @@ def tree_of_yaml(text: str, file: str) -> Node:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         words = ", ".join(filter(None, (error.context, error.problem)))
-        raise WrongFile(file, [Fault(place, _("Not YAML: %(problem)s.") % {"problem": words})]) from error
+        fault = _("Not YAML: %(problem)s.") % {"problem": words}
+        if mark and mark.buffer[mark.pointer : mark.pointer + 1] == "\t":
+            fault = _("A tab cannot stand here. Indent YAML with spaces.")
+        raise WrongFile(file, [Fault(place, fault)]) from error
     except (YAMLError, ValueError, RecursionError) as error:  # such as a character that YAML does not allow
         at = getattr(error, "position", 0) or 0
         line_start = text.rfind("\n", 0, at) + 1

@@ -125,6 +125,25 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_in_utf_16_says_what_would_be_right(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_bytes(RULE.encode(encoding))
+    with pytest.raises(WrongFile, match=r"r\.yaml:1:1: This is UTF-16\. Save the file as UTF-8\."):
+        load(path)
+
+
+def test_a_tab_says_what_would_be_right() -> None:
+    assert faults("rules:\n\ta: {mode: off}") == ["r.yaml:2:1: A tab cannot stand here. Indent YAML with spaces."]
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_other_ends_of_lines_have_the_same_places(end: str) -> None:
+    assert faults(RULE.replace("\n", end)) == []
+    wrong = "rules:\n  a:\n    mode: on\n"
+    assert faults(wrong.replace("\n", end)) == faults(wrong)
+
+
 def test_a_right_file_has_none() -> None:
     assert faults(RULE) == []
     assert faults("rules:\n  a: {mode: off}") == []
