@@ -57,6 +57,7 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
         )
     text = shown(admin_client.get(page))
     assert ">7431<" in text
+    assert 'data-title="Rule">Export</td>' in text
     assert "9999" not in text
 
 
