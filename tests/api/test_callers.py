@@ -167,7 +167,8 @@ def test_without_the_engine(
         raise EngineUnavailable("refused")
 
     client = agent("unblock_caller")
-    monkeypatch.setattr(get_engine(), "peek", refuse)
+    engine: Any = get_engine()
+    monkeypatch.setattr(engine.engine, "peek_at_caller", refuse)
     assert post(client, CALLER, blocked).json()["problem"] == "refused"
     monkeypatch.setattr(acts, "get_engine", refuse)
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
