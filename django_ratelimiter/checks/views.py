@@ -128,7 +128,7 @@ def _knows_user_too_late(view: Any) -> bool:
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
     """Return whether the rule surely matches requests for this view; a prefix inside a captured part is ignored."""
     view: Any = match.func
-    scope = view_of(match).scope
+    scopes = ("", *view_of(match).scopes)
     route = match.route or ""
     path = "/" + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
     if rule.path_kind == "exact":
@@ -136,7 +136,8 @@ def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
             return False
         path = rule.path
     methods = rule.methods or ("GET",)
-    return any(rule.matches(Facts(method, path, route, match.view_name, scope)) for method in methods)
+    asked = [Facts(method, path, route, match.view_name, scope) for method in methods for scope in scopes]
+    return any(map(rule.matches, asked))
 
 
 def _leads_to(path: str, view: Any) -> bool:

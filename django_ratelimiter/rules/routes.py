@@ -35,8 +35,8 @@ class Target(Protocol):
 
 #: What is said of a scope that no view has: any code may name it.
 NO_SUCH_SCOPE: Final = gettext_lazy(
-    "No DRF view has the throttle_scope “%(name)s”, so this rule applies only where code names its scope: in "
-    "@ratelimit, limiter.check, limiter.slot or in_slot."
+    "No view names the scope “%(name)s”, so this rule applies only where other code does, with limiter.check, "
+    "limiter.slot or in_slot."
 )
 
 
@@ -55,13 +55,14 @@ class UnknownName(NamedTuple):
 class View(NamedTuple):
     """A view of the URL conf under one of its routes.
 
-    scope: of a REST framework's view; empty = none. start: its path up to the first part that varies. varies: whether
-    there is such a part, so that its paths are not known in advance.
+    scopes: that it asks for by decorators or as a REST framework's view; code within may ask for others. start: its
+    path up to the first part that varies. varies: whether there is such a part, so that its paths are not known in
+    advance.
     """
 
     name: str
     route: str
-    scope: str
+    scopes: tuple[str, ...]
     start: str
     varies: bool
 
@@ -69,7 +70,7 @@ class View(NamedTuple):
         """Return whether the rule may match a request for it; for an exact path only if the route does not vary."""
         return (
             rule.view_name in ("", self.name)
-            and rule.scope in ("", self.scope)
+            and (not rule.scope or rule.scope in self.scopes)
             and self.may_have_path(rule.path_kind, rule.path)
         )
 
@@ -120,7 +121,7 @@ def _view_names(urlconf: Any) -> ViewNames:
     return ViewNames(
         frozenset(view.route for view in views),
         frozenset(view.name for view in views),
-        frozenset(view.scope for view in views if view.scope),
+        frozenset(scope for view in views for scope in view.scopes),
     )
 
 
@@ -143,7 +144,8 @@ def _resolved(rule: Target) -> list[View]:
     except (Resolver404, ImproperlyConfigured):
         return []
     view = view_of(match)
-    return [view] if rule.view_name in ("", view.name) and rule.scope in ("", view.scope) else []
+    is_its_own = rule.view_name in ("", view.name) and (not rule.scope or rule.scope in view.scopes)
+    return [view] if is_its_own else []
 
 
 @lru_cache(maxsize=10)
@@ -161,7 +163,7 @@ def view_of(match: ResolverMatch) -> View:
     route = match.route or ""
     text = route.removeprefix("^")
     start = _START.match(text)[0]  # type: ignore[index]  # which always matches, if only nothing
-    return View(match.view_name, route, _scope(match.func) or "", f"/{start}", start != text.removesuffix("$"))
+    return View(match.view_name, route, scopes_named_by(match.func), f"/{start}", start != text.removesuffix("$"))
 
 
 def chosen_classes(view: Any, name: str) -> Any:
@@ -170,10 +172,14 @@ def chosen_classes(view: Any, name: str) -> Any:
     return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen
 
 
-def _scope(view: Any) -> str | None:
-    chosen = getattr(view, "initkwargs", {}).get("throttle_scope")
-    found: str | None = chosen or getattr(getattr(view, "cls", None), "throttle_scope", None)
-    return found
+def scopes_named_by(view: Any) -> tuple[str, ...]:
+    """Return the scopes that a view asks for: by `@ratelimit`, also on methods of its class, or as `throttle_scope`."""
+    made_of = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    methods = (*getattr(made_of, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
+    decorated = (view, *[getattr(made_of, method, None) for method in methods])
+    found = [scope for each in decorated for scope in getattr(each, "ratelimit_scopes", ())]
+    found.append(getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(made_of, "throttle_scope", None))
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:

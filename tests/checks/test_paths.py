@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
+from django_ratelimiter.decorators import ratelimit
 
 from ..admin.rules import own_site
 from ..urls import say_hello
@@ -65,6 +66,13 @@ class ScopedByAction(ViewSet):
     @action(detail=False, throttle_scope="exports")
     def export(self, request: Any) -> None: ...
 
+    @ratelimit("imports")
+    def list(self, request: Any) -> None: ...
+
+
+@ratelimit("mailing")
+def send(request: Any) -> None: ...
+
 
 router = SimpleRouter()
 router.register("files", ScopedByAction, basename="file")
@@ -73,6 +81,7 @@ urlpatterns = [
     path("items/<int:pk>/", say_hello, name="item"),
     path("shop/", include(([path("basket/<slug:name>/", say_hello, name="basket")], "shop"))),
     path("uploads/", Scoped.as_view()),
+    path("send/", send),
     *i18n_patterns(path(gettext_lazy("about/"), say_hello, name="about")),
     *router.urls,
 ]
@@ -101,6 +110,9 @@ HERE = pytest.mark.urls(__name__)
         ({"path_kind": "exact", "path": "/nothing/here/"}, None),  # its 404 is limited
         ({"scope": "uploads"}, None),
         ({"scope": "exports"}, None),
+        ({"scope": "imports"}, None),
+        ({"scope": "mailing"}, None),
+        ({"scope": "mailings"}, "the scope 'mailings'. Did you mean 'mailing'?"),
         ({"scope": "mail"}, None),  # any code may ask for it
         ({"scope": "upload"}, "the scope 'upload'. Did you mean 'uploads'?"),
         ({"view_name": "items", "mode": "off"}, None),

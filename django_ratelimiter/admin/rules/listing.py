@@ -190,9 +190,9 @@ def _named(rules: Collection[Rule]) -> set[str]:
     scopes = {rule.scope for rule in rules} - {""}
     return {
         view.name
-        for view in (*limited(views()), *(view for view in views() if view.scope))
+        for view in (*limited(views()), *(view for view in views() if view.scopes))
         if view.name in names
         or view.route in routes
-        or view.scope in scopes
+        or scopes.intersection(view.scopes)
         or (not view.varies and view.start in paths)
     }

@@ -78,7 +78,7 @@ def suggestions() -> dict[str, list[str]]:
         "views": sorted(set(names_of(found))),
         "routes": sorted({view.route for view in found}),
         "paths": sorted({view.start for view in found}),
-        "scopes": sorted({view.scope for view in views() if view.scope}),
+        "scopes": sorted({scope for view in views() for scope in view.scopes}),
     }
 
 

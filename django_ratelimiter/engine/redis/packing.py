@@ -106,6 +106,6 @@ def keys_of_more(
     return keys
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=1_000)
 def _keys_of_note(prefix: str, flags: int, weighs: bool, label: str, minute: int) -> list[bytes]:
     return [bulk_string(f"{prefix}{name}".encode()) for name in keys_of(flags, weighs, label, minute)]

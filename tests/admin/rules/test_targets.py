@@ -41,8 +41,8 @@ def told(client: Client, **fields: Any) -> list[str]:
         (
             {"scope": "mail"},
             [
-                "No DRF view has the throttle_scope “mail”, so this rule applies only where code names its scope: "
-                "in @ratelimit, limiter.check, limiter.slot or in_slot."
+                "No view names the scope “mail”, so this rule applies only where other code does, with limiter.check, "
+                "limiter.slot or in_slot."
             ],
         ),
     ],

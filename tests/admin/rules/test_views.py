@@ -60,7 +60,7 @@ def test_names_the_views(admin_client: Client, typed: dict[str, str], names: str
         ({"path_kind": "exact", "path": "/nowhere/"}, "requests for this path that end in a 404"),
         ({"path_kind": "prefix", "path": "/admin/"}, "Matches no view."),  # exempt
         ({"path_kind": "exact", "path": "/apiary/", "view_name": "login"}, "Matches no view."),
-        ({"scope": "<b>mail"}, "No DRF view has the throttle_scope “<b>mail”, so this rule applies only where"),
+        ({"scope": "<b>mail"}, "No view names the scope “<b>mail”, so this rule applies only where"),
         ({"path_kind": "prefix", "path": ""}, ""),
         ({"path_kind": "glob", "path": "x"}, ""),
     ],

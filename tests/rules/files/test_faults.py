@@ -155,6 +155,6 @@ def test_a_scope_that_no_view_has_is_only_warned_of() -> None:
     """Any code may ask for it."""
     [warning] = read("rules:\n  a: {scope: uploads}", "r.yaml").warnings
     assert warning.in_words("r.yaml") == (
-        "r.yaml:2:14: No DRF view has the throttle_scope “uploads”, so this rule applies only where code names its "
-        "scope: in @ratelimit, limiter.check, limiter.slot or in_slot."
+        "r.yaml:2:14: No view names the scope “uploads”, so this rule applies only where other code does, "
+        "with limiter.check, limiter.slot or in_slot."
     )
