@@ -2,7 +2,7 @@
 
 Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a narrow screen, and in German. It
 fails if a page is broader than the screen, breaks a strict Content-Security-Policy, cannot load something, or has a
-fault by axe-core. That is taken from npm once, into .cache/axe; --no-axe leaves it out.
+fault by axe-core; --no-axe leaves that out.
 
 --docs puts some of them into the documentation, where they are to be looked at before they are committed; without
 names of pages also those of `tests.docs_pictures`.
@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,33 +22,11 @@ from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from example_project.redis_server import RedisServer
+from tests.axe import faults_of, source
 from tests.browser import Browser, browser
 from tests.palettes import with_palette
 
 ROOT: Final = Path(__file__).parent.parent
-AXE: Final = "axe-core@4.14.1"
-
-#: What axe-core finds in Django's own parts of each page: by its rule, a selector of the elements.
-DJANGOS: Final = {
-    "aria-input-field-name": ".select2-selection, .select2-selection__rendered",  # what it completes has the label
-    "link-in-text-block": ".breadcrumbs a",
-    "landmark-one-main": "html",
-}
-
-#: All of the page is looked at; where a theme has drawn the rest of it, only what is ours.
-RUN_AXE: Final = """
-const [djangos, themed] = arguments;
-const ours = [...document.querySelectorAll('.ratelimiter-control, .ratelimiter-usage, .ratelimiter-ask')];
-const include = themed ? (ours.length ? ours : [document.querySelector('#content') ?? document.body]) : [document.body];
-const known = (id, node) => djangos[id] && document.querySelector(node.target.at(-1))?.matches(djangos[id]);
-return axe.run({include}, {preload: false, resultTypes: ['violations']}).then(found => found.violations
-    .map(each => ({...each, nodes: each.nodes.filter(node => !known(each.id, node))}))
-    .filter(each => each.nodes.length)
-    .map(each => `${each.id} (${each.impact}): ${each.help}: `
-        + each.nodes.map(node => node.html).slice(0, 3).join(' | ')));
-"""
-
-
 #: Where the content of a page ends, in pixels.
 BOTTOM: Final = "return Math.ceil(document.querySelector('#content-main').getBoundingClientRect().bottom + scrollY)"
 
@@ -97,7 +72,7 @@ def main() -> int:
     parser.add_argument("--stopped", action="store_true", help="while all enforcement is stopped")
     chosen = parser.parse_args()
     chosen.to.mkdir(parents=True, exist_ok=True)
-    axe = "" if chosen.no_axe else axe_source(ROOT / ".cache/axe")
+    axe = "" if chosen.no_axe else source()
     faults = []
     with site(stopped=chosen.stopped, strict=not chosen.no_policy) as address, browser() as window:
         from tests.admin_pages import pages
@@ -134,9 +109,7 @@ def look_at(window: Browser, url: str, variant: Variant, axe: str, *, themed: bo
         faults.append(f"{width} pixels wide")
     picture = window.pictured(height)
     if axe:
-        window.script(axe)
-        faults += window.script(RUN_AXE, DJANGOS, themed)
-        window.complaints()  # axe-core's own: it writes styles into the page
+        faults += faults_of(window, axe, themed=themed)
     return picture, faults
 
 
@@ -209,24 +182,6 @@ def _served() -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def axe_source(folder: Path) -> str:
-    """The script of axe-core, from npm at the first time; without it, as without npm, nothing is looked for."""
-    script = folder / "package/axe.min.js"
-    if not script.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            print("axe-core is not run: there is no npm.", file=sys.stderr)
-            return ""
-        folder.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run((npm, "pack", AXE, "--silent"), cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            print(f"axe-core is not run: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            return ""
-        with tarfile.open(next(folder.glob("axe-core-*.tgz"))) as archive:
-            archive.extract("package/axe.min.js", folder, filter="data")
-    return script.read_text("utf-8")
 
 
 if __name__ == "__main__":
