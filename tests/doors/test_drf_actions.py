@@ -45,7 +45,7 @@ def test_a_rule_with_the_scope_of_an_action_is_for_that_action(client: Client, m
 
 
 def test_the_form_of_a_rule_knows_the_scope() -> None:
-    assert [(view.name, view.scope) for view in views()] == [("report-list", ""), ("report-export", "export")]
+    assert [(view.name, view.scopes) for view in views()] == [("report-list", ()), ("report-export", ("export",))]
 
 
 class Tokens(ViewSet):
