@@ -100,9 +100,10 @@ def beat(version: Version) -> None:
     pulse.due_at = monotonic() + INTERVAL
     store = getattr(get_engine(), "heartbeats", None)
     if store is not None and (pulse.thread is None or not pulse.thread.is_alive()):
-        pulse.thread = Thread(target=_write, args=(store, version), name="ratelimiter-heartbeat", daemon=True)
+        thread = Thread(target=_write, args=(store, version), name="ratelimiter-heartbeat", daemon=True)
+        pulse.thread = thread
         with suppress(RuntimeError):  # no more threads to be had, or the process is about to end
-            pulse.thread.start()
+            thread.start()  # ours: `pulse.thread` may be another request's by now, and none is to be started twice
 
 
 def _write(store: Any, version: Version) -> None:

@@ -164,3 +164,32 @@ def test_where_there_is_no_thread_to_be_had_nothing_is_raised(monkeypatch: pytes
     monkeypatch.setattr("django_ratelimiter.heartbeats.Thread.start", start)
     monkeypatch.setattr(pulse, "due_at", float("-inf"))
     confirm()
+
+
+def test_no_thread_is_started_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another request comes between a thread's being made and its being started."""
+    started: list[Any] = []
+
+    class NotStarted:
+        def __init__(self, **_given: Any) -> None:
+            """Take what a thread takes."""
+
+        def is_alive(self) -> bool:
+            return False
+
+        def start(self) -> None:
+            started.append(self)
+
+    class Interrupted(type(pulse)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "thread" and value is not None and not interrupted:
+                interrupted.append(True)
+                heartbeats.beat(VERSION)
+
+    interrupted: list[bool] = []
+    monkeypatch.setattr(heartbeats, "Thread", NotStarted)
+    monkeypatch.setattr(pulse, "thread", None)
+    monkeypatch.setattr(pulse, "__class__", Interrupted)
+    heartbeats.beat(VERSION)
+    assert len(started) == len(set(started)) == 2

@@ -105,9 +105,10 @@ class Topology:
         if (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._not_before:
             return
         # Two of them do no harm, and a lock might be held for ever in a process that was forked meanwhile.
-        self._thread = Thread(target=self._refresh, args=(address,), name="django_ratelimiter-topology", daemon=True)
+        thread = Thread(target=self._refresh, args=(address,), name="django_ratelimiter-topology", daemon=True)
+        self._thread = thread
         with suppress(RuntimeError):  # the process is ending
-            self._thread.start()
+            thread.start()  # ours: `_thread` may be another caller's by now, and none is to be started twice
 
     def refresh_now(self, failed: Address | None = None) -> None:
         """Ask the cluster again, whenever that was last done. failed: as for `refresh_soon`.
