@@ -1,17 +1,17 @@
-"""What is allowed here without asking: charges that are counted in the process, and fit."""
+"""What a process decides without asking: charges that are counted in it, and fit, and denials that still hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..base import Charge, Verdict, Version
 from ..templates import CounterStates, FilledCharges, FilledVerdicts
-from .counter import LocalCounter, LocalVerdict
+from ..usage import COUNTER, SHADOW
+from .counter import LocalCounter, LocalVerdict, is_twice
+from .counters import LocalCounters
+from .denials import CachedDenial
 from .filled import SyncCharges, synced_charges, synced_template
-
-if TYPE_CHECKING:
-    from .counters import LocalCounters
+from .first_call import FirstCall
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -110,3 +110,142 @@ def admit_one(charge: Charge, by_name: dict[str, LocalCounter], now: float) -> L
     verdict = LocalVerdict(True, left, 0.0, counter.reset_at - now, 0.0, soft, at_us, charge, cost, at_us)
     verdict.counter, verdict.sent = counter, counter.sent
     return verdict
+
+
+def decide(
+    counters: LocalCounters, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
+) -> Sequence[Verdict] | FirstCall | None:
+    """Return the verdicts if all of them are known here, or a call to make of the engine, see `finish_first`.
+
+    `None` = the engine must be asked in another way.
+    """
+    now = counters.now()
+    current = counters.version_state.is_current(version, now)
+    if current and len(charges) == 1 and type(charges) is not FilledCharges:
+        charge = charges[0]
+        if charge.sync_interval is not None:
+            verdict = _admit_one(counters, charge, now)
+        else:
+            verdict = None if receipts else _deny_one(counters, charge, version, now)
+        if verdict is not None:
+            return [verdict]
+    synced = synced_charges(charges)
+    with counters.lock:
+        if current:
+            verdicts = synced and _admit_filled(counters, charges, synced, now)
+            verdicts = verdicts or _decide_or_learn(counters, charges, synced, version, receipts, now)
+            if verdicts is not None:
+                return verdicts
+        if receipts or synced is None:
+            return None
+        call = counters.first_calls.start(charges, synced, now)
+        if call is not None and counters.usage.is_due():
+            call.counts = counters.usage.lease()
+        return call
+
+
+def _decide_or_learn(
+    counters: LocalCounters,
+    charges: Sequence[Charge],
+    synced: SyncCharges | None,
+    version: int | Version | None,
+    receipts: Sequence[Verdict],
+    now: float,
+) -> Sequence[Verdict] | None:
+    """Decide what was not allowed at once, perhaps by counters that are made now of what the engine has said."""
+    if synced is not None:
+        changes = counters.by_name.changes
+        if not counters.first_calls.count(charges, synced, now) or counters.first_calls.is_due(synced.names, now):
+            return None
+        if counters.by_name.changes != changes and (verdicts := _admit_filled(counters, charges, synced, now)):
+            return verdicts
+    return _decide_known(counters, charges, version, receipts, now)
+
+
+def _admit_filled(
+    counters: LocalCounters, charges: Sequence[Charge], synced: SyncCharges, now: float
+) -> Sequence[Verdict] | None:
+    """Fast path: allow charges from a template that are all counted here; `None` = take the general path."""
+    return admit_filled(charges, synced, counters, now) if type(charges) is FilledCharges else None
+
+
+def _decide_known(
+    counters: LocalCounters,
+    charges: Sequence[Charge],
+    version: int | Version | None,
+    receipts: Sequence[Verdict],
+    now: float,
+) -> list[Verdict] | None:
+    known: list[LocalCounter | CachedDenial] = []
+    denied = remembered = False
+    if not all(_is_known(counters, charge, now) for charge in charges):
+        return None
+    for charge in charges:
+        found = _source_of(counters, charge, version, now)
+        if found is None:
+            return None
+        known.append(found)
+        if type(found) is CachedDenial:
+            remembered = True
+            denied = denied or found.refuses
+        elif charge.gating and charge.cost > charge.limit.quota - found.used:  # type: ignore[union-attr]
+            denied = True
+    if (remembered and not denied) or (denied and receipts) or (len(known) > 1 and is_twice(charges)):
+        return None
+    verdicts = [
+        each.replay(charge, now) if type(each) is CachedDenial else each.decide(charge, now, denied=denied)  # type: ignore[union-attr]
+        for charge, each in zip(charges, known, strict=True)
+    ]
+    counters.usage.count(verdicts)
+    return verdicts if known else None
+
+
+def _deny_one(counters: LocalCounters, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
+    """Fast path: deny a single charge that was denied a moment ago; `None` = take the general path."""
+    with counters.lock:
+        refusal = counters.denials.find(charge, version, now)
+        if refusal is None or not refusal.refuses or type(charge.cost) is not int:
+            return None
+        verdict = refusal.replay(charge, now)
+        if charge.usage is not None:
+            counters.usage.add(verdict.at_us, f"{charge.usage}\nd{COUNTER}{charge.key}{charge.limit.tag}")
+        return verdict
+
+
+def _admit_one(counters: LocalCounters, charge: Charge, now: float) -> Verdict | None:
+    """Fast path: allow a single charge that is counted here and fits; `None` = take the general path."""
+    with counters.lock:
+        verdict = admit_one(charge, counters.by_name, now)
+        if verdict is not None and charge.usage is not None:
+            label = charge.usage if charge.gating else SHADOW + charge.usage
+            counters.usage.add(verdict.at_us, label + ("\ns" if verdict.soft_exceeded else "\na"))
+        return verdict
+
+
+def _is_known(counters: LocalCounters, charge: Charge, now: float) -> bool:
+    """Whether there may be something here that decides this charge."""
+    if charge.sync_interval is None:
+        return bool(counters.denials)
+    return charge.key + charge.limit.tag in counters.by_name
+
+
+def _source_of(
+    counters: LocalCounters, charge: Charge, version: int | Version | None, now: float
+) -> LocalCounter | CachedDenial | None:
+    """What decides this charge here."""
+    cost, limit = charge.cost, charge.limit
+    if type(cost) is not int or cost < 0 or charge.carried:
+        return None
+    if charge.sync_interval is None:
+        return counters.denials.find(charge, version, now)
+    name = charge.key + limit.tag
+    counter = counters.by_name.get(name)
+    if counter is None or limit.quota > counter.at_most:
+        return None
+    fits = cost <= limit.quota - counter.used
+    if now < counter.due_at:
+        if fits or charge.sync_interval > 0 or counter.still_refuses(charge, now):
+            return counter
+    elif counter.asked_by is not None:  # another thread is asking, and what was known will do so long
+        return counter
+    return None

@@ -5,6 +5,7 @@ Times are monotonic seconds of this process. Nothing here waits, and nothing is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
@@ -273,3 +274,20 @@ def partition_of(charge: Charge) -> str:
     if charge.partition is None:
         return charge.key.partition(":")[2].partition(":")[0] or charge.key
     return charge.partition
+
+
+def is_unsynced(receipt: Verdict) -> bool:
+    """Whether what it spent is known here alone."""
+    if not isinstance(receipt, LocalVerdict):
+        return False
+    return receipt.sent == receipt.counter.sent and receipt.counter.asked_by is None
+
+
+def is_twice(charges: Sequence[Charge]) -> bool:
+    """Whether two of the charges are for one counter."""
+    return len({charge.key + charge.limit.tag for charge in charges}) != len(charges)
+
+
+def is_local(charge: Charge) -> bool:
+    """Whether it is purely local: the engine is never asked."""
+    return charge.sync_interval is not None and charge.sync_interval < 0

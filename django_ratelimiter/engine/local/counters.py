@@ -1,6 +1,7 @@
-"""What a process decides by itself: approximate mode and denial memory.
+"""What a process knows of counters and denials by itself: approximate mode and denial memory.
 
-One `LocalCounters` serves all threads and event loops of a process. `LocalFirstEngine` asks the engine for the rest.
+One `LocalCounters` serves all threads and event loops of a process. `admission` decides by it, `LocalFirstEngine` asks
+the engine for the rest.
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ from weakref import WeakSet
 from ..base import Charge, Verdict, Version
 from ..memory import MemoryEngine
 from ..templates import FilledCharges
-from ..usage import COUNTER, SHADOW, UsageBuffer
-from .admission import admit_filled, admit_one
-from .counter import LocalCounter, LocalCounterPool, LocalVerdict
-from .denials import CachedDenial, DenialCache, refuses
-from .filled import SyncCharges, synced_charges
+from ..usage import UsageBuffer
+from .counter import LocalCounter, LocalCounterPool, LocalVerdict, is_local, is_unsynced
+from .denials import DenialCache, refuses
+from .filled import synced_charges
 from .first_call import FirstCall
 from .first_calls import FirstCalls
-from .peeking import peek
-from .sync import is_local, is_twice, is_unsynced
 from .usage import LocalUsage
 from .version_state import VersionState
 
@@ -69,84 +67,6 @@ class LocalCounters:
         self.version_state = VersionState(self._ask_interval)
         self.sweep_at = float("-inf")
 
-    def decide(
-        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
-    ) -> Sequence[Verdict] | FirstCall | None:
-        """Return the verdicts if all of them are known here, or a call to make of the engine, see `finish_first`.
-
-        `None` = the engine must be asked in another way.
-        """
-        now = self._clock()
-        current = self.version_state.is_current(version, now)
-        if current and len(charges) == 1 and type(charges) is not FilledCharges:
-            charge = charges[0]
-            if charge.sync_interval is not None:
-                verdict = self._admit_one(charge, now)
-            else:
-                verdict = None if receipts else self._deny_one(charge, version, now)
-            if verdict is not None:
-                return [verdict]
-        synced = synced_charges(charges)
-        with self.lock:
-            if current:
-                verdicts = synced and self._admit_filled(charges, synced, now)
-                verdicts = verdicts or self._decide_or_learn(charges, synced, version, receipts, now)
-                if verdicts is not None:
-                    return verdicts
-            if receipts or synced is None:
-                return None
-            call = self.first_calls.start(charges, synced, now)
-            if call is not None and self.usage.is_due():
-                call.counts = self.usage.lease()
-            return call
-
-    def _decide_or_learn(
-        self,
-        charges: Sequence[Charge],
-        synced: SyncCharges | None,
-        version: int | Version | None,
-        receipts: Sequence[Verdict],
-        now: float,
-    ) -> Sequence[Verdict] | None:
-        """Decide what was not allowed at once, perhaps by counters that are made now of what the engine has said."""
-        if synced is not None:
-            changes = self.by_name.changes
-            if not self.first_calls.count(charges, synced, now) or self.first_calls.is_due(synced.names, now):
-                return None
-            if self.by_name.changes != changes and (verdicts := self._admit_filled(charges, synced, now)):
-                return verdicts
-        return self._decide_known(charges, version, receipts, now)
-
-    def _admit_filled(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> Sequence[Verdict] | None:
-        """Fast path: allow charges from a template that are all counted here; `None` = take the general path."""
-        return admit_filled(charges, synced, self, now) if type(charges) is FilledCharges else None
-
-    def _decide_known(
-        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict], now: float
-    ) -> list[Verdict] | None:
-        known: list[LocalCounter | CachedDenial] = []
-        denied = remembered = False
-        if not all(self._is_known(charge, now) for charge in charges):
-            return None
-        for charge in charges:
-            found = self._source_of(charge, version, now)
-            if found is None:
-                return None
-            known.append(found)
-            if type(found) is CachedDenial:
-                remembered = True
-                denied = denied or found.refuses
-            elif charge.gating and charge.cost > charge.limit.quota - found.used:  # type: ignore[union-attr]
-                denied = True
-        if (remembered and not denied) or (denied and receipts) or (len(known) > 1 and is_twice(charges)):
-            return None
-        verdicts = [
-            each.replay(charge, now) if type(each) is CachedDenial else each.decide(charge, now, denied=denied)  # type: ignore[union-attr]
-            for charge, each in zip(charges, known, strict=True)
-        ]
-        self.usage.count(verdicts)
-        return verdicts if known else None
-
     def note_first(
         self,
         charges: FilledCharges,
@@ -166,7 +86,7 @@ class LocalCounters:
             self.first_calls.end(charges)
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
-        """Note the engine's reply to a call that `decide` has returned."""
+        """Note the engine's reply to a call that `admission.decide` has returned."""
         with self.lock:
             self.first_calls.finish(call, verdicts, self._clock())
             self.version_state.confirm(version, call.began)
@@ -177,53 +97,6 @@ class LocalCounters:
         with self.lock:
             self.first_calls.fail(call)
         self.usage.acknowledge(call.counts, done=False)
-
-    def _deny_one(self, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
-        """Fast path: deny a single charge that was denied a moment ago; `None` = take the general path."""
-        with self.lock:
-            refusal = self.denials.find(charge, version, now)
-            if refusal is None or not refusal.refuses or type(charge.cost) is not int:
-                return None
-            verdict = refusal.replay(charge, now)
-            if charge.usage is not None:
-                self.usage.add(verdict.at_us, f"{charge.usage}\nd{COUNTER}{charge.key}{charge.limit.tag}")
-            return verdict
-
-    def _admit_one(self, charge: Charge, now: float) -> Verdict | None:
-        """Fast path: allow a single charge that is counted here and fits; `None` = take the general path."""
-        with self.lock:
-            verdict = admit_one(charge, self.by_name, now)
-            if verdict is not None and charge.usage is not None:
-                label = charge.usage if charge.gating else SHADOW + charge.usage
-                self.usage.add(verdict.at_us, label + ("\ns" if verdict.soft_exceeded else "\na"))
-            return verdict
-
-    def _is_known(self, charge: Charge, now: float) -> bool:
-        """Whether there may be something here that decides this charge."""
-        if charge.sync_interval is None:
-            return bool(self.denials)
-        return charge.key + charge.limit.tag in self.by_name
-
-    def _source_of(
-        self, charge: Charge, version: int | Version | None, now: float
-    ) -> LocalCounter | CachedDenial | None:
-        """What decides this charge here."""
-        cost, limit = charge.cost, charge.limit
-        if type(cost) is not int or cost < 0 or charge.carried:
-            return None
-        if charge.sync_interval is None:
-            return self.denials.find(charge, version, now)
-        name = charge.key + limit.tag
-        counter = self.by_name.get(name)
-        if counter is None or limit.quota > counter.at_most:
-            return None
-        fits = cost <= limit.quota - counter.used
-        if now < counter.due_at:
-            if fits or charge.sync_interval > 0 or counter.still_refuses(charge, now):
-                return counter
-        elif counter.asked_by is not None:  # another thread is asking, and what was known will do so long
-            return counter
-        return None
 
     def now(self) -> float:
         """The time."""
@@ -267,11 +140,6 @@ class LocalCounters:
                 self.first_calls.forget(charge)
                 self.denials.forget(charge)
         self.memory.reset(charges)
-
-    def peek(self, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
-        """What the charges would be told. replies: the engine's verdicts on those that it was asked about."""
-        with self.lock:
-            return peek(self, charges, replies, self._clock())
 
     def refresh(self, counter: LocalCounter, charge: Charge, now: float) -> None:
         """Renew a purely local budget from the memory that counts it."""

@@ -15,12 +15,12 @@ from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, as_charged, check_units
 from ..coroutines import run_sync
 from ..templates import FilledCharges
-from .admission import admit_or_ask
-from .counter import LocalVerdict
+from .admission import admit_or_ask, decide
+from .counter import LocalVerdict, is_local, is_twice
 from .counters import LocalCounters
 from .first_call import FirstCall
-from .peeking import LocalRefusals
-from .sync import SyncCall, SyncRequest, is_local, is_twice
+from .peeking import LocalRefusals, peek
+from .sync import SyncCall, SyncRequest
 
 
 class _LocalFirst:
@@ -162,7 +162,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
             return self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):
             return self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        found = counters.decide(charges, version, receipts)
+        found = decide(counters, charges, version, receipts)
         if found is None:
             return run_sync(self._ask(charges, version, receipts))
         if type(found) is FirstCall:
@@ -197,7 +197,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
         asked = [charge for charge in charges if not is_local(charge)]
-        return self.counters.peek(charges, self.engine.peek(asked) if asked else [])
+        return peek(self.counters, charges, self.engine.peek(asked) if asked else [])
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
@@ -258,7 +258,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
             return await self.engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
         if not counters.denials.seconds and self._is_exact(charges, receipts):
             return await self.engine.check(charges, version=version, refund_if_denied=receipts)  # type: ignore[no-any-return]
-        found = counters.decide(charges, version, receipts)
+        found = decide(counters, charges, version, receipts)
         if found is None:
             return await self._ask(charges, version, receipts)
         if isinstance(found, FirstCall):
@@ -283,7 +283,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return await self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
         asked = [charge for charge in charges if not is_local(charge)]
-        return self.counters.peek(charges, await self.engine.peek(asked) if asked else [])
+        return peek(self.counters, charges, await self.engine.peek(asked) if asked else [])
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Give back what these verdicts spent, once each."""

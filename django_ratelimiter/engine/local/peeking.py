@@ -1,18 +1,15 @@
-"""What synced charges would be told now. All but LocalRefusals is done under the lock of `LocalCounters`."""
+"""What synced charges would be told now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base import Charge, Verdict
 from ..usage.refusals import CounterRefusals
-from .counter import LocalCounter
-from .sync import is_local
-
-if TYPE_CHECKING:
-    from .counters import LocalCounters
+from .counter import LocalCounter, is_local
+from .counters import LocalCounters
 
 
 class LocalRefusals:
@@ -33,16 +30,18 @@ class LocalRefusals:
         found = read([charge for charge in charges if not is_local(charge)])
         if all(charge.sync_interval is None for charge in charges):
             return found
-        return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
+        return found._replace(verdicts=peek(self.counters, charges, found.verdicts))
 
 
-def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict], now: float) -> list[Verdict]:
+def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
     """What the charges would be told. replies: the engine's verdicts on those that are not purely local."""
     answers = iter(replies)
-    return [
-        _peek_local(counters, charge, now) if is_local(charge) else _less_unsynced(counters, charge, next(answers), now)
-        for charge in charges
-    ]
+    with counters.lock:
+        now = counters.now()
+        return [
+            _peek_local(counters, each, now) if is_local(each) else _less_unsynced(counters, each, next(answers), now)
+            for each in charges
+        ]
 
 
 def _peek_local(counters: LocalCounters, charge: Charge, now: float) -> Verdict:

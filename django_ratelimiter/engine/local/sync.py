@@ -6,15 +6,13 @@ Everything here is done under the lock of `LocalCounters`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..base import Charge, Verdict, Version
 from ..usage import UsageCarry
-from .counter import LocalCounter, LocalVerdict
+from .counter import LocalCounter, is_local, is_unsynced
+from .counters import LocalCounters
 from .denials import SWEEP_SECONDS, refuses
-
-if TYPE_CHECKING:
-    from .counters import LocalCounters
 
 #: Counters that nobody uses are told of with the calls of others, so many at once.
 MAX_PIGGYBACKED: Final = 50
@@ -271,20 +269,3 @@ class SyncCall:
     def counted_locally(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Those that the engine did not count."""
         return [verdict for verdict in verdicts if verdict.charge.sync_interval is not None] if self._local else []
-
-
-def is_unsynced(receipt: Verdict) -> bool:
-    """Whether what it spent is known here alone."""
-    if not isinstance(receipt, LocalVerdict):
-        return False
-    return receipt.sent == receipt.counter.sent and receipt.counter.asked_by is None
-
-
-def is_twice(charges: Sequence[Charge]) -> bool:
-    """Whether two of the charges are for one counter."""
-    return len({charge.key + charge.limit.tag for charge in charges}) != len(charges)
-
-
-def is_local(charge: Charge) -> bool:
-    """Whether it is purely local: the engine is never asked."""
-    return charge.sync_interval is not None and charge.sync_interval < 0
