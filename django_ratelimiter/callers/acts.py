@@ -13,9 +13,10 @@ from django.utils.translation import ngettext
 
 from ..backend import get_engine
 from .caller import Caller
-from .counters import Counter, Counters, counters_of, latest_rules, read
+from .counters import Counter, Counters
 from .giving_back import end_lease, give_back
 from .grounds import grounds_of
+from .reading import counters_of, latest_rules, read
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 GRANT: Final = "django_ratelimiter.grant_caller"

@@ -21,8 +21,8 @@ from ..rules.stored import access_cache
 from ..values.access import ACTIONS
 from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed
 from .caller import Caller
-from .counters import latest_rules
 from .grounds import grounds_of
+from .reading import latest_rules
 
 
 class _Grant(Act):

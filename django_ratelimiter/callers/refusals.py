@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..backend import get_engine
 from ..engine.base import Charge
@@ -12,9 +12,7 @@ from ..engine.usage.refusals import CounterRefusals
 from ..exceptions import EngineUnavailable
 from ..usage import denied
 from ..values.references import reference_of
-
-if TYPE_CHECKING:
-    from .counters import Counters
+from .counters import Counters
 
 #: Recent refusals of all callers that are looked through.
 MAX_READ: Final = 1_000

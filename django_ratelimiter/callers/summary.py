@@ -12,10 +12,11 @@ from ..rules.formatting import limit_in_words, moment_in_words, units, until_in_
 from ..usage.denied import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
-from .counters import Counter, Counters, counters_of, latest_rules
+from .counters import Counter, Counters
 from .denials import denials_of
 from .grounds import Grounds, grounds_of
 from .performing import log_of
+from .reading import counters_of, latest_rules
 from .refusals import CallerRefusal, refusals_of
 
 

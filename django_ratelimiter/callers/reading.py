@@ -1,0 +1,123 @@
+"""Every counter that a caller has, live: computed from rules and tier as on the path, and read by one peek.
+
+For a page, the engine's record of recent refusals is read in the same calls, where the engine can do that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from django.apps import apps
+
+from ..backend import get_engine
+from ..conf import settings
+from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
+from ..limiter.templates import RuleTemplate
+from ..rules import cache, inline
+from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
+from ..rules.stored import storage
+from ..rules.tiers import Entitlement
+from ..values.partitions import may_need_user
+from .caller import Caller
+from .counters import Counter, Counters, Unread
+from .refusals import peek_with_refusals, tiers_seen
+
+
+def latest_rules() -> RuleSet:
+    """Return the rules in force, read again if another process has changed them: one query of one row."""
+    rules, version = cache.current_rules(), storage.committed_version()
+    if rules.compared_as is not None and rules.version.order < version.order:
+        try:
+            return cache.reload(StaleRules(*version), rules)
+        except (RulesUnavailable, EngineUnavailable):
+            pass  # those that are known are better than none
+    return rules
+
+
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:
+    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
+
+    Of a digest the tier is not known: it is that of the last rejection by the rule, if there was one lately.
+    with_refusals: read the recent refusals with them, if the engine can read both at once.
+    """
+    counters: list[Counter] = []
+    before: list[Counter] = []
+    unread: list[Unread] = []
+    unlimited: list[RuleRecord] = []
+    peeked = peek_with_refusals([]) if with_refusals and caller.kind == "digest" else None
+    seen = tiers_seen(caller.digest, peeked) if caller.kind == "digest" else {}
+    for rule in _rules(rules):
+        granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
+        template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
+        if digest is not None:
+            counters += _counters(caller, template, digest)
+            before += _before_login(caller, template, digest, rules)
+        if not template.records:
+            unlimited.append(rule)
+        elif digest is None:
+            unread.append(Unread(rule, tuple(caller.missing(rule))))
+    found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
+    return read(found, with_refusals=with_refusals and peeked is None)
+
+
+def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
+    rule, tier = template.rule, str(template.tier or "")
+    return [
+        Counter(rule, tier, record, charge.fill(digest), digest, stands_in=caller.stands_in(rule))
+        for record, charge in zip(template.records, template.charges(None, None), strict=True)
+    ]
+
+
+def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
+    """Return the counters of anonymous callers, where a rule that needs no user has other limits for this one."""
+    if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
+        return []
+    if not apps.is_installed("rest_framework"):  # no view checks a token itself
+        return []
+    if any(map(may_need_user, template.rule.partition_by)):
+        return []
+    anonymous = RuleTemplate(template.rule, Entitlement(rules.default_tier("anonymous")))
+    return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
+
+
+def read(found: Counters, *, with_refusals: bool = False) -> Counters:
+    """Return these counters as they stand now. with_refusals: as for `counters_of`."""
+    own = {each.name: each for each in found.counters}
+    before = [each for each in found.before_login if each.name not in own]
+    asked = [each for each in (*found.counters, *before) if not each.is_local]
+    charges = [each.charge for each in asked]
+    try:
+        peeked = peek_with_refusals(charges) if with_refusals else None
+        verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
+    except EngineUnavailable as error:
+        return replace(found, problem=str(error))
+    known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
+    return replace(
+        found,
+        peeked=peeked or found.peeked,
+        counters=[known.get(each.name, each) for each in found.counters],
+        before_login=[
+            _measured(each, known.get(each.name)) if each.name in own else known.get(each.name, each)
+            for each in found.before_login
+        ],
+    )
+
+
+def _measured(counter: Counter, same: Counter | None) -> Counter:
+    """Return a counter that has been read already, measured by this limit: one call cannot name it twice.
+
+    Not where it holds a level and not a number of units. "Until" is the latest possible time.
+    """
+    if same is None or same.verdict is None or "burst" in counter.charge.limit.traits.options:
+        return counter
+    remaining = max(counter.capacity - (same.capacity - same.verdict.remaining), 0)
+    allowed = remaining >= counter.charge.cost
+    retry_after = 0.0 if allowed else same.verdict.reset_after
+    return replace(counter, verdict=replace(same.verdict, allowed=allowed, remaining=remaining, retry_after=retry_after,
+                                            charge=counter.charge))  # fmt: skip
+
+
+def _rules(rules: RuleSet) -> list[RuleRecord]:
+    """Return all rules that count: those of operators, then those in the code of this process."""
+    return [rule for rule in (*rules.rules, *inline.registered()) if rule.mode != "off"]
