@@ -35,7 +35,7 @@ def main() -> int:
     uv = str(Path(shutil.which(asked.uv) or asked.uv).absolute())
     for name in ("REDIS_URL", "REDIS_SERVER", "TEST_DATABASE"):
         os.environ.pop(name, None)  # what is tested on what is chosen here
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Django anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Django again
     CACHE.mkdir(exist_ok=True)
     began = time.monotonic()
     outcome = Outcome()

@@ -14,7 +14,7 @@ from django_ratelimiter.engine.local.counters import LocalCounters
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import RedisEngine
 
-#: Nothing is asked anew while a round lasts.
+#: Nothing is asked again while a round lasts.
 LONG = 3_600.0
 
 WIDE = Limit(1_000_000_000, 60)

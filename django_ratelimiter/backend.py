@@ -87,7 +87,7 @@ def _without_password(address: object) -> str:
 
 
 def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
-    """Build the engine anew when it is next asked for, if `setting` is one that it was built from."""
+    """Build the engine again when it is next asked for, if `setting` is one that it was built from."""
     global _engine, _async_engine
     if setting in ("RATELIMITER", "CACHES"):
         former = (_engine, _async_engine[1] if _async_engine else None)

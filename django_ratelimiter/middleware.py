@@ -190,7 +190,7 @@ def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
 
 
 def forget_paths(**_signal: Any) -> None:
-    """Find the exempt paths anew with the next request: the settings or the addresses have changed."""
+    """Find the exempt paths again with the next request: the settings or the addresses have changed."""
     _usually_exempt.cache_clear()
     _perhaps_exempt.cache_clear()
 

@@ -24,7 +24,7 @@ def _ratelimit_counts_start_at_zero() -> None:
 
 @pytest.fixture(autouse=True)
 def _ratelimit_exempts_paths_of_the_urls_marker(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Find the exempt paths anew where a test is marked `urls`: pytest-django changes ROOT_URLCONF without a signal."""
+    """Find exempt paths again where a test is marked `urls`: pytest-django changes ROOT_URLCONF without a signal."""
     loaded: Any = sys.modules.get(f"{__package__}.middleware")
     if loaded is None or request.node.get_closest_marker("urls") is None:
         yield

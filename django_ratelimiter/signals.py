@@ -7,7 +7,7 @@ from django.dispatch import Signal
 #: A request was rejected. Sent once per request, with `request` and `decision`.
 limit_exceeded = Signal()
 
-#: An admitted request went beyond the soft quota of an enforced limit. Sent once per window and partition by each
+#: An allowed request went beyond the soft quota of an enforced limit. Sent once per window and partition by each
 #: process, with `request` and `result`, whose verdict and limit tell the rest.
 soft_limit_exceeded = Signal()
 

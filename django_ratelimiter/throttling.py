@@ -137,16 +137,16 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
                 return self._looks_only(request, extra)
         self._decision = decision = _decided(request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
-            admitted = decision.allowed
+            allowed = decision.allowed
         elif decision.allowed:
-            admitted = self.throttle_success()
+            allowed = self.throttle_success()
         else:
-            admitted = self.throttle_failure()
-            if admitted:  # a subclass lets it pass, and so shall whoever is asked next
+            allowed = self.throttle_failure()
+            if allowed:  # a subclass lets it pass, and so shall whoever is asked next
                 _forget(http, {extra.rule.slug})
-        if admitted:
+        if allowed:
             _hold(decision)
-        return admitted
+        return allowed
 
     def _meets_rules(self, request: Any) -> bool:
         """Whether the rules admit what a subclass has let pass by itself, unless they have been asked."""
@@ -295,6 +295,6 @@ def _forget(http: HttpRequest, slugs: set[str]) -> None:
 
 
 def _hold(decision: Decision) -> None:
-    """Wait until an admitted request has its turn; one that is refused has no delay."""
+    """Wait until an allowed request has its turn; a rejected one has no delay."""
     if decision.delay:
         io.sleep(decision.delay)

@@ -1,6 +1,6 @@
 """What each algorithm does with the same 30 requests, as the memory engine decides them.
 
-`python docs/timelines.py` draws the pictures of the algorithms anew; a test compares them with the engine.
+`python docs/timelines.py` draws the pictures of the algorithms again; a test compares them with the engine.
 """
 
 from __future__ import annotations

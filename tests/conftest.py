@@ -77,7 +77,7 @@ def django_db_modify_db_settings() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _permissions_stay() -> Iterator[None]:
-    """Let tests that commit leave permissions behind: to make them anew takes longer than most of the tests do."""
+    """Let tests that commit leave permissions behind: to make them again takes longer than most of the tests do."""
     kept = {"django_content_type", "auth_permission"}
 
     def without_them(style: object, connection: BaseDatabaseWrapper, **options: bool) -> list[str]:

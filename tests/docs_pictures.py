@@ -60,7 +60,7 @@ def take(window: Browser, address: str, folder: Path) -> None:
         ("reports-all", f"{usage}?period=7d", "body", "tfoot", False),
         ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
         ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", False),
-        ("reports-clients", client, "#ratelimiter-heaviest", ".ratelimiter-search", False),
+        ("reports-clients", client, "#ratelimiter-top-clients", ".ratelimiter-search", False),
         ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", True),
     ):
         window.resize(360 if dark else 1000, 900, dark=dark)

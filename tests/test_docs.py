@@ -185,7 +185,7 @@ def test_every_algorithm_is_described() -> None:
 
 
 def test_the_timelines_show_what_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If not: `python docs/timelines.py` draws them anew."""
+    """If not: `python docs/timelines.py` draws them again."""
     monkeypatch.syspath_prepend(DOCS)
     timelines = importlib.import_module("timelines")
     kept = {picture.stem: picture.read_text("utf-8") for picture in timelines.FOLDER.glob("*.svg")}

@@ -13,7 +13,7 @@ import pytest
 import django_ratelimiter
 from django_ratelimiter.locks import freed_by_fork
 
-#: Where what a lock protects is made anew in a child, and the lock with it.
+#: Where what a lock protects is made again in a child, and the lock with it.
 MADE_ANEW = {"engine/usage/__init__.py", "engine/local/counters.py", "engine/breaker.py"}
 
 

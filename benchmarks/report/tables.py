@@ -79,14 +79,14 @@ def trips(results: Results) -> str:
 
 
 def exactness(results: Results) -> str:
-    """How many are admitted by eight processes, and with a clock that is wrong."""
+    """How many are allowed by eight processes, and with a clock that is wrong."""
     crowd, clocks = results["crowd"], results["clocks"]
     rows = []
     for name, counts in crowd.get("admitted", {}).items():
         off = [way[name] for way in clocks.get("admitted", {}).values() if name in way]
         most = max((each["most"] for each in off), default=None)
         rows.append([named(name), number(max(counts)), number(most)])
-    head = ["Admitted of a quota of 100, at most", "by 8 processes at once", "with a clock 30 s off"]
+    head = ["Allowed of a quota of 100, at most", "by 8 processes at once", "with a clock 30 s off"]
     return table(head, rows) + failures(crowd) + failures(clocks)
 
 

@@ -165,7 +165,7 @@ class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     allowed = serializers.IntegerField(allow_null=True, help_text="null = not known.")
     denied = serializers.IntegerField(allow_null=True, help_text="null = not known.")
-    known_from = serializers.CharField(help_text="heaviest (among the top 100 of a rule in an hour) or sample.")
+    known_from = serializers.CharField(help_text="top (among the top 100 of a rule in an hour) or sample.")
 
 
 class RateLimitOwnUsageSerializer(serializers.Serializer[Any]):

@@ -161,7 +161,7 @@ class MeView(GenericAPIView[Any]):
             "complete": False,
             "explanation": _(
                 "Requests are counted by rule and tier, and by caller only in hours in which a caller was among the "
-                "heaviest of a rule (estimated where there were many), or where a sample has picked the caller."
+                "top clients of a rule (estimated where there were many), or where a sample has picked the caller."
             ),
             "days": days,
         }

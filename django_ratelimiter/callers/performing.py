@@ -128,7 +128,7 @@ def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | 
         return None
     if message.endswith(done):
         return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
-    text = _("This was begun already, and what became of it is not known. Look at the counters, then try anew.")
+    text = _("This was begun already, and what became of it is not known. Look at the counters, then try again.")
     return Outcome(text, took=False, changed=False)
 
 

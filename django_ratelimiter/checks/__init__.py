@@ -72,7 +72,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            "Each process counts requests in its own memory, and grants every limit anew.",
+            "Each process counts requests in its own memory, so each process allows the whole limit.",
             hint="Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
             id=f"{TAG}.W002",
         )

@@ -54,7 +54,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
-    """W007: a rule counts by what clients choose, and no rule by address bounds how often they choose anew."""
+    """W007: a rule counts by what clients choose, and no rule by address bounds how often they choose another value."""
     rules = list(rules_in_force())
     chosen = [rule for rule in rules if any(name.startswith(_CHOSEN) for name in rule.partition_by)]
     slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]

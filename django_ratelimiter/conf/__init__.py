@@ -185,7 +185,7 @@ class Settings:
             return value
 
     def forget(self, **_signal: object) -> None:
-        """Read every entry anew when it is next asked for."""
+        """Read every entry again when it is next asked for."""
         self.__dict__.clear()
 
 

@@ -16,8 +16,8 @@ from ..values.partitions import encode_partition
 from .callers import CallerKind, LoggedCaller
 from .targets import LoggedTarget
 
-#: What an admitted call has stored, for each charge: name, time of the counter, and state, rest and reset.
-Admitted = list[tuple[str, int, tuple[State, int, int]]]
+#: What an allowed call has stored, for each charge: name, time of the counter, and state, rest and reset.
+AllowedCall = list[tuple[str, int, tuple[State, int, int]]]
 
 
 class ReplayPlan:
@@ -95,12 +95,12 @@ class ReplayCounters(MemoryCounters):
 
     def decide_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> tuple[CounterStates, bool]:
         """Decide and spend, all or nothing; return what was found, and whether the call is denied."""
-        admitted = self.admit_call(call, partitions, now)
-        return self.decide_closely(call, partitions, now) if admitted is None else (states_of(admitted, now), False)
+        allowed = self.allow_call(call, partitions, now)
+        return self.decide_closely(call, partitions, now) if allowed is None else (states_of(allowed, now), False)
 
-    def admit_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> Admitted | None:
+    def allow_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> AllowedCall | None:
         """Spend what all charges cost, if each passes; `None` = nothing is spent, and it takes `decide_closely`."""
-        counters, admitted = self._by_name, []
+        counters, allowed = self._by_name, []
         parts = call.kept.get(ReplayCounters) or _prepare(call)
         for (before, after, charge, _, terms, admit), partition in zip(parts, partitions, strict=True):
             if admit is None or terms is None:
@@ -115,15 +115,15 @@ class ReplayCounters(MemoryCounters):
             found = admit(state, at, charge[2], terms)
             if found is None:
                 return None
-            admitted.append((name, at, found))
-        for name, at, found in admitted:
+            allowed.append((name, at, found))
+        for name, at, found in allowed:
             counters[name] = found[0], at + found[2]
         if len(counters) > self._sweep_at:
             self._sweep(now)
-        return admitted
+        return allowed
 
     def decide_closely(self, call: CallTemplate, partitions: Sequence[str], now: int) -> tuple[CounterStates, bool]:
-        """Decide step by step what was not admitted."""
+        """Decide step by step what was not allowed."""
         parts = call.kept.get(ReplayCounters) or _prepare(call)
         named = [
             (f"{before}{partition}{after}", charge, steps, terms, admit)
@@ -145,12 +145,12 @@ def _prepare(call: CallTemplate) -> list[Prepared]:
     return parts
 
 
-def states_of(admitted: Admitted, now: int) -> CounterStates:
-    """Return what was found of an admitted call."""
+def states_of(allowed: AllowedCall, now: int) -> CounterStates:
+    """Return what was found of an allowed call."""
     return CounterStates(
         now,
-        [left for _, _, (_, left, _) in admitted],
-        [0] * len(admitted),
-        [reset + at - now if reset else 0 for _, at, (_, _, reset) in admitted],
-        [at - now for _, at, _ in admitted],
+        [left for _, _, (_, left, _) in allowed],
+        [0] * len(allowed),
+        [reset + at - now if reset else 0 for _, at, (_, _, reset) in allowed],
+        [at - now for _, at, _ in allowed],
     )

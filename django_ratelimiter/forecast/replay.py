@@ -16,16 +16,16 @@ from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..values.access import AccessRecord
 from .callers import LoggedCaller
-from .charges import Admitted, ReplayCounters, ReplayPlan, RequestKind, states_of
+from .charges import AllowedCall, ReplayCounters, ReplayPlan, RequestKind, states_of
 from .logs.line import AccessLogLine
 from .outcomes import DENIED, NO_RULES, ReplayOutcome, outcome_of
 from .targets import LoggedTarget, PassedDoor
 
-#: The most kinds of requests whose charges are remembered; beyond that all are made anew.
+#: The most kinds of requests whose charges are remembered; beyond that all are made again.
 _MAX_KINDS: Final = 10_000
 
 #: What was decided last, of which no verdicts are made yet: template, partitions, time, and what was found.
-_Unread = tuple[RuleCallTemplate, tuple[str, ...], int, Admitted | CounterStates]
+_Unread = tuple[RuleCallTemplate, tuple[str, ...], int, AllowedCall | CounterStates]
 
 
 class Replay:
@@ -126,7 +126,7 @@ class Replay:
                 return NO_RULES
             template = filled
         now, waits = line[0], None
-        found: Admitted | CounterStates | None = self.counters.admit_call(template.call, partitions, now)
+        found: AllowedCall | CounterStates | None = self.counters.allow_call(template.call, partitions, now)
         if found is None:
             found, _ = self.counters.decide_closely(template.call, partitions, now)
             waits = found.waits if any(found.waits) else None

@@ -12,7 +12,7 @@ from .policies import UntilMore, name_of, quota_of, until_more
 
 #: Which draft of the RateLimit fields is sent.
 DRAFT: Final = 11
-#: Of how many limits it is remembered how they are shown; beyond that all are found anew.
+#: Of how many limits it is remembered how they are shown; beyond that all are found again.
 MAX_REMEMBERED: Final = 1_000
 #: Structured fields hold integers of at most 15 digits (RFC 9651).
 LARGEST_INTEGER: Final = 10**15 - 1

@@ -35,7 +35,7 @@ class IO(Protocol):
         """Call a function that waits only for what this process does not know yet.
 
         On an event loop it raises SynchronousOnlyOperation rather than wait, as Django's database does; it is then
-        called anew in a thread. together: what one task is waiting for, other tasks of the loop wait for as well.
+        called again in a thread. together: what one task is waiting for, other tasks of the loop wait for as well.
         """
 
     def read_user(self, identity: Identity) -> Awaitable[None]:

@@ -125,7 +125,7 @@ class Migration(migrations.Migration):
             name='Rule',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(help_text='Its name in responses, reports and fixtures. A new one starts its counters anew.', unique=True, verbose_name='slug')),
+                ('slug', models.SlugField(help_text='Its name in responses, reports and fixtures. With a new one, its counters start from zero.', unique=True, verbose_name='slug')),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
                 ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='shadow', help_text='Shadow: count which requests would be rejected, and reject none. Enforce: reject them.', max_length=16, verbose_name='mode')),
                 ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', verbose_name='methods')),
@@ -195,8 +195,8 @@ class Migration(migrations.Migration):
                 ('denied', models.PositiveBigIntegerField(default=0, verbose_name='denied')),
             ],
             options={
-                'verbose_name': 'heaviest partition',
-                'verbose_name_plural': 'heaviest partitions',
+                'verbose_name': 'top partition',
+                'verbose_name_plural': 'top partitions',
                 'ordering': ('-start', 'rule_slug', '-allowed', 'partition'),
                 'indexes': [models.Index(fields=['granularity', 'start'], name='ratelimiter_top_start')],
                 'constraints': [models.UniqueConstraint(fields=('rule_slug', 'granularity', 'start', 'partition'), name='ratelimiter_top_partition')],

@@ -31,7 +31,7 @@ from .options import (
 from .rules import Rule
 from .tiers import Tier
 
-#: The columns that tell a tier's limits under a rule apart: a change of one starts the counters anew.
+#: The columns that tell a tier's limits under a rule apart: a change of one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
 #: The same in an index, where null would be unlike null, and by what null stands for.

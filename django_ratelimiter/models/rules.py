@@ -59,7 +59,7 @@ class Rule(models.Model):
     slug = models.SlugField(
         _("slug"),
         unique=True,
-        help_text=_("Its name in responses, reports and fixtures. A new one starts its counters anew."),
+        help_text=_("Its name in responses, reports and fixtures. With a new one, its counters start from zero."),
     )
     name = models.CharField(_("name"), max_length=100)
     mode = models.CharField(

@@ -92,8 +92,8 @@ class TopPartition(models.Model):
     denied = models.PositiveBigIntegerField(_("denied"), default=0)
 
     class Meta:
-        verbose_name = _("heaviest partition")
-        verbose_name_plural = _("heaviest partitions")
+        verbose_name = _("top partition")
+        verbose_name_plural = _("top partitions")
         ordering = ("-start", "rule_slug", "-allowed", "partition")
         indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_top_start")]
         constraints: ClassVar = [

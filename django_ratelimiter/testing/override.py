@@ -45,7 +45,7 @@ class RulesInForce:
         """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
         records = [build_record(rule) for rule in rules]
         self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
-        cache._state = cache._State()  # loaded anew when next asked for
+        cache._state = cache._State()  # loaded again when next asked for
 
     def rule_set(self) -> RuleSet:
         """Return the rules in force."""
@@ -119,7 +119,7 @@ class override_rules(TestContextDecorator):
 
 @contextmanager
 def _reloading_saved_rules() -> Iterator[None]:
-    """Have the rules of the database read anew at the end, if they were changed meanwhile: the engine was not told."""
+    """Have the rules of the database read again at the end, if they were changed meanwhile: the engine was not told."""
     saved: list[Any] = []
 
     def note(version: Any, **_signal: Any) -> None:

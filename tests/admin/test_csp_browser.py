@@ -53,7 +53,7 @@ def test_each_page_keeps_to_the_policy_and_can_be_used_by_anybody(
         faults += faults_of(window, axe, only=["color-contrast"]) if axe else []
         assert faults == [], page.name
         window.resize(360, 900)
-        assert window.script("return document.body.getBoundingClientRect().width") <= 360, "it is laid out anew"
+        assert window.script("return document.body.getBoundingClientRect().width") <= 360, "it is laid out again"
         assert [*complaints, *window.complaints()] == [], page.name
     if not axe:
         pytest.skip("axe-core cannot be had here: nobody has looked whether the pages can be used by anybody")

@@ -37,7 +37,7 @@ def test_lists(admin_client: Client, rule: Rule, page: str) -> None:
         assert response.status_code in (200, 400), (name, text)
 
 
-@pytest.mark.parametrize("page", ["", "rule/", "totals.csv", "series.json", "heaviest.csv"])
+@pytest.mark.parametrize("page", ["", "rule/", "totals.csv", "series.json", "top.csv"])
 def test_reports(admin_client: Client, rule: Rule, page: str) -> None:
     names = ("period", "since", "until", "rule", "tier", "by", "client", "nonsense")
     for name, text in product(names, TEXTS):

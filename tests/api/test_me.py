@@ -217,7 +217,7 @@ class TestLastDays:
         ]
         assert shown == [
             (str(today() - timedelta(days=3)), "per-user", 6, None, None, "sample"),
-            (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "heaviest"),
+            (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "top"),
             (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
         ]
 

@@ -1,4 +1,4 @@
-"""What staff may read: rules, usage and the heaviest partitions."""
+"""What staff may read: rules, usage and the top partitions."""
 
 from __future__ import annotations
 
@@ -186,17 +186,17 @@ class TestUsage:
 
 
 class TestPartitions:
-    def heaviest(self, *ago: int, partition: str, allowed: int = 0, denied: int = 0, granularity: str = "hour") -> None:
+    def top(self, *ago: int, partition: str, allowed: int = 0, denied: int = 0, granularity: str = "hour") -> None:
         for hours in ago:
             TopPartition.objects.create(
                 rule_slug="gone", granularity=granularity, start=moment(timedelta(hours=hours)), partition=partition,
                 allowed=allowed, denied=denied,
             )  # fmt: skip
 
-    def test_the_heaviest_first(self, as_staff: Client) -> None:
-        self.heaviest(1, 2, partition="x", allowed=10, denied=1)
-        self.heaviest(1, partition="y", allowed=15, denied=5)
-        self.heaviest(1, partition="y", allowed=99, granularity="day")
+    def test_the_top_clients_first(self, as_staff: Client) -> None:
+        self.top(1, 2, partition="x", allowed=10, denied=1)
+        self.top(1, partition="y", allowed=15, denied=5)
+        self.top(1, partition="y", allowed=99, granularity="day")
         url = "/limits/rules/gone/partitions/"
         x, y = ({"partition": "x", "allowed": 20, "denied": 2}, {"partition": "y", "allowed": 15, "denied": 5})
         assert results(as_staff, url) == [x, y]

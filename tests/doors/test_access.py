@@ -177,7 +177,7 @@ class TestRemembering:
         found = access_cache.access_list()
         assert found.lookup(ADDRESS, None, None) is not None
         now += 5
-        assert access_cache.access_list() is found  # nothing changed, so nothing is built anew
+        assert access_cache.access_list() is found  # nothing changed, so nothing is built again
         AccessEntry.objects.filter(pk=entry.pk).update(expires_at=timezone.now())
         now += 5
         assert access_cache.access_list().lookup(ADDRESS, None, None) is None

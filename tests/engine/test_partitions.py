@@ -1,4 +1,4 @@
-"""Which partitions were met: how many, the heaviest, and samples; in both engines and over shards."""
+"""Which partitions were met: how many, the top clients, and samples; in both engines and over shards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_different_partitions_are_counted_by_label_and_hour(engine: Any) -> None
     assert engine.partitions.count([("rule|free", (HOUR,)), ("none|", (HOUR,)), ("rule|pro", (HOUR,))]) == [3, 0, 2]
 
 
-def test_the_heaviest_by_what_became_of_them(engine: Any) -> None:
+def test_the_top_clients_by_what_became_of_them(engine: Any) -> None:
     meet(engine, ["a"] * 5 + ["b"] * 3 + ["c"], limit=TWO)
     assert top_partitions(engine) == {"a": (2, 3), "b": (2, 1), "c": (1, 0)}
     assert list(top_partitions(engine, most=1)) == ["a"]
@@ -119,7 +119,7 @@ def test_what_was_collected_is_dropped(engine: Any) -> None:
     assert unique(engine) == 0
 
 
-def test_few_stay_of_many_and_the_heaviest_are_among_them(engine: Any) -> None:
+def test_few_stay_of_many_and_the_top_clients_are_among_them(engine: Any) -> None:
     heavy = numbered(10, "heavy")
     for light in numbered(30, "early"):
         meet(engine, [light, *heavy])
@@ -288,7 +288,7 @@ class TestNotes:
         assert 0 < len(notes._notified) <= 10
 
 
-def test_both_kinds_of_heaviest_have_their_turns() -> None:
+def test_both_kinds_of_top_clients_have_their_turns() -> None:
     weights = {"busy": (9, 0), "both": (5, 5), "refused": (0, 9), "calm": (1, 0)}
     assert list(merge_top(weights, 3)) == ["busy", "refused", "both"]
     assert set(merge_top(weights, 9)) == set(weights)

@@ -107,7 +107,7 @@ class Walk:
         return self.random.choices(self._receipts, k=self.random.randint(1, 3)) if self._receipts else []
 
     def _edit(self) -> None:
-        """Change a limit: mostly what keeps its counters, sometimes what starts anew."""
+        """Change a limit: mostly what keeps its counters, sometimes what starts from zero."""
         key = self.random.choice(list(self._limits))
         before = self._limits[key]
         if self.random.randrange(4):

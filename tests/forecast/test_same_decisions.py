@@ -49,7 +49,7 @@ def test_every_decision_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asked = list(trace.trace(REQUESTS))
     sent = trace.send(asked, clock)
     log = str(trace.write_log(asked, tmp_path / "log"))
-    for remembered in (MAX_CALLERS, 0):  # 0: each line makes its caller anew
+    for remembered in (MAX_CALLERS, 0):  # 0: each line makes its caller again
         monkeypatch.setattr(callers, "MAX_CALLERS", remembered)
         replayed = _replay(log)
         differing = [

@@ -49,7 +49,7 @@ class RuleActions(admin.ModelAdmin):
 
     @admin.action(description=gettext_lazy("Reset the counters of selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Begin all counters anew: the generation is part of their names, the old ones expire by themselves."""
+        """Start all counters from zero: the generation is part of their names, the old ones expire by themselves."""
         chosen = [
             rule
             for rule in queryset
@@ -65,7 +65,9 @@ class RuleActions(admin.ModelAdmin):
             _raise_generations(current)
             _log_changes(request, rules, _("Counters reset."))
         if rules:
-            text = ngettext("%(count)d rule counts anew.", "%(count)d rules count anew.", len(rules))
+            text = ngettext(
+                "The counters of %(count)d rule were reset.", "The counters of %(count)d rules were reset.", len(rules)
+            )
             self.message_user(request, text % {"count": len(rules)}, messages.SUCCESS)
         else:
             self.message_user(request, _("Nothing changed: the selected rules have no limits."), messages.WARNING)

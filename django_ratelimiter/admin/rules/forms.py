@@ -201,7 +201,7 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
         return first_generation(self.instance.slug)
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
-        """Save changed rows under their old keys, but insert them anew: two may have swapped their windows.
+        """Save changed rows under their old keys, but insert them as new: two may have swapped their windows.
 
         Saved one by one, the first would meet the second's old window, which the database refuses.
         """

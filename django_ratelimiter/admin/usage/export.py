@@ -100,7 +100,7 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "clients": (("start", "end", "partitions"), _clients),
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
-    "heaviest": (("partition", "allowed", "denied"), _top_partitions),
+    "top": (("partition", "allowed", "denied"), _top_partitions),
 }
 
 

@@ -166,7 +166,7 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
         "search_url": report_url(request, "client", client=None),
         "by_requests_url": report_url(request, "rule", by=None),
         "by_denied_url": report_url(request, "rule", by=BY_DENIED),
-        "rule_downloads": {table: _downloads(request, table) for table in ("clients", "heaviest")},
+        "rule_downloads": {table: _downloads(request, table) for table in ("clients", "top")},
     }
 
 

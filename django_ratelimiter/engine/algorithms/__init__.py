@@ -6,7 +6,7 @@ which spending changes only `x`. An algorithm that differs from another in littl
 takes its two files and its entry in `registry.Algorithm`, which states its traits.
 
 In Python a step is a function. In Lua it is the lines under its name, `--@look`, which are put where the frame,
-`engine/redis/check.lua`, asks for them: Lua would make a function anew in each call, and that costs more than to run
+`engine/redis/check.lua`, asks for them: Lua would make a function in each call, and that costs more than to run
 it.
 There `spend` also stores, terms and state are the frame's variables (`period`, `rate`, `capacity`, `tick_us`, `extra`;
 `raw`, which begins with `last`), and answers are left in `remaining`, `x`, `y`, `state`, `wait` and `reset`.

@@ -72,7 +72,7 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
         yield text, {"less": Units(2 * limit.quota - 1)}
         return
     else:
-        yield _("The count begins anew with each window of %(window)s by the clock (UTC)."), {}
+        yield _("The count restarts with each window of %(window)s by the clock (UTC)."), {}
     text = _(
         "The last moment of one window and the first of the next can together allow %(twice)s. "
         "A rejected caller can retry when the next window begins."
@@ -83,14 +83,14 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
 def _begins(calendar: str, day: int) -> str:
     """Return when the count of a calendar restarts, in words."""
     texts = {
-        "day": _("The count begins anew at midnight in %(zone)s."),
-        "week": _("The count begins anew on Mondays at midnight in %(zone)s."),
-        "month": _("The count begins anew on day %(day)s of each month, at midnight in %(zone)s."),
-        "year": _("The count begins anew on the first of January at midnight in %(zone)s."),
+        "day": _("The count restarts at midnight in %(zone)s."),
+        "week": _("The count restarts on Mondays at midnight in %(zone)s."),
+        "month": _("The count restarts on day %(day)s of each month, at midnight in %(zone)s."),
+        "year": _("The count restarts on the first of January at midnight in %(zone)s."),
     }
     if day > 28:
         texts["month"] = _(
-            "The count begins anew on day %(day)s of each month, or the last day of a shorter one, "
+            "The count restarts on day %(day)s of each month, or the last day of a shorter one, "
             "at midnight in %(zone)s."
         )
     return texts[calendar]

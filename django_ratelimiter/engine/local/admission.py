@@ -65,8 +65,8 @@ def admit_filled(charges: FilledCharges, synced: SyncCharges, local: LocalCounte
         remaining.append(quota - used)
         resets.append(int((counter.reset_at - now) * 1_000_000))
     at_us, none = counters[0].time_at(now), [0] * len(counters)
-    if template.admitted:
-        local.usage.add(at_us, template.admitted)
+    if template.field:
+        local.usage.add(at_us, template.field)
     return LocalVerdicts(charges, _new(CounterStates, (at_us, remaining, none, resets, none)), counters)
 
 

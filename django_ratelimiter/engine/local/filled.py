@@ -38,11 +38,11 @@ class SyncTemplate:
     """What calls of one template have in common.
 
     shared: the counters that all callers share: place, name and terms of each; `None` = nobody has asked yet.
-    terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. admitted:
-    the field that it is counted under; empty = it is not.
+    terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. field:
+    of usage, that it is counted under; empty = it is not counted.
     """
 
-    __slots__ = ("_parts", "admitted", "is_simple", "shared", "terms")
+    __slots__ = ("_parts", "field", "is_simple", "shared", "terms")
 
     def __init__(self, template: CallTemplate) -> None:
         charges = [each.charge for each in template.templates]
@@ -51,7 +51,7 @@ class SyncTemplate:
         self.shared: list[tuple[int, str, tuple[int, int, float]]] | None = None
         self.is_simple = all(each.cost > 0 and each.limit.soft_quota is None for each in charges)
         labels = labels_of(lines_of(charges))
-        self.admitted = f"{labels}\n{'a' * len(charges)}" if labels else ""
+        self.field = f"{labels}\n{'a' * len(charges)}" if labels else ""
 
     def names(self, partitions: Sequence[str]) -> list[str]:
         """Return the names of the counters of one caller."""

@@ -183,9 +183,9 @@ class SyncCall:
         known = self._version is None or (
             self._charges and counters.version_state.is_current(self._version, self._began)
         )
-        anew = always and not known
+        is_first = always and not known
         counts = counters.usage.lease()
-        asks = self._sent or self._piggybacked or (self._refused and theirs) or anew or (counts and not always)
+        asks = self._sent or self._piggybacked or (self._refused and theirs) or is_first or (counts and not always)
         if not asks:
             counters.usage.acknowledge(counts, done=False)
             return None

@@ -1,5 +1,5 @@
 -- A part of check.lua: add `calls` to the `field` of the hash `usage`, which belongs to `minute`. `counted` is what it holds
--- then. No function: Lua would make it anew in each call.
+-- then. No function: Lua would make it in each call.
 counted = call('HINCRBY', usage, field, calls)
 if counted == calls then -- perhaps the first of its minute
   -- When the hash began names its batch, see closing.py. One long value turns it from a list that is searched into a

@@ -14,16 +14,16 @@ from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, PartitionNote
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
 
-#: So many formats of a template are kept; beyond that all are made anew.
+#: So many formats of a template are kept; beyond that all are made again.
 MAX_FORMATS: Final = 200
 
-#: So many formats of plain charges are kept; beyond that all are made anew.
+#: So many formats of plain charges are kept; beyond that all are made again.
 MAX_CHARGE_FORMATS: Final = 500
 
 #: Stands for the key of a plain charge, with its number, while the rest is packed; then for the packed name.
 _KEY, _NAME = "\x00hole of a key\x00", b"\x00hole of a name\x00"
 
-#: Compared by identity: True and 1.0 are no numbers of units. Where a 1 is another object, the call is packed anew.
+#: Compared by identity: True and 1.0 are no numbers of units. Where a 1 is another object, the call is packed again.
 _ONE, _NONE = 1, 0
 
 #: Packs a call of these charges, with this version, in this minute, and with these notes.
@@ -33,7 +33,7 @@ Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[Partiti
 #: What calls of one format of a template have in common: what is told of partitions, and the units that are carried.
 Kind = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: A call that carries more units of a charge is packed anew: few would be like it.
+#: A call that carries more units of a charge is packed again: few would be like it.
 MAX_CARRIED: Final = 3
 
 

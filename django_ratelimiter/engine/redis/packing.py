@@ -48,7 +48,7 @@ EMPTY: Final = bulk_string(b"")
 
 @lru_cache(maxsize=1_000)
 def field_bulk_string(*lines: str) -> bytes:
-    """The word of the field that charges of these labels are counted under, were all of them admitted."""
+    """The word of the field that charges of these labels are counted under, if all of them are allowed."""
     labels = usage.labels_of(lines)
     return bulk_string(f"{labels}\n{'a' * len(lines)}".encode()) if labels else EMPTY
 

@@ -41,7 +41,7 @@ def _traits_of(algorithm: Algorithm) -> dict[str, str]:
 
 def _with_algorithms(frame: str) -> str:
     """Put each step of all algorithms where the frame names it: in branches, and not in functions, which Lua would
-    make anew in each call.
+    make in each call.
     """
     steps = {algorithm: _steps_of(algorithm) | _traits_of(algorithm) for algorithm in Algorithm}
 

@@ -55,7 +55,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator
         edits.add(connection)
         return
     with transaction.atomic(using=using):
-        edits = _numbered(using, anew=True)
+        edits = _numbered(using, fresh=True)
         edits.name(lambda: summary, author, reason)
         edits.is_named = True
         try:
@@ -219,16 +219,16 @@ def _rules_of_this_transaction() -> RuleSet | None:
     return None if edits is None else edits.rules(storage.load)
 
 
-def _numbered(using: str, *, anew: bool = False) -> Edits:
+def _numbered(using: str, *, fresh: bool = False) -> Edits:
     """Add one edit to those of this transaction, and return them all.
 
-    It takes a number if it is the first one, if the snapshot of the last number is stored already, or anew.
+    It takes a number if it is the first one, if the snapshot of the last number is stored already, or if `fresh`.
     """
     connection = connections[using]
     edits = uncommitted.edits_of(connection)
     if edits is None:
         return uncommitted.begin(connection, _next_number(using), partial(_on_commit, using))
-    if anew or edits.is_stored:
+    if fresh or edits.is_stored:
         edits.begin_version(connection, _next_number(using))
     else:
         edits.add(connection)

@@ -35,7 +35,7 @@ MAX_AT_ONCE: Final = 50_000
 HOUR: Final[str] = Granularity.HOUR
 DAY: Final[str] = Granularity.DAY
 
-#: Admitted and denied, by partition.
+#: Allowed and denied, by partition.
 Weights = Mapping[str, tuple[int, int]]
 
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAME = "session_window"
 COLUMNS = {"quota": 5, "window_seconds": "60", "algorithm": NAME}
 
-#: Five pass at once. Each one that passes begins the pause anew; a rejected one does not.
+#: Five pass at once. Each one that passes begins the pause again; a rejected one does not.
 STEPS = [Step(0, 3, None, only=3), Step(59, 2, 60), Step(118, 0, 1), Step(119, 5, 60)]
 
 

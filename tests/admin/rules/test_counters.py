@@ -50,7 +50,7 @@ def ways_of_counting() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def change(admin_client: Client, save: Callable[..., RuleLimit]) -> Callable[..., None]:
-    """Save the first limit of the rule anew by its form: `change({"quota": …})`."""
+    """Save the first limit of the rule again by its form: `change({"quota": …})`."""
 
     def post(columns: dict[str, Any]) -> None:
         limit = RuleLimit.objects.get()
@@ -148,7 +148,7 @@ class TestForget:
         rule = save(limit_of(algorithm)).rule
         assert admitted(visitor) == 5
         before = number()
-        assert "1 rule counts anew." in shown(self.forget(admin_client, rule))
+        assert "The counters of 1 rule were reset." in shown(self.forget(admin_client, rule))
         assert number() == before + 1
         assert RuleSetVersion.objects.get(number=number()).summary == "Counters reset: export"
         assert [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=str(rule.pk))[:1]] == [

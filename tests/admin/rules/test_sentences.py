@@ -88,7 +88,7 @@ def test_the_longest_that_a_leaky_bucket_holds() -> None:
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"calendar": "day"}, "10 units per calendar day. The count begins anew at midnight in UTC."),
+        ({"calendar": "day"}, "10 units per calendar day. The count restarts at midnight in UTC."),
         ({"calendar": "week", "timezone": "Asia/Tokyo"}, "on Mondays at midnight in Asia/Tokyo"),
         ({"calendar": "month", "anchor_day": 5}, "on day 5 of each month, at midnight in UTC"),
         ({"calendar": "month", "anchor_day": 31}, "on day 31 of each month, or the last day of a shorter one"),

@@ -27,7 +27,7 @@ from .test_admin import REPORT, lines, log_in, shown, text_of
 pytestmark = pytest.mark.django_db
 
 RULE = f"{REPORT}rule/?rule=search"
-TABLES = ("totals", "series", "clients", "day", "busiest", "heaviest")
+TABLES = ("totals", "series", "clients", "day", "busiest", "top")
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ class TestClients:
         query = f"&period=custom&since={at - DAY:%Y-%m-%dT%H:%M}&until={at + DAY:%Y-%m-%dT%H:%M}"
         assert "Different clients per day" in text_of(staff.get(RULE + query))
 
-    def test_the_heaviest(self, staff: Client) -> None:
+    def test_the_top_clients(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50)
         for ago in (2 * HOUR, 3 * HOUR):
             weigh(ago, "aaaa", 10, 1)
@@ -197,11 +197,11 @@ class TestClients:
             TopPartitionRow("cccc", 5, 0),
         ]
         page = shown(staff.get(f"{RULE}&by=denied"))
-        table = page.partition('<table class="ratelimiter-heaviest">')[2].partition("</table>")[0]
+        table = page.partition('<table class="ratelimiter-top-clients">')[2].partition("</table>")[0]
         assert re.findall(r"<code>(.*?)</code>", table) == ["bbbb", "aaaa"]
         assert page.count('aria-current="true"') == 1
 
-    def test_the_heaviest_of_days_and_hours_are_counted_once(self) -> None:
+    def test_the_top_clients_of_days_and_hours_are_counted_once(self) -> None:
         TopPartition.objects.all().delete()
         for hour in range(24 * 12):
             count(hour * HOUR, rule=f"any-{hour}", allowed=1)

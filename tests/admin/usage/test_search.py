@@ -60,14 +60,14 @@ def test_a_user_by_name_or_primary_key(staff: Client, split_by: Any) -> None:
     for typed in ("ann", str(ann.pk)):
         response = find(staff, user=typed)
         assert found(response) == mine
-        assert "1,200 allowed and 34 rejected, in hours in which it was among the heaviest" in text_of(response)
+        assert "1,200 allowed and 34 rejected, in hours in which it was among the top clients" in text_of(response)
     assert "client=" not in re.search(r'href="([^"]*)">All rules', shown(response))[1]  # type: ignore[index]
 
 
-def test_one_who_was_not_among_the_heaviest(staff: Client, split_by: Any) -> None:
+def test_one_who_was_not_among_the_top_clients(staff: Client, split_by: Any) -> None:
     split_by("user")
     User.objects.create(username="ann")
-    assert "was not among the heaviest of any hour of this period" in text_of(find(staff, user="ann"))
+    assert "was not among the top clients of any hour of this period" in text_of(find(staff, user="ann"))
 
 
 @pytest.mark.parametrize(

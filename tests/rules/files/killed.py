@@ -60,7 +60,7 @@ def _apply(path: str, at: int, pipe: int) -> NoReturn:
 def _state() -> Any:
     """Return the rules of the rows, after it was seen that the version in force says the same.
 
-    Without generations: a rule that comes back counts anew each time.
+    Without generations: a rule that comes back starts from zero each time.
     """
     from django_ratelimiter.rules.stored import storage
     from django_ratelimiter.rules.stored.compiler import snapshot_of_rows

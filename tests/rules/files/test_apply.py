@@ -403,7 +403,7 @@ def test_an_export_that_is_applied_changes_nothing(rows: dict[str, Any], style: 
         Rule.objects.all().delete()
         Tier.objects.all().delete()
         apply_file(file)
-        RuleLimit.objects.update(generation=0)  # a rule that comes back counts anew
+        RuleLimit.objects.update(generation=0)  # a rule that comes back starts from zero
         assert snapshot_of_rows() == before
         transaction.set_rollback(True)
 
