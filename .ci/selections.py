@@ -14,7 +14,7 @@ UNIT = "tests/unit"
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
 #: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
-SEARCHING = {"TWIN_STEPS": "2000"}
+SEARCHING = {"TWIN_STEPS": "1000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
@@ -110,10 +110,36 @@ LATEST_SPARED = tuple(
 LATEST_SPARED_BRIEFLY = (
     *("tests/unit/test_twins.py", "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
+    # One after the other: numbers of versions are compared in Python. What examples, texts and the repository say.
+    *("tests/admin/test_two_editors.py", "tests/admin/rules/test_presets.py", "tests/admin/rules/test_sentences.py"),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("benchmarks", "contributing", "docs", "house", "layers", "names", "release")
+    ),
+    *("tests/test_translations.py", "tests/limiter/test_edited_away.py", "tests/explain/test_agreement.py"),
     "tests/doors/test_gateway.py::test_nobody_else_is_believed",
     "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
     "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
 )
+
+#: Rows, and the pages and answers that show them.
+ROWS = (
+    *(f"tests/admin/{name}" for name in ("callers", "files", "forecast", "history", "overview", "usage")),
+    *(f"tests/{name}" for name in ("api", "callers", "forecast", "models", "rules", "usage")),
+)
+
+
+def asked_twice_elsewhere() -> tuple[str, ...]:
+    """Return the tests of rows that PostgreSQL and, on SQLite, the latest pair are asked.
+
+    Where both run, the whole suite is not asked them a third time: what fails on SQLite with the Python of .venv alone
+    fails in other tests.
+    """
+    elsewhere = {*LATEST_SPARED, *LATEST_SPARED_BRIEFLY, *ASKS_NEITHER_SERVER_NOR_DATABASE}
+    files = [file for folder in ROWS for file in sorted((ROOT / folder).rglob("test_*.py"))]
+    asked = [str(file.relative_to(ROOT)) for file in files if "mark.once" not in file.read_text("utf-8")]
+    return tuple(name for name in asked if name not in elsewhere)
+
 
 #: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
 #: threads and on event loops, and in models.
