@@ -13,7 +13,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.views import APIView
 
-from django_ratelimiter.admin.callers.scopes import for_no_view
+from django_ratelimiter.callers.scopes import for_no_view
 from django_ratelimiter.decorators import ratelimit
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...conf import django_setting
-from ...rules.records import RuleRecord
-from ...rules.routes import views
+from ..conf import django_setting
+from ..rules.records import RuleRecord
+from ..rules.routes import views
 
 
 def for_no_view(rules: Iterable[RuleRecord]) -> set[str]:
