@@ -1,9 +1,10 @@
-"""The load test: `python -m tests.soak [--minutes 60] [--threads 8] [--rest 0.02] [--write]`; about an hour.
+"""The load test: `python -m tests.soak [--minutes 60] [--threads 8] [--rate 160] [--write]`; about an hour.
 
 A site under gunicorn (two workers with threads) and one under uvicorn (an event loop) share a Redis Cluster of three
 masters. 20,000 callers ask for nine pages under all eight algorithms. Meanwhile rules are edited and usage is
 collected; in each minute a node of the cluster hangs or is killed, and is back five seconds later; and half-way a
-worker of gunicorn is killed. What each process holds is looked at after a quarter of the time and at the end.
+worker of gunicorn is killed. What each process holds is looked at once a minute; what it held in the second quarter of
+the time is compared with what it held in the last.
 
 It fails if anybody got an answer that no rule or failure policy gives, or if a process holds more at the end than
 GROWTH allows. --write puts the result into docs/explanation/endurance.md.
@@ -18,18 +19,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from tests.clusters import Cluster, until
 
-from .processes import Held, Stack, held_by, running
-from .report import failures_of, table_of, write
+from .processes import Stack, held_by, running
+from .report import Look, early_and_late, failures_of, table_of, write
 from .traffic import Traffic
 
-#: Of the time, how much passes before what the processes hold is first looked at: their caches fill.
-WARM_UP: Final = 0.25
 AWAY_SECONDS: Final = 5.0
 KILLED: Final = "gunicorn, worker 2"
 EDIT_SECONDS: Final = 5.0
@@ -40,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="The load test.")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=8, help="of clients (8)")
-    parser.add_argument("--rest", type=float, default=0.02, help="seconds that each rests after an answer (0.02)")
+    parser.add_argument("--rate", type=float, default=160.0, help="requests in a second, of all of them (160)")
     parser.add_argument("--write", action="store_true", help="put the result into the docs")
     asked = parser.parse_args()
     with (
@@ -48,10 +46,10 @@ def main() -> int:
         Cluster(replicas=0, full_coverage=False) as cluster,
         running(cluster, Path(folder), EDIT_SECONDS) as stack,
     ):
-        traffic = Traffic(stack.ports, asked.threads, asked.rest)
+        traffic = Traffic(stack.ports, asked.threads, asked.rate)
         until(traffic.is_served, "both servers answer")
         with traffic.under_way():
-            first, last = run(stack, cluster, asked.minutes * 60)
+            first, last = early_and_late(run(stack, cluster, asked.minutes * 60))
         said = "".join(process.output for process in stack.processes.values())
     report = table_of(asked.minutes, traffic, first, last)
     print(report)
@@ -62,26 +60,20 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def run(stack: Stack, cluster: Cluster, seconds: float) -> tuple[dict[str, Held], dict[str, Held]]:
-    """Let time pass, and things happen; what the processes held, early and at the end."""
+def run(stack: Stack, cluster: Cluster, seconds: float) -> list[Look]:
+    """Let time pass, and things happen; return what the processes held. The one that is killed is left out."""
     begin = time.monotonic()
-    first: dict[str, Held] = {}
-    survivors: dict[str, int] = {}
-    most: Counter[int] = Counter()
-    kill_at = begin + seconds / 2
-    while (now := time.monotonic()) < begin + seconds:
-        if not first:  # connections come and go with each node that is away: the most until then
-            survivors = stack.workers()
-            early = {name: held_by(pid) for name, pid in survivors.items()}
-            most |= Counter({survivors[name]: held.descriptors for name, held in early.items()})
-            if now >= begin + seconds * WARM_UP:
-                first = {name: held._replace(descriptors=most[survivors[name]]) for name, held in early.items()}
-        if first and now >= kill_at:
-            os.kill(survivors.pop(KILLED), signal.SIGKILL)
-            del first[KILLED]
-            kill_at = begin + 2 * seconds
+    looks: list[Look] = []
+    is_killed = False
+    while (passed := (time.monotonic() - begin) / seconds) < 1:
+        workers = stack.workers()
+        killed = workers.pop(KILLED)
+        looks.append(Look(passed, {name: held_by(pid) for name, pid in workers.items()}))
+        if passed >= 0.5 and not is_killed:
+            os.kill(killed, signal.SIGKILL)
+            is_killed = True
         disturb(cluster, min(60.0, seconds / 10))
-    return first, {name: held_by(pid) for name, pid in survivors.items()}
+    return looks
 
 
 def disturb(cluster: Cluster, seconds: float) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from statistics import median_low
+from typing import Final, NamedTuple
 
 from .processes import Held
 from .traffic import Traffic
@@ -18,6 +20,30 @@ BEGIN: Final = "<!-- soak -->\n"
 END: Final = "<!-- end -->"
 
 
+class Look(NamedTuple):
+    """What the processes held at some time, by their names. passed: the part of the time that had passed by then."""
+
+    passed: float
+    held: Mapping[str, Held]
+
+
+def early_and_late(looks: Sequence[Look]) -> tuple[dict[str, Held], dict[str, Held]]:
+    """Return what each process held in the second quarter of the time, when its caches are full, and in the last.
+
+    That is the median: what one outage takes for a while is not what stays. Of descriptors early the most, for they
+    come and go with each node that is away.
+    """
+    early = [look.held for look in looks if 0.25 <= look.passed < 0.5]
+    late = [look.held for look in looks if look.passed >= 0.75]
+    first, last = {}, {}
+    for name in early[0]:
+        first[name] = Held(
+            median_low(held[name].memory for held in early), max(held[name].descriptors for held in early)
+        )
+        last[name] = Held(*map(median_low, zip(*[held[name] for held in late], strict=True)))
+    return first, last
+
+
 def table_of(minutes: float, traffic: Traffic, first: dict[str, Held], last: dict[str, Held]) -> str:
     """Return the report, as Markdown."""
     answers = ", ".join(f"{status or 'none'}: {count:,}" for status, count in sorted(traffic.answers.items()))
@@ -25,7 +51,7 @@ def table_of(minutes: float, traffic: Traffic, first: dict[str, Held], last: dic
     lines = [
         f"{made}, {minutes:g} minutes, {traffic.answers.total():,} requests; answers by status: {answers}.",
         "",
-        "| process | MiB early | MiB at the end | descriptors early | at the end |",
+        "| process | MiB early | MiB late | descriptors early | late |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, held in first.items():

@@ -26,6 +26,11 @@ def test_the_table_has_what_each_process_held() -> None:
     assert lines[-1] == "| uvicorn | 97.7 | 100.0 | 20 | 21 |"
 
 
+def test_early_and_late_are_what_was_usual_in_a_quarter_of_the_time() -> None:
+    grows = [report.Look(passed / 12, {"uvicorn": Held(100 * passed, 20 + passed % 2)}) for passed in range(12)]
+    assert report.early_and_late(grows) == ({"uvicorn": Held(400, 21)}, {"uvicorn": Held(1_000, 21)})
+
+
 @pytest.mark.parametrize(
     ("after", "said", "wrong", "fault"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -24,13 +25,14 @@ CLOSED: Final = f"/items/{1 + [policy for _, policy, _ in RULES].index('closed')
 class Traffic:
     """What came back. answers: how often, by status; 0 = no answer, as from a worker that was killed.
 
-    wrong: answers that nobody should get, the first of them in words.
+    wrong: answers that nobody should get, the first of them in words. rate: requests in a second, of all threads: as
+    many whether the machine is busy or not, for what a process holds depends on it.
     """
 
-    def __init__(self, ports: Sequence[int], threads: int, rest: float) -> None:
+    def __init__(self, ports: Sequence[int], threads: int, rate: float) -> None:
         self.answers: Counter[int] = Counter()
         self.wrong: list[str] = []
-        self._ports, self._rest = ports, rest
+        self._ports, self._rate = ports, rate
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(threads)]
 
@@ -57,7 +59,9 @@ class Traffic:
     def _ask(self, number: int) -> None:
         drawn = random.Random(number)
         connection = http.client.HTTPConnection(HOST, self._ports[number % len(self._ports)], timeout=30)
-        while not self._ended.wait(self._rest):
+        pause, due = len(self._threads) / self._rate, time.monotonic()
+        while not self._ended.wait(max(due - time.monotonic(), 0.0)):
+            due = max(due + pause, time.monotonic())  # who is late does not hurry
             caller, path = drawn.randrange(CALLERS), drawn.choice(PATHS)
             try:
                 connection.request("GET", path, headers={"X-Forwarded-For": f"10.0.{caller // 250}.{caller % 250}"})
