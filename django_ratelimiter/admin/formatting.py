@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from django.utils import timezone
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..models import Rule
@@ -24,6 +27,11 @@ def place_in_words(rule: Rule) -> str:
     words.append(_("view %(name)s") % {"name": rule.view_name} if rule.view_name else "")
     words.append(_("scope %(name)s") % {"name": rule.scope} if rule.scope else "")
     return " · ".join(filter(None, words)) or _("every request")
+
+
+def breakable(text: str) -> SafeString:
+    """Return a text as HTML whose lines may end behind the slashes within a path."""
+    return mark_safe(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", escape(text)))
 
 
 def split_in_words(rule: Rule) -> str:

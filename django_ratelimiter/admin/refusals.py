@@ -28,6 +28,7 @@ from ..usage.denied import DeniedCaller, recently_denied
 from ..usage.names import Name
 from ..usage.refusals import recent
 from ..values.references import reference_of
+from .formatting import breakable
 from .identities import label_of
 
 ADDRESS: Final = "django_ratelimiter_refusals"
@@ -150,7 +151,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
             rule=names.get(each.rule) or each.rule,
             tier=tiers.get(each.tier, each.tier),
             limit=_limit_of(each, record) if record else "",
-            reach=seen.get((each.rule, each.partition)) or (_reach_of(record) if record else ""),
+            reach=breakable(seen.get((each.rule, each.partition)) or (_reach_of(record) if record else "")),
             caller=each.partition,
             reference=reference_of(each.rule, each.partition),
             name=name_in_words(known[each.partition]) if each.partition in known else "",
@@ -190,7 +191,7 @@ def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[Re
             rule=entry.subject if entry else label_of(each.kind),
             tier="",
             limit="",
-            reach=each.view,
+            reach=breakable(each.view),
             caller=each.digest,
             reference="",
             name=name_in_words(name) if name else "",

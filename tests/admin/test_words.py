@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.admin.formatting import place_in_words
+from django_ratelimiter.admin.formatting import breakable, place_in_words
 from django_ratelimiter.admin.identities import IDENTITY_LABELS
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules.formatting import limit_in_words
 from django_ratelimiter.rules.ruleset import LimitRecord
 from django_ratelimiter.values.partitions import IDENTITIES
+
+
+def test_a_line_may_end_behind_each_slash_within_a_path() -> None:
+    assert breakable("GET · /accounts/login/ <b>") == "GET · /accounts/<wbr>login/ &lt;b&gt;"
 
 
 def test_every_identity_has_a_label() -> None:

@@ -15,7 +15,7 @@ from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
 from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, unknown_names, views, views_of
-from ..formatting import place_in_words
+from ..formatting import breakable, place_in_words
 
 #: So many views are named; the others are only counted.
 MAX_NAMED: Final = 12
@@ -105,8 +105,9 @@ def place_with_doubts(rule: Rule) -> str:
     texts = {"view_name": _("no such view"), "route": _("no such route")}
     notes = [texts[each.field] for each in unknown_names(rule) if each.field in texts]
     if not notes:
-        return place_in_words(rule)
-    return format_html('{} <span class="ratelimiter-left-out">({})</span>', place_in_words(rule), ", ".join(notes))
+        return breakable(place_in_words(rule))
+    place = breakable(place_in_words(rule))
+    return format_html('{} <span class="ratelimiter-left-out">({})</span>', place, ", ".join(notes))
 
 
 def _in_words(unknown: UnknownName) -> str:
