@@ -23,6 +23,7 @@ DJANGOS: Final = {
     "aria-input-field-name": ".select2-selection, .select2-selection__rendered",  # what it completes has the label
     "link-in-text-block": ".breadcrumbs a",
     "landmark-one-main": "html",
+    "target-size": ":not(.ratelimiter-control *, .ratelimiter-usage *)",
 }
 
 #: All of the page is looked at; where a theme has drawn the rest of it, only what is ours.
@@ -32,7 +33,8 @@ document.getAnimations().forEach(each => each.finish());  // colours on the way 
 const ours = [...document.querySelectorAll('.ratelimiter-control, .ratelimiter-usage, .ratelimiter-ask')];
 const include = themed ? (ours.length ? ours : [document.querySelector('#content') ?? document.body]) : [document.body];
 const known = (id, node) => djangos[id] && document.querySelector(node.target.at(-1))?.matches(djangos[id]);
-const options = {preload: false, resultTypes: ['violations'], ...(only.length ? {runOnly: only} : {})};
+const options = {preload: false, resultTypes: ['violations'], rules: {'target-size': {enabled: true}}};
+if (only.length) Object.assign(options, {runOnly: only, rules: {}});
 return axe.run({include}, options).then(found => found.violations
     .map(each => ({...each, nodes: each.nodes.filter(node => !known(each.id, node))}))
     .filter(each => each.nodes.length)
