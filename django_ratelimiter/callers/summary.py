@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from .grounds import Grounds, grounds_of
 from .performing import log_of
 from .reading import counters_of, latest_rules
 from .refusals import CallerRefusal, refusals_of
+from .scopes import for_no_view
 
 
 def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
@@ -26,17 +28,21 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
     "blocked" is by rules alone then. "blocked" is `None` while Redis cannot be asked, of a digest, whose tier, and so
     its limits, are not known, and of a user whom rules may reject only where the view checks a token itself:
-    "before_login" has their counters. Of a user whom the database does not have, only counters in use count.
+    "before_login" has their counters. "blocked_scopes" has the rules that reject code alone that asks for a scope
+    which no view names. Of a user whom the database does not have, only counters in use count.
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
     shown = (found.of(caller) if caller.is_everybody or caller.is_nobody else found).counters
+    blocking = list(dict.fromkeys(each.rule for each in found.of(caller).blocked))
+    elsewhere = for_no_view(blocking)
     return {
         "caller": {"kind": caller.kind, "value": caller.value, "digest": caller.digest},
         "enforced": rules.enforced,
-        "blocked": _is_blocked(caller, grounds, found) if rules.enforced else False,
+        "blocked": _is_blocked(caller, grounds, found, elsewhere) if rules.enforced else False,
+        "blocked_scopes": [rule.slug for rule in blocking if rule.slug in elsewhere] if rules.enforced else [],
         "access": _access(grounds),
         "tier": _tier(grounds),
         "hidden": _hidden(grounds),
@@ -51,12 +57,13 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     }
 
 
-def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
+def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, elsewhere: Collection[str]) -> bool | None:
+    """Return whether requests are rejected. elsewhere: the slugs of rules that reject none of them."""
     if grounds.access is not None:
         return grounds.access.action == "deny"
     if caller.kind == "digest" or found.problem:
         return None
-    if found.of(caller).blocked:
+    if any(each.rule.slug not in elsewhere for each in found.of(caller).blocked):
         return True
     return None if found.blocked_before_login or found.unknown_before_login else False
 
@@ -127,6 +134,9 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
         return [_title_of_nobody(who), *map(_line, summary["counters"])]
     caller = "{kind} {value} ({digest})".format(**summary["caller"])
     lines = [f"{caller}: {_state(summary)}"]
+    if summary["blocked_scopes"]:
+        text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
+        lines.append(f"{text} {', '.join(summary['blocked_scopes'])}")
     if who.is_unknown_user:
         lines.append(_("There is no such user. Shown are the counters of requests that came under this key."))
     if access:

@@ -82,7 +82,9 @@ def _path(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExpla
 
 
 def _view(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    values = {"wanted": rule.view_name, "given": facts.view_name or _("no view")}
+    if not facts.view_name:
+        return _("View: it is for %(wanted)s, and no view answers this path.") % {"wanted": rule.view_name}
+    values = {"wanted": rule.view_name, "given": facts.view_name}
     return _("View: it is for %(wanted)s, and this is %(given)s.") % values
 
 

@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
 from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Rule, Tier
@@ -54,6 +55,22 @@ def test_says_it_as_json(user: User) -> None:
         "leases": False,
     }  # fmt: skip
     assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
+
+
+def test_rules_for_a_scope_that_no_view_names_stand_apart(add_rule: Callable[..., Rule], user: User) -> None:
+    Rule.objects.all().delete()
+    rule = add_rule("nightly", ["user"], quota=1)
+    rule.scope = "nightly"
+    rule.save()
+    with limiter.slot("nightly", partition=f"user:{user.pk}", max_wait=0):
+        pass
+    found = json.loads(run("--user", "ann", "--json"))
+    assert (found["blocked"], found["blocked_scopes"]) == (False, ["nightly"])
+    lines = run("--user", "ann").splitlines()
+    assert lines[0].endswith(": not blocked")
+    assert lines[1] == (
+        "Only code that asks for their scope, such as a task or a command, is rejected by these rules now: nightly"
+    )
 
 
 def test_an_access_entry_counts_first(user: User) -> None:

@@ -104,6 +104,10 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="null = not known: of a digest, and of a user whom only rules in `before_login` reject.",
     )
+    blocked_scopes = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
+    )
     access = RateLimitCallerAccessSerializer(allow_null=True)
     tier = RateLimitCallerTierSerializer()
     hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
