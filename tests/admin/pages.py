@@ -73,8 +73,8 @@ def stored(*limits: RuleLimit) -> list[dict[str, Any]]:
 
 
 def shown(response: Any) -> str:
-    """The text of a page, entities resolved."""
-    return html.unescape(response.content.decode())
+    """The text of a page, entities resolved, without the places where lines may end."""
+    return html.unescape(response.content.decode()).replace("<wbr>", "")
 
 
 def errors_of(response: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def refuse(rule: str = "export", whom: str = ANN, tier: str = "free", times: int
 def cells(response: Any) -> list[list[str]]:
     """What is read in each row."""
     assert response.status_code == 200
-    body = response.content.decode().partition("<tbody")[2].partition("</tbody>")[0]
+    body = response.content.decode().replace("<wbr>", "").partition("<tbody")[2].partition("</tbody>")[0]
     return [
         [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
         for row in re.findall(r"<tr.*?</tr>", body, re.S)
