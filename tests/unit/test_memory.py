@@ -31,6 +31,17 @@ def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(algo
     assert engine.peek([lowered], now_us=60_000_000)[0].retry_after == 3_540
 
 
+def test_a_peek_by_the_higher_quota_does_not_shorten_what_was_promised() -> None:
+    engine, charge = MemoryEngine(), Charge("ann", Limit(1_000, 3_600, "gcra"))
+    engine.check([charge], now_us=0)
+    lowered = charge._replace(limit=Limit(1, 3_600, "gcra"))
+    assert engine.check([lowered], now_us=0)[0].retry_after == 3_600
+    engine.peek([charge], now_us=0)
+    for number in range(3_000):
+        engine.check([Charge(f"{number}", DAY)], now_us=60_000_000)
+    assert engine.peek([lowered], now_us=60_000_000)[0].retry_after == 3_540
+
+
 def test_the_most_that_it_shall_keep_are_the_latest() -> None:
     engine = MemoryEngine(max_counters=2_000)
     for number in range(20_000):
