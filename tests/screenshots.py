@@ -74,6 +74,7 @@ def main() -> int:
     chosen.to.mkdir(parents=True, exist_ok=True)
     axe = "" if chosen.no_axe else source()
     faults = []
+    shown: dict[str, bytes] = {}
     with site(stopped=chosen.stopped, strict=not chosen.no_policy) as address, browser() as window:
         from tests.admin_pages import pages
 
@@ -85,13 +86,14 @@ def main() -> int:
                 (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
                 names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
                 for name in names if chosen.docs else ():
-                    picture = window.pictured(window.script(BOTTOM) + 20)
-                    (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
+                    shown[name] = window.pictured(window.script(BOTTOM) + 20)
                 faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
         if chosen.docs and not chosen.pages:
             from tests import docs_pictures
 
             docs_pictures.take(window, address, ROOT / "docs/howto")
+        for name, picture in shown.items():  # now that the window may leave its page
+            (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
     print(f"{len(wanted) * len(VARIANTS)} pictures in {chosen.to}")
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -17,6 +17,11 @@ PYTHON: Final = sys.executable
 PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
+#: The C library keeps what is given back to it, more in each thread and for each large block that was, and then cannot
+#: be told from what Python holds. So it shall give it back to the system.
+MALLOC: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+
+
 class Held(NamedTuple):
     """memory: KiB that only this process has. descriptors: open files and sockets."""
 
@@ -54,6 +59,7 @@ def children_of(pid: int) -> list[int]:
 def running(cluster: Cluster, folder: Path, pause: float) -> Iterator[Stack]:
     """Run the site on a cluster. pause: seconds between two edits."""
     environment = {
+        **MALLOC,
         "DJANGO_SETTINGS_MODULE": f"{__package__}.settings",
         "PYTHONPATH": str(PROJECT),
         "SOAK_PORTS": ",".join(str(server.port) for server in cluster.servers),
