@@ -9,7 +9,8 @@
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
 | lowest versions | .venv's, the lowest | Valkey, SQLite | what asks redis-py, DRF and ruamel.yaml most, with the |
 | | | | lowest versions that `pyproject.toml` accepts |
-| the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own numbers |
+| the latest pair | both the latest | Valkey, SQLite | each page, form, request, command, model and address of the |
+| | | | API; no outages, and no numbers that are computed without Django |
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
 | the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
 
@@ -65,7 +66,7 @@ SLOWER = {
     "docs": command(PROGRAMS / "sphinx-build", "-W", "-q", "docs", ROOT / ".cache/docs"),
 }
 
-#: Workers of a short stage: each takes seconds to begin, and few of its tests wait for anything.
+#: Workers of a stage whose tests hardly wait for anything: each takes eight seconds to find the tests, at the least.
 FEW = 2
 
 Stage = Checks | Suite
@@ -189,15 +190,13 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
     for version, django in pairs:
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
-        workers = FEW
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            workers = WORKERS
             options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
         elif (version, django) in full:
             options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
             options = SEEN_ALONE
-        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options), workers)
+        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))
 
 
 def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
@@ -226,7 +225,7 @@ def _latest(python: str) -> str:
     return supported_djangos(python)[-1]
 
 
-def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...], workers: int) -> Suite:
+def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
     preparing = [_sync(uv, python, place)]
@@ -234,4 +233,4 @@ def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[st
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
     name = f"tests: python {version}, Django {django}"
-    return _suite(name, program, options, BRIEFLY, tuple(preparing), workers)
+    return _suite(name, program, options, BRIEFLY, tuple(preparing), workers=FEW)

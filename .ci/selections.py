@@ -113,6 +113,29 @@ LATEST_SPARED_BRIEFLY = (
     "tests/doors/test_gateway.py::test_nobody_else_is_believed",
     "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
     "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
+    # What the server's script counts for many; that a fork shares no connection is asked.
+    "tests/system/test_concurrency.py::test_32_clients_on_one_key_admit_exactly_the_quota",
+    # What forecasts compute, from lines of logs or from samples. The command that does it is asked, and so is the form.
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "difference", "expected_memory", "logs")),
+    *(f"tests/forecast/test_{name}.py" for name in ("many_callers", "multipliers", "odd_lines", "samples", "tally")),
+    *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
+    # What is written about the code, in the docs and in catalogues.
+    *(f"tests/test_{name}.py" for name in ("layers", "names", "translations")),
+    "tests/values/test_failure_policies.py",
+    # Numbers of versions, compared in Python: each form, its errors and its save are asked by tests/admin/rules, and
+    # what brings a version back by tests/admin/history/test_history.py.
+    *("tests/admin/test_two_editors.py", "tests/admin/history/test_undo.py", "tests/rules/test_bring_back.py"),
+    "tests/rules/test_recovery.py",
+    # What a page says of whom, and which link leads where. Each page is opened by tests/admin/test_urls.py.
+    *(f"tests/admin/callers/test_{name}.py" for name in ("links", "unknown")),
+    *(f"tests/admin/overview/test_{name}.py" for name in ("few_permissions", "processes", "search")),
+    "tests/admin/usage/test_search.py",
+    # What a decorator lacks, and a permission. A page for each kind of user is asked there.
+    NO_METHOD,
+    "tests/admin/test_urls.py::test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it",
+    # What rules become, once and for all, on the way to the engine; an explanation that agrees with that.
+    *(f"tests/limiter/test_{name}.py" for name in ("charges", "edited_away", "metered")),
+    "tests/explain/test_agreement.py",
 )
 
 #: A pair whose Python and whose Django are both in other pairs is asked only where the two meet: in requests, in
