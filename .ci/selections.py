@@ -83,6 +83,24 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("offered_is_enforced", "rule_form", "sentences")),
     *(f"tests/admin/test_{name}.py" for name in ("page_queries", "permissions", "themes", "words")),
+    # Our own side of the connection, as above; a cluster whose other nodes go on is asked with all of its slots.
+    "tests/engine/redis/cluster/test_slow_cluster.py",
+    *(f"tests/engine/redis/test_{name}.py" for name in ("async_engine", "redis_failures")),
+    "tests/engine/redis/connections/test_failover.py::test_a_master_of_a_cluster_dies[False]",
+    # What forecasts compute of samples that are read there, and what their form shows; the form's conflicts are asked.
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "command", "difference", "expected_memory")),
+    *(f"tests/forecast/test_{name}.py" for name in ("logs", "many_callers", "multipliers", "odd_lines")),
+    *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
+    # Addresses, answers and permissions of the API; that its rows are read and written is asked of the rest of it.
+    *(f"tests/api/test_{name}.py" for name in ("me_edges", "permissions", "schema", "without_framework")),
+    # Pages that show what tests/usage, tests/callers and tests/rules read and write there. None fails: test_urls.py.
+    "tests/admin/usage/test_search.py",
+    *(f"tests/admin/callers/test_{name}.py" for name in ("links", "page", "permissions", "secrets", "unknown")),
+    *(f"tests/admin/test_{name}.py" for name in ("enforcement", "refusals")),
+    *(f"tests/admin/overview/test_{name}.py" for name in ("clients", "few_permissions", "processes", "search")),
+    *("tests/admin/history/test_undo.py", "tests/admin/rules/test_publishing.py"),
+    # A whole site; that such rows cost their own rules only is asked of the compiler.
+    "tests/system/test_bad_rows.py",
 )
 
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
