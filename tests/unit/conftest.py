@@ -1,7 +1,9 @@
 """The engines that the unit tests ask.
 
 By themselves (`pytest tests/unit`, which reads `pytest.ini` here) they ask MemoryEngine: no server is started, and
-neither Django nor redis is imported. As a part of the whole suite they ask RedisEngine as well.
+neither Django nor redis is imported. As a part of a larger run they ask RedisEngine as well.
+
+UNIT_TESTS=redis: only RedisEngine is asked. `make test` has asked the rest in a run by themselves.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +23,27 @@ WITH_REDIS = "tests.servers" in sys.modules
 #: What a run without servers must not import.
 UNWANTED = {"django", "django_redis", "redis", "rest_framework", "celery", "pytest_django"}
 
+#: Whether what needs no server was asked before.
+ONLY_REDIS = os.environ.get("UNIT_TESTS") == "redis"
+
 if not WITH_REDIS:
     profiles.load("brief")
     os.environ.setdefault("TWIN_STEPS", "500")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the unit tests that need no server, where UNIT_TESTS says so."""
+    if ONLY_REDIS:
+        spared = {item for item in items if Path(__file__).parent in item.path.parents and not asks_redis(item)}
+        items[:] = [item for item in items if item not in spared]
+        config.hook.pytest_deselected(items=[*spared])
+
+
+def asks_redis(item: pytest.Item) -> bool:
+    """Whether a test gets an engine on the server."""
+    parameters = getattr(item, "callspec", None)
+    chosen = parameters.params.values() if parameters else ()
+    return "redis_engine" in getattr(item, "fixturenames", ()) and "memory" not in chosen
 
 
 @pytest.hookimpl(tryfirst=True)
