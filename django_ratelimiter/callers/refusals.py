@@ -1,4 +1,4 @@
-"""The last refusals of a caller, from the engine's own record of recent ones, where it keeps one."""
+"""The last refusals of a caller, from the engine's own record of recent ones, where it keeps one, and the last denials."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ..backend import get_engine
 from ..engine.base import Charge
 from ..engine.usage.refusals import CounterRefusals
 from ..exceptions import EngineUnavailable
+from ..identity import digest
 from ..usage import denied
+from ..values.access import KINDS
 from ..values.references import reference_of
+from .caller import Caller
 from .counters import Counters
 
 #: Recent refusals of all callers that are looked through.
 MAX_READ: Final = 1_000
 
-#: Those of the caller that are returned.
+#: Those of the caller that are returned, and denials.
 MAX_SHOWN: Final = 20
 
 
@@ -58,6 +61,26 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
         if (row.rule, row.partition) in names
     ]
     return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+
+
+def denials_of(caller: Caller, found: Counters) -> list[denied.DeniedCaller]:
+    """Return the caller's, the latest first; one for each entry and view. None are known while Redis cannot be asked.
+
+    found: the caller's counters. If the denials were not read with them, this is one call to Redis.
+    """
+    if found.problem:
+        return []
+    if caller.kind == "digest":
+        digests = [] if caller.is_everybody or caller.is_nobody else [caller.digest]
+    else:
+        partitions = (caller.partition((kind,)) for kind in KINDS)
+        digests = [digest(each) for each in partitions if each is not None]
+    if not digests:
+        return []
+    try:
+        return denied.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
+    except EngineUnavailable:
+        return []
 
 
 def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:

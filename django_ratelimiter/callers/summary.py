@@ -10,16 +10,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ..rules.formatting import limit_in_words, moment_in_words, units, until_in_words
+from ..rules.routes import for_no_view
 from ..usage.denied import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
 from .counters import Counter, Counters
-from .denials import denials_of
 from .grounds import Grounds, grounds_of
 from .performing import log_of
 from .reading import counters_of, latest_rules
-from .refusals import CallerRefusal, refusals_of
-from .scopes import for_no_view
+from .refusals import CallerRefusal, denials_of, refusals_of
 
 
 def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:

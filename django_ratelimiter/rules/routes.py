@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -15,6 +15,7 @@ from django.utils import translation
 from django.utils.translation import gettext_lazy
 
 from ..conf import django_setting
+from .records import RuleRecord
 
 #: The part of a route that is text: up to a parameter, or to what a regular expression has instead of text.
 _START: Final = re.compile(r"[^<(\[\\^$?*+{|]*")
@@ -180,6 +181,17 @@ def scopes_named_by(view: Any) -> tuple[str, ...]:
     found = [scope for each in decorated for scope in getattr(each, "ratelimit_scopes", ())]
     found.append(getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(made_of, "throttle_scope", None))
     return tuple(dict.fromkeys(filter(None, found)))
+
+
+def for_no_view(rules: Iterable[RuleRecord]) -> set[str]:
+    """Return the slugs of those for a scope that no view of ROOT_URLCONF names, by its decorators or its class.
+
+    They reject requests of tasks, commands and other code alone. Code within a view may ask for any scope all the same.
+    """
+    if not django_setting("ROOT_URLCONF"):
+        return set()
+    named = {scope for view in views() for scope in view.scopes}
+    return {rule.slug for rule in rules if rule.scope and rule.scope not in named}
 
 
 def all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:

@@ -18,12 +18,11 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...callers.acts import GRANT, UNBLOCK, ActRefused
 from ...callers.caller import Caller, UnknownCaller, caller_of
 from ...callers.counters import Counters
-from ...callers.denials import denials_of
 from ...callers.giving_back import leases_of
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...callers.reading import counters_of, latest_rules
-from ...callers.refusals import refusals_of
+from ...callers.refusals import denials_of, refusals_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...rules import inline

@@ -15,10 +15,10 @@ from ...callers import history
 from ...callers.caller import Caller
 from ...callers.counters import Counter, Counters
 from ...callers.giving_back import Lease
-from ...callers.scopes import for_no_view
 from ...explain.users import by_key
 from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
+from ...rules.routes import for_no_view
 from ...usage.denied import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words

@@ -13,8 +13,8 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.views import APIView
 
-from django_ratelimiter.callers.scopes import for_no_view
 from django_ratelimiter.decorators import ratelimit
+from django_ratelimiter.rules.routes import for_no_view
 
 
 @ratelimit("of-a-function")
