@@ -1,4 +1,4 @@
-"""The last refusals of a caller, from the engine's own record of recent ones, where it keeps one, and the last denials."""
+"""The last refusals of a caller, as the engine keeps a record of recent ones, if it does; and the last denials."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact
 _TAG: Final = "tag:yaml.org,2002:"
 #: Wider than any line, so that none is broken.
 _WIDTH: Final = 4_096
+#: Columns of comments move only where fewer spaces are left: two, as linters of YAML want.
+_ENOUGH_SPACE: Final = 2
 
 
 class YamlMissing(Exception):
@@ -28,7 +30,30 @@ def editor() -> Any:
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.width = _WIDTH
     yaml.preserve_quotes = True
+    yaml.Emitter = _emitter()
     return yaml
+
+
+def _emitter() -> Any:
+    """Return ruamel's class that writes, but a longer value does not take the space before a comment behind it."""
+    from ruamel.yaml.emitter import RoundTripEmitter
+
+    class Emitter(RoundTripEmitter):
+        def write_comment(self, comment: Any, pre: bool = False) -> None:
+            mark = comment.start_mark
+            if self.column and comment.value.startswith("#"):
+                mark.column = max(mark.column, self.column + _space_before(mark))
+            super().write_comment(comment, pre)
+
+    return Emitter
+
+
+def _space_before(mark: Any) -> int:
+    """Return how many spaces a comment that was read needs before it: as many as it had, but two are enough."""
+    if not hasattr(mark, "pointer"):  # of a comment that was not read, but made
+        return 0
+    ahead = mark.buffer[mark.pointer - mark.column : mark.pointer]
+    return min(len(ahead) - len(ahead.rstrip()), _ENOUGH_SPACE) if ahead.strip() else 0
 
 
 def text_of(document: Any) -> str:
