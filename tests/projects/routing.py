@@ -17,10 +17,3 @@ class LimitsRouter:
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
         return (db == "limits") == (app_label == APP)
-
-
-class StrictRouter(LimitsRouter):
-    """Lets nothing be related to what is in another database."""
-
-    def allow_relation(self, first: Any, second: Any, **hints: Any) -> bool:
-        return first._state.db == second._state.db

@@ -52,14 +52,8 @@ def test_the_journey(project: str, tmp_path: Path) -> None:
     assert_it_arrives(tmp_path, PROJECTS[project])
 
 
-@pytest.mark.once
-def test_the_app_in_another_database_than_the_users(tmp_path: Path) -> None:
-    """By a router that lets no two databases be related; "untranslated" has one that says nothing of that."""
-    assert_it_arrives(tmp_path, {"DATABASE_ROUTERS": ["tests.projects.routing.StrictRouter"]})
-
-
 def assert_it_arrives(folder: Path, project: dict[str, Any]) -> None:
-    """Where there are routers, there is a second database."""
+    """Where there are routers, there is a second database. Django lets no two databases be related by itself."""
     limits = {"LIMITS": str(folder / "limits.sqlite3")} if "DATABASE_ROUTERS" in project else {}
     done = run(folder, project | limits, "-m", "tests.projects.journey")
     assert (done.returncode, done.stdout) == (0, "arrived\n"), done.stderr[-6_000:]

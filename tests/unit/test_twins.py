@@ -1,6 +1,6 @@
 """MemoryEngine, RedisEngine and the exact reference give the same answers, whatever they are asked.
 
-TWIN_STEPS: twice the checks and peeks of each algorithm that `test_walks` makes (1,000; 10,000 in `make test
+TWIN_STEPS: twice the checks and peeks of each algorithm that each test of walks makes (1,000; 10,000 in `make test
 ARGS=--long`).
 The long run: `pytest -c pyproject.toml -m long -s tests/unit/test_twins.py`.
 TWIN_LONG_STEPS: how many it makes in all (1,000,000).
@@ -24,8 +24,12 @@ from tests.engine.walk import Walk
 STEPS = int(os.environ.get("TWIN_STEPS", "2_000")) // 2
 LONG_STEPS = int(os.environ.get("TWIN_LONG_STEPS", "1_000_000"))
 STEPS_OF_A_WALK = 50
+STEPS_OF_A_SEED = 40
 
 MakeTrio = Callable[[], Trio]
+
+#: For walks that are drawn from a seed, all of which takes as many steps as `test_walks` does.
+by_seeds = settings(max_examples=max(STEPS // STEPS_OF_A_SEED, 1))
 
 
 def walked(trio: MakeTrio, algorithm: Algorithm, least: int) -> int:
@@ -68,18 +72,20 @@ def test_walks_that_shrink(trio: MakeTrio, random: Random, steps: int) -> None:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @given(seed=st.integers(0, 2**64 - 1))
+@by_seeds
 def test_walks_with_limits_changed_all_the_time(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
     random = Random(seed)
-    Walk(trio(), random, [limit_by(random, algorithm)]).go(40, editing=True)
+    Walk(trio(), random, [limit_by(random, algorithm)]).go(STEPS_OF_A_SEED, editing=True)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @given(seed=st.integers(0, 2**64 - 1))
+@by_seeds
 def test_walks_of_large_numbers(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
     """Where doubles would cease to be exact: with the largest quotas that can be built."""
     random = Random(seed)
     largest = largest_by(random, algorithm)
-    Walk(trio(), random, [largest]).go(40)
+    Walk(trio(), random, [largest]).go(STEPS_OF_A_SEED)
 
 
 def largest_by(random: Random, algorithm: Algorithm) -> Limit:
@@ -95,6 +101,7 @@ def largest_by(random: Random, algorithm: Algorithm) -> Limit:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @given(seed=st.integers(0, 2**64 - 1))
+@by_seeds
 def test_walks_of_small_numbers(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
     """Where edges are met all the time: up to five units in a window of up to six microseconds."""
     random = Random(seed)
@@ -102,4 +109,4 @@ def test_walks_of_small_numbers(trio: MakeTrio, algorithm: Algorithm, seed: int)
         limit_by(random, kind, window=tiny_window_by(random), quota=random.randint(1, 5))
         for kind in (algorithm, random.choice(list(Algorithm)))
     ]
-    Walk(trio(), random, made).go(40)
+    Walk(trio(), random, made).go(STEPS_OF_A_SEED)
