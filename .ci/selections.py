@@ -161,9 +161,8 @@ LATEST_SPARED_BRIEFLY = (
     # What a decorator lacks, and a permission. A page for each kind of user is asked there.
     NO_METHOD,
     "tests/admin/test_urls.py::test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it",
-    # What rules become, once and for all, on the way to the engine; an explanation that agrees with that.
-    *(f"tests/limiter/test_{name}.py" for name in ("charges", "edited_away", "metered")),
-    "tests/explain/test_agreement.py",
+    # What rules leave behind on the way to the engine; an explanation that agrees with that.
+    *("tests/limiter/test_edited_away.py", "tests/explain/test_agreement.py"),
 )
 
 #: Rows, and the pages and answers that show them.
