@@ -20,7 +20,7 @@ ONLY_REDIS = {"UNIT_TESTS": "redis"}
 AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
 
 #: How long tests search that draw what they ask: on the Python of .venv, there with --long, and in all other stages.
-SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "1000"}
+SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "2000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
