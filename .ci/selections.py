@@ -175,8 +175,8 @@ ROWS = (
 def asked_twice_elsewhere() -> tuple[str, ...]:
     """Return the tests of rows that PostgreSQL and, on SQLite, the latest pair are asked.
 
-    Where both run, the whole suite is not asked them a third time: what fails on SQLite with the Python of .venv alone
-    fails in other tests.
+    Where both run, the whole suite is not asked them a third time. What fails on SQLite with the Python of .venv alone
+    is found by the tests of rows that are marked `once`, or with --long.
     """
     elsewhere = {*LATEST_SPARED, *LATEST_SPARED_BRIEFLY, *ASKS_NEITHER_SERVER_NOR_DATABASE}
     files = [file for folder in ROWS for file in sorted((ROOT / folder).rglob("test_*.py"))]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..engine.base import Charge, Verdict
 from ..engine.usage.refusals import CounterRefusals
 from ..rules.records import LimitRecord, RuleRecord
+from ..rules.routes import for_no_view
 from .caller import Caller
 
 
@@ -116,6 +117,18 @@ class Counters:
     @property
     def blocked(self) -> list[Counter]:
         return [each for each in self.counters if each.is_blocked]
+
+    @property
+    def blocked_scopes(self) -> list[Counter]:
+        """Those of `blocked` that reject no request, but code alone that asks for a scope which no view names."""
+        slugs = for_no_view(each.rule for each in self.blocked)
+        return [each for each in self.blocked if each.rule.slug in slugs]
+
+    @property
+    def blocked_views(self) -> list[Counter]:
+        """The others of `blocked`."""
+        slugs = for_no_view(each.rule for each in self.blocked)
+        return [each for each in self.blocked if each.rule.slug not in slugs]
 
     @property
     def blocked_before_login(self) -> list[Counter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +9,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ..rules.formatting import limit_in_words, moment_in_words, units, until_in_words
-from ..rules.routes import for_no_view
 from ..usage.denied import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
@@ -35,13 +33,11 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
     shown = (found.of(caller) if caller.is_everybody or caller.is_nobody else found).counters
-    blocking = list(dict.fromkeys(each.rule for each in found.of(caller).blocked))
-    elsewhere = for_no_view(blocking)
     return {
         "caller": {"kind": caller.kind, "value": caller.value, "digest": caller.digest},
         "enforced": rules.enforced,
-        "blocked": _is_blocked(caller, grounds, found, elsewhere) if rules.enforced else False,
-        "blocked_scopes": [rule.slug for rule in blocking if rule.slug in elsewhere] if rules.enforced else [],
+        "blocked": _is_blocked(caller, grounds, found) if rules.enforced else False,
+        "blocked_scopes": _blocked_scopes(caller, found) if rules.enforced else [],
         "access": _access(grounds),
         "tier": _tier(grounds),
         "hidden": _hidden(grounds),
@@ -56,15 +52,20 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     }
 
 
-def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, elsewhere: Collection[str]) -> bool | None:
-    """Return whether requests are rejected. elsewhere: the slugs of rules that reject none of them."""
+def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
     if grounds.access is not None:
         return grounds.access.action == "deny"
     if caller.kind == "digest" or found.problem:
         return None
-    if any(each.rule.slug not in elsewhere for each in found.of(caller).blocked):
+    if found.of(caller).blocked_views:
         return True
     return None if found.blocked_before_login or found.unknown_before_login else False
+
+
+def _blocked_scopes(caller: Caller, found: Counters) -> list[str]:
+    if caller.kind == "digest":  # whose tier, and so its limits, are not known
+        return []
+    return list(dict.fromkeys(each.rule.slug for each in found.of(caller).blocked_scopes))
 
 
 def _hidden(grounds: Grounds) -> list[str]:

@@ -71,6 +71,8 @@ def test_rules_for_a_scope_that_no_view_names_stand_apart(add_rule: Callable[...
     assert lines[1] == (
         "Only code that asks for their scope, such as a task or a command, is rejected by these rules now: nightly"
     )
+    found = json.loads(run("--digest", digest(f"user:{user.pk}"), "--json"))
+    assert (found["blocked"], found["blocked_scopes"]) == (None, []), "its tier is not known, so its limits are not"
 
 
 def test_an_access_entry_counts_first(user: User) -> None:

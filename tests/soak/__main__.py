@@ -64,14 +64,13 @@ def run(stack: Stack, cluster: Cluster, seconds: float) -> list[Look]:
     """Let time pass, and things happen; return what the processes held. The one that is killed is left out."""
     begin = time.monotonic()
     looks: list[Look] = []
-    is_killed = False
+    survivors = stack.workers()
+    killed: int | None = survivors.pop(KILLED)
     while (passed := (time.monotonic() - begin) / seconds) < 1:
-        workers = stack.workers()
-        killed = workers.pop(KILLED)
-        looks.append(Look(passed, {name: held_by(pid) for name, pid in workers.items()}))
-        if passed >= 0.5 and not is_killed:
+        looks.append(Look(passed, {name: held_by(pid) for name, pid in survivors.items()}))
+        if killed is not None and passed >= 0.5:
             os.kill(killed, signal.SIGKILL)
-            is_killed = True
+            killed = None
         disturb(cluster, min(60.0, seconds / 10))
     return looks
 

@@ -18,7 +18,6 @@ from ...callers.giving_back import Lease
 from ...explain.users import by_key
 from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
-from ...rules.routes import for_no_view
 from ...usage.denied import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words
@@ -193,9 +192,7 @@ class State(NamedTuple):
 
 def state_of(found: Counters, links: Links) -> State:
     """Return how the caller stands."""
-    slugs = for_no_view(each.rule for each in found.blocked)
-    elsewhere = [each for each in found.blocked if each.rule.slug in slugs]
-    blocked = [each for each in found.blocked if each.rule.slug not in slugs]
+    elsewhere, blocked = found.blocked_scopes, found.blocked_views
     ends = _ends(blocked)
     is_latest = len(set(ends.values())) > 1
     shown = ends if is_latest else {}

@@ -104,9 +104,9 @@ def place_with_doubts(rule: Rule) -> str:
     """Return which requests a rule is for, in words, and what no view has of it."""
     texts = {"view_name": _("no such view"), "route": _("no such route")}
     notes = [texts[each.field] for each in unknown_names(rule) if each.field in texts]
-    if not notes:
-        return breakable(place_in_words(rule))
     place = breakable(place_in_words(rule))
+    if not notes:
+        return place
     return format_html('{} <span class="ratelimiter-left-out">({})</span>', place, ", ".join(notes))
 
 
