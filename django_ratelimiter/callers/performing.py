@@ -26,8 +26,8 @@ TOKEN_SECONDS: Final = 86_400
 #: Characters of a reason.
 MAX_REASON: Final = 200
 
-#: An entry of the log that ends with the mark of its act, of one that was done or of one that has only begun.
-_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun)?\]", re.DOTALL)
+#: An entry of the log that ends with the mark of its act. What follows the number: nothing = done, and found in force.
+_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun| unsure)?\]", re.DOTALL)
 
 _SALT: Final = "django_ratelimiter.callers"
 
@@ -85,7 +85,10 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         entry = _log(operator, caller, done, reason, mark if act.writes_rows else _mark(act, f"{number} begun"))
     if not act.writes_rows:  # up to hundreds of calls of the engine: nobody who saves a rule is to wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
-    return act.check(caller, done)
+    outcome = act.check(caller, done)
+    if not outcome.took:  # whoever sends it once more is to be told
+        _note(entry, f"{_with_reason(done, reason)} {_mark(act, f'{number} unsure')}")
+    return outcome
 
 
 def _do_as_logged(act: Act, caller: Caller, operator: Any, reason: str, entry: Any, mark: str) -> Done:
@@ -93,15 +96,18 @@ def _do_as_logged(act: Act, caller: Caller, operator: Any, reason: str, entry: A
     try:
         done = act.do(caller, operator, reason)
     except EngineUnavailable:
-        entry.change_message = _with_reason(Done(_("Tried, without an answer from Redis.")), reason)
-        entry.save(update_fields=["change_message"])
+        _note(entry, _with_reason(Done(_("Tried, without an answer from Redis.")), reason))
         raise
     except Exception:
         entry.delete()
         raise
-    entry.change_message = f"{_with_reason(done, reason)} {mark}"
-    entry.save(update_fields=["change_message"])
+    _note(entry, f"{_with_reason(done, reason)} {mark}")
     return done
+
+
+def _note(entry: Any, message: str) -> None:
+    entry.change_message = message
+    entry.save(update_fields=["change_message"])
 
 
 def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
@@ -112,22 +118,25 @@ def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
 
 def _line_of(entry: Any) -> LogLine:
     found = _MARKED.fullmatch(entry.change_message)
-    text, number, begun = found.groups() if found else (entry.change_message, "", None)
-    return LogLine(entry.action_time, str(entry.user), text, "" if begun else number)
+    text, number, state = found.groups() if found else (entry.change_message, "", None)
+    return LogLine(entry.action_time, str(entry.user), text, "" if state == " begun" else number)
 
 
 def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | None:
     """Return what became of such an act of this number by this operator on this caller; `None` = there was none."""
     rows = _entries().objects.using(router.db_for_write(_entries())).filter(user_id=operator.pk)
     rows = rows.filter(content_type=_content_type(None), object_id=caller.digest)
-    done, begun = _mark(act, number), _mark(act, f"{number} begun")
+    done, begun, unsure = (_mark(act, f"{number}{state}") for state in ("", " begun", " unsure"))
     # One query: between two of them, what was begun may be done, and would be found by neither.
-    rows = rows.filter(Q(change_message__endswith=done) | Q(change_message__endswith=begun))
-    message = rows.values_list("change_message", flat=True).first()
+    ends = Q(change_message__endswith=done) | Q(change_message__endswith=begun) | Q(change_message__endswith=unsure)
+    message = rows.filter(ends).values_list("change_message", flat=True).first()
     if message is None:
         return None
     if message.endswith(done):
         return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
+    if message.endswith(unsure):
+        text = _("This was done already, so nothing was changed. It was not found in force then: look at the caller.")
+        return Outcome(text, took=False, changed=False)
     text = _("This was begun already, and what became of it is not known. Look at the counters, then try again.")
     return Outcome(text, took=False, changed=False)
 

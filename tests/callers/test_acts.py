@@ -159,6 +159,11 @@ def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
     outcome = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")  # of lower rank
     assert not outcome.took
     assert "But another assignment counts: tier pro" in outcome.text
+    again = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")
+    assert not again.took
+    assert not again.changed
+    assert "was not found in force" in again.text
+    assert performing.log_of(caller)[0].number == "2"  # it was done, so its page says where
     with pytest.raises(ActRefused):
         perform(operator, caller, MoveTier("gold", FRIDAY), "trial", "3")
 
