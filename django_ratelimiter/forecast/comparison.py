@@ -156,7 +156,7 @@ class _Run:
             if self.watch:
                 self.watch(line, self.replays)
         self.lines += len(lines)
-        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
+        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), max(latest, lines[-1].time_us)
 
     def fill(self, found: Comparison) -> None:
         """Put what was counted into the result."""

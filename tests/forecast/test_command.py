@@ -74,6 +74,15 @@ def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) ->
     assert "Memory:" in errors.getvalue()
 
 
+def test_a_log_that_no_rule_is_asked_about_says_why(replayed: Replayed, settings: Any) -> None:
+    settings.MIDDLEWARE = []
+    text = replayed()
+    assert "Traffic: 0 requests of 0 callers, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC)." in text
+    assert "RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them in code." in text
+    assert "13 requests are for paths or views that no rule applies to." in text
+    assert "()" not in text
+
+
 def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
     text = replayed("--draft", "--no-progress")
     assert "Newly rejected: 7 requests (53.8 %), 2 callers (100 %)." in text

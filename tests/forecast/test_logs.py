@@ -161,15 +161,15 @@ class _ZstdFile(gzip.GzipFile):
         super().__init__(fileobj=raw, mode=mode)
 
 
-@pytest.mark.parametrize("module", ["compression.zstd", "pyzstd"])
+@pytest.mark.parametrize("module", ["compression.zstd", "backports.zstd", "pyzstd"])
 def test_zstd_is_read_by_the_library_that_is_there(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("compression", "compression.zstd", "pyzstd"):
+    for name in ("compression", "compression.zstd", "backports", "backports.zstd", "pyzstd"):
         monkeypatch.setitem(sys.modules, name, None)
     log = tmp_path / "log.zst"
     log.write_bytes(b"\x28\xb5\x2f\xfd" + gzip.compress(f"{COMMON}\n".encode() * 2))
-    with pytest.raises(WrongFormat, match="Install pyzstd"):
+    with pytest.raises(WrongFormat, match=r"Install backports\.zstd"):
         LogFiles([str(log)], "auto", (), UTC)
     for name in {module.partition(".")[0], module}:
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(ZstdFile=_ZstdFile))  # type: ignore[arg-type]

@@ -135,12 +135,14 @@ def _zstd(raw: IO[bytes]) -> Any:
 
     Not by zstandard: it ends without a word where a file is cut off, and after the first of several frames.
     """
-    for module in ("compression.zstd", "pyzstd"):
+    for module in ("compression.zstd", "backports.zstd", "pyzstd"):
         try:
             return import_module(module).ZstdFile(raw, "rb")
         except ImportError:
             continue
-    raise WrongFormat("This log is compressed with zstd. Install pyzstd, or send it through `zstdcat LOG | … -`.")
+    raise WrongFormat(
+        "This log is compressed with zstd. Install backports.zstd, or send it through `zstdcat LOG | … -`."
+    )
 
 
 @contextmanager

@@ -64,8 +64,8 @@ def notes_of(found: Comparison) -> list[str]:
     notes = list(found.doubts)
     if found.exempt:
         text = ngettext(
-            "%s request asks for a path that no rule applies to.",
-            "%s requests ask for paths that no rule applies to.",
+            "%s request is for a path or view that no rule applies to.",
+            "%s requests are for paths or views that no rule applies to.",
             found.exempt,
         )
         notes.append(text % f"{found.exempt:,}")
@@ -119,8 +119,10 @@ def percent(part: float, whole: float) -> str:
 
 
 def summary_of(found: Comparison) -> Iterator[str]:
-    """Yield what it comes to, in sentences."""
+    """Yield what it comes to, in sentences; nothing if no rule was asked."""
     difference, total = found.difference, found.difference.total
+    if not total.requests:
+        return
     if found.after is None:
         text = _("Rejected by these rules: %(number)s (%(share)s).")
         yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
