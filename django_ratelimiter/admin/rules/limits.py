@@ -42,6 +42,7 @@ class RuleLimitInline(admin.StackedInline):
         "unlimited",
         "quota",
         "window_seconds",
+        "soft_quota",
         "algorithm",
         "calendar",
         "timezone",
@@ -51,7 +52,6 @@ class RuleLimitInline(admin.StackedInline):
         "refill",
         "slots",
         "max_delay_ms",
-        "soft_quota",
         "in_words",
     )
     readonly_fields = ("in_words",)

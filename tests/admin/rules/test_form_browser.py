@@ -35,9 +35,9 @@ LAYOUTS: Final = {
 }
 
 #: The fields of a new limit: all, and those that the default algorithm uses.
-USED: Final = ["tier", "unlimited", "quota", "window_seconds", "window_seconds_unit", "algorithm", "soft_quota"]
+USED: Final = ["tier", "unlimited", "quota", "window_seconds", "window_seconds_unit", "soft_quota", "algorithm"]
 OTHERS: Final = ["calendar", "timezone", "anchor_day", "anchor", "burst", "refill", "slots", "max_delay_ms"]
-FIELDS: Final = [*USED[:-1], *OTHERS, USED[-1]]
+FIELDS: Final = [*USED, *OTHERS]
 
 
 @pytest.fixture
@@ -78,10 +78,24 @@ def test_shows_what_the_algorithm_uses(open_form: Callable[[str], Browser], layo
     assert in_sight(page) == USED
     page.script("document.querySelector('#id_limits-0-algorithm').focus()")
     page.type("#id_limits-0-algorithm", "token")
-    assert in_sight(page) == [*USED[:-1], "burst", "refill", "soft_quota"]
+    assert in_sight(page) == [*USED, "burst", "refill"]
     page.click("#id_limits-0-unlimited")
     assert in_sight(page) == ["tier", "unlimited"]
     assert page.complaints() == []
+
+
+@pytest.mark.parametrize("width", [360, 1280, 1600])
+def test_the_fields_of_a_limit_stand_in_the_order_of_the_keyboard(
+    open_form: Callable[[str], Browser], width: int
+) -> None:
+    page = open_form("")
+    page.resize(width, 900)
+    places = page.script(
+        "return [...document.querySelectorAll('#limits-0 .form-row')].filter(e => e.getClientRects().length)"
+        ".map(e => [e.getBoundingClientRect().top, e.getBoundingClientRect().left])"
+    )
+    assert len(places) == len(USED)  # the unit stands beside its number, and the sentence has a row
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("layout", ["", "lines"])
