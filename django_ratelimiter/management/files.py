@@ -29,6 +29,7 @@ from ..rules.files.writing import text_of_database, updated_file
 from ..rules.files.yaml import YamlMissing
 from ..rules.stored import storage
 from .traffic import add_traffic, forecast
+from .writing import write_file
 
 #: The exit code of `plan` if something would change.
 CHANGES: Final = 2
@@ -92,7 +93,7 @@ class FileCommands(BaseCommand):
         options = self._options
         text = json.dumps(schema(), indent=2) + "\n" if options["schema"] else self._exported()
         if options["to"]:
-            Path(options["to"]).write_text(text, "utf-8")
+            write_file(options["to"], text)
         else:
             self.stdout.write(text, ending="")
 
@@ -149,7 +150,7 @@ class FileCommands(BaseCommand):
             raise CommandError(_("It cannot be asked now: %s") % error) from error
         text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
         if options["out"]:
-            Path(options["out"]).write_text(f"{text}\n", "utf-8")
+            write_file(options["out"], f"{text}\n")
         self.stdout.write(text if options["json"] else "\n".join(lines_of(plan)))
         self._forecast(plan)
         self._has_changes = not plan.is_empty

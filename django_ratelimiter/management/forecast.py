@@ -18,6 +18,7 @@ from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
 from ..forecast.samples import console as advice
+from .writing import write_file
 
 
 class ForecastCommands(BaseCommand):
@@ -38,6 +39,8 @@ class ForecastCommands(BaseCommand):
         """Replay logs. Nothing is charged, and nothing is saved."""
         with ExitStack() as stack:
             try:
+                if self._options["html"]:  # whoever waits for an hour is not to learn afterwards that it has no place
+                    Path(self._options["html"]).open("a", encoding="utf-8").close()
                 watch = self._decision_writer(stack)
                 report = replay(self._options, self.stderr, watch)
             except (WrongOption, WrongFormat, UnknownRules, OSError) as error:
@@ -49,7 +52,7 @@ class ForecastCommands(BaseCommand):
             for name, number, why, text in files.shown:
                 self.stderr.write(f"  {name}:{number}: {why}: {text}")
         if self._options["html"]:
-            Path(self._options["html"]).write_text(html_of(found, check), "utf-8")
+            write_file(self._options["html"], html_of(found, check))
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(found, check, files), indent=2, ensure_ascii=False))
         elif self._options["csv"]:

@@ -175,11 +175,15 @@ def test_tables_as_csv(replayed: Replayed) -> None:
         (["--identity", "x=user"], "has no field 'x'"),
         (["--format", "("], "no expression"),
         (["no-such.log"], "no-such.log"),
+        (["--html", "no-such/page.html"], "no-such/page.html"),
+        (["--decisions", "no-such/decisions"], "no-such/decisions"),
     ],
 )
-def test_wrong_options_are_named(replayed: Replayed, options: list[str], said: str) -> None:
+def test_wrong_options_are_named_before_it_begins(replayed: Replayed, options: list[str], said: str) -> None:
+    errors = io.StringIO()
     with pytest.raises(CommandError, match=said):
-        replayed(*options)
+        replayed(*options, errors=errors)
+    assert "lines in" not in errors.getvalue()
 
 
 def test_a_rule_by_what_the_log_does_not_hold_stands_beside_the_others_with_the_reason(

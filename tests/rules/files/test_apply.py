@@ -422,6 +422,14 @@ def run(*words: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file, nowhere = tmp_path / "limits.yaml", str(tmp_path / "no" / "such")
+    file.write_text(FILE)
+    for words in (("export", "--to", nowhere), ("adopt", "--to", nowhere), ("plan", str(file), "--out", nowhere)):
+        code, said = run(*words)
+        assert (code, said.splitlines()[-1]) == (1, f"[Errno 2] No such file or directory: '{nowhere}'")
+
+
 def test_the_commands(tmp_path: Path) -> None:
     path, kept, made = (str(tmp_path / name) for name in ("limits.yaml", "plan.json", "made.json"))
     Path(path).write_text(FILE)
