@@ -56,8 +56,11 @@ def check_settings(**_kwargs: object) -> list[CheckMessage]:
 
 def _unknown(name: str) -> str:
     """Return what is wrong with an entry of this name, and the name that is most like it."""
+    unknown = f"Unknown setting RATELIMITER[{name!r}]."
+    if "REDIS" in name.upper():
+        return f"{unknown} Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
     close = get_close_matches(name.upper(), ENTRIES, n=1)
-    return f"Unknown setting RATELIMITER[{name!r}]." + (f" Did you mean {close[0]!r}?" if close else "")
+    return unknown + (f" Did you mean {close[0]!r}?" if close else "")
 
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:
