@@ -74,7 +74,11 @@ class ResetCounters(Act):
         found = counters_now(caller)
         counters = found.named(self.names) if self.names else found.own
         if not counters:
-            raise ActRefused(_("There is no such counter of this caller's own."))
+            raise ActRefused(
+                _("There is no such counter of this caller's own.")
+                if self.names
+                else _("No rule in force counts this caller separately.")
+            )
         get_engine().reset([each.charge for each in counters])
         self._counters = counters
         rules = ", ".join(dict.fromkeys(each.rule.slug for each in counters))

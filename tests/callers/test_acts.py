@@ -71,8 +71,11 @@ def test_resets_one_counter(add_rule: Callable[..., Rule], caller: Caller, user:
     ask(user)
     perform(operator, caller, ResetCounters([counter(caller, "export").name]), "he called", "1")
     assert (counter(caller, "export").used, counter(caller, "search").used) == (0, 1)
-    with pytest.raises(ActRefused):
+    with pytest.raises(ActRefused, match="There is no such counter"):
         perform(operator, caller, ResetCounters(["nothing:c60"]), "he called", "2")
+    Rule.objects.all().delete()
+    with pytest.raises(ActRefused, match="No rule in force counts this caller"):
+        perform(operator, caller, ResetCounters(), "he called", "3")
 
 
 def test_gives_back_once_however_often_it_is_sent(
