@@ -24,6 +24,7 @@ class SlowProxy:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._arriving = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
         self._thread.start()
         self._door = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
@@ -37,11 +38,14 @@ class SlowProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self._arriving += 1
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         except OSError:
             writer.close()
             return
+        finally:
+            self._arriving -= 1
         self._writers.add(far_writer)
         turns = _Turns()
         for source, target, asks in ((reader, far_writer, True), (far_reader, writer, False)):
@@ -78,6 +82,10 @@ class SlowProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target
+        for _ in range(10):  # on a busy machine, that time may pass before those who have just come are let in
+            await asyncio.sleep(0)
+        while self._arriving:
+            await asyncio.sleep(0.001)
         for writer in self._writers:  # and of those that have just come, nothing is on its way
             writer.transport.abort()
         await asyncio.sleep(0)
