@@ -17,7 +17,9 @@ import pytest
 
 #: So many files of tests are worth it; and these folders, whose tests take seconds each.
 MANY_FILES: Final = 10
-SLOW: Final = (Path(__file__).parent / "outages",)
+SLOW: Final = tuple(
+    Path(__file__).parent / name for name in ("engine/redis/cluster", "engine/redis/connections", "outages")
+)
 
 #: One more than processors, for tests that wait for servers; as in `.ci/stages.py`.
 WORKERS: Final = max(2, min(4, (os.cpu_count() or 2) + 1))
