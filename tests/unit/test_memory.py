@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
-from django_ratelimiter.engine.memory.engine import USAGE_MINUTES
+from django_ratelimiter.engine.memory.engine import HELD_US, USAGE_MINUTES
+from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import StaleRules
 
 DAY = Limit(1, 86_400, "fixed_window")
@@ -58,6 +59,20 @@ def test_usage_that_nobody_collects_is_forgotten_after_8_days() -> None:
     engine.check([Charge("key", DAY, usage="rule|")], now_us=MINUTE_US)
     engine.check([Charge("key", DAY, usage="rule|")], now_us=(USAGE_MINUTES + 2) * MINUTE_US)
     assert engine.take_usage(now_us=(USAGE_MINUTES + 2) * MINUTE_US) == []
+
+
+def test_usage_of_8_days_ago_is_still_collected() -> None:
+    engine = MemoryEngine()
+    for minute in (0, USAGE_MINUTES):
+        engine.check([Charge("key", DAY, usage="rule|")], now_us=minute * MINUTE_US)
+    assert len(engine.take_usage(now_us=USAGE_MINUTES * MINUTE_US)) == 1
+
+
+def test_what_is_sent_again_is_known_for_a_day_and_no_longer() -> None:
+    engine = MemoryEngine()
+    for at, known in ((0, 1), (HELD_US - 1, 2), (HELD_US, 2)):  # by then the first is forgotten
+        engine.check([Charge("key", DAY)], now_us=at, counts=UsageCarry(f"sent at {at}", ((0, "rule|\nA", 1),)))
+        assert len(engine._added) == known
 
 
 def test_an_older_version_that_is_published_late_does_not_replace_a_later_one() -> None:
