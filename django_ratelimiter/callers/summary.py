@@ -143,8 +143,12 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip
     source = _("no assignment, and no default") if tier["source"] == "nothing" else tier["source"]
-    lines.append(_("Tier: %(slug)s, %(multiplier)s times each limit (%(source)s)") % {
-        **tier, "slug": tier["slug"] or pgettext("tier", "none"), "source": source})  # fmt: skip
+    slug = tier["slug"] or pgettext("tier", "none")
+    if tier["multiplier"] == "1":
+        lines.append(_("Tier: %s") % f"{slug} ({source})")
+    else:
+        lines.append(_("Tier: %(slug)s, %(multiplier)s times each limit (%(source)s)") % {
+            **tier, "slug": slug, "source": source})  # fmt: skip
     lines += [_line(each) for each in summary["counters"]]
     for each in summary["unread"]:
         lines.append(f"{each['rule']}: {_('needs to know')} {', '.join(each['missing'])}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from io import StringIO
 from unittest import mock
 
@@ -15,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
 from django_ratelimiter.management import connecting
-from django_ratelimiter.models import AccessEntry, Rule, Tier
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -39,10 +40,15 @@ def _blocked(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
 def test_says_it_in_words(user: User) -> None:
     lines = run("--user", "ann").splitlines()
     assert lines[0] == f"user {user.pk} ({digest(f'user:{user.pk}')}): blocked"
-    assert lines[1] == "Tier: free, 1 times each limit (default)"
+    assert lines[1] == "Tier: free (default)"
     assert lines[2].startswith("export: 2 of 2 used, 0 left (2 per hour, fixed window), blocked until ")
     assert lines[3] == "org: needs to know header:X-Org"
     assert "org: 2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
+
+
+def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:
+    TierAssignment.objects.create(tier=free, user=user, multiplier=Decimal("2.5"))
+    assert run("--user", "ann").splitlines()[1] == "Tier: free, 2.5 times each limit (assignment)"
 
 
 def test_says_it_as_json(user: User) -> None:
@@ -126,4 +132,4 @@ def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> No
 
 def test_says_that_a_caller_has_no_tier(free: Tier, user: User) -> None:
     free.delete()
-    assert "Tier: none, 1 times each limit (no assignment, and no default)" in run("--user", "ann").splitlines()
+    assert "Tier: none (no assignment, and no default)" in run("--user", "ann").splitlines()
