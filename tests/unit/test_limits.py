@@ -39,6 +39,10 @@ def test_changed_units_keep_the_counters_and_changed_meaning_starts_new_ones() -
     assert len({limit.tag, Limit(5, 61, "token_bucket").tag, Limit(5, 60).tag}) == 3
 
 
+def test_the_most_units_are_those_of_the_docs() -> None:
+    assert MOST_UNITS == 2**48 - 1
+
+
 @pytest.mark.parametrize("name", ["quota", "burst", "soft_quota"])
 @pytest.mark.parametrize("value", [0, -1, MOST_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
 def test_impossible_units(name: str, value: object) -> None:
