@@ -69,10 +69,11 @@ def test_usage_of_8_days_ago_is_still_collected() -> None:
 
 
 def test_what_is_sent_again_is_known_for_a_day_and_no_longer() -> None:
-    engine = MemoryEngine()
-    for at, known in ((0, 1), (HELD_US - 1, 2), (HELD_US, 2)):  # by then the first is forgotten
-        engine.check([Charge("key", DAY)], now_us=at, counts=UsageCarry(f"sent at {at}", ((0, "rule|\nA", 1),)))
-        assert len(engine._added) == known
+    engine, sent = MemoryEngine(), UsageCarry("an id", ((0, "rule|\nA", 1),))
+    for at in (0, HELD_US - 1, HELD_US):
+        engine.check([Charge("key", DAY)], now_us=at, counts=sent)
+    [batch] = engine.take_usage(now_us=HELD_US)
+    assert [count.allowed for count in engine.read_usage(batch)] == [2]
 
 
 def test_an_older_version_that_is_published_late_does_not_replace_a_later_one() -> None:
