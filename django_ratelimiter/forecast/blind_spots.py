@@ -45,13 +45,11 @@ def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users:
 def doubts(
     rule_sets: Collection[RuleSet], left_out: Iterable[LeftOut], held: Collection[str], known: Collection[str]
 ) -> list[str]:
-    """Return in words what the log cannot tell, and what of it no rule is asked about."""
+    """Return in words what the log cannot tell, and what the project does not ask rules about."""
     found = [_left_out_in_words(lacks, rules) for lacks, rules in _by_lack(left_out).items()]
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():
-        found.append(
-            _("RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them in code.")
-        )
+        found.append(_("RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them."))
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:

@@ -135,6 +135,12 @@ class _Run:
         first, other = self.replays[0], self.replays[-1]
         latest = self.last_us
         for line in lines:
+            now = line.time_us
+            if now >= latest:
+                latest = now
+            else:
+                self.out_of_order += 1
+                self.first_us = min(self.first_us, now)
             target = find_target(line.method, line.path)
             if not target.doors:
                 self.exempt += 1
@@ -145,18 +151,13 @@ class _Run:
                 self.tally.callers.add(caller.name)
             before: ReplayOutcome = first.decide(line, target, caller)
             after = before if other is first else other.decide(line, target, caller)
-            now = line.time_us
             add(now, target.view, caller.name, before, after)
-            if now >= latest:
-                latest = now
-            else:
-                self.out_of_order += 1
             if target.has_inline:
                 self.inline += 1
             if self.watch:
                 self.watch(line, self.replays)
         self.lines += len(lines)
-        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), max(latest, lines[-1].time_us)
+        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
 
     def fill(self, found: Comparison) -> None:
         """Put what was counted into the result."""

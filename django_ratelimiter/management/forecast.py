@@ -51,8 +51,6 @@ class ForecastCommands(BaseCommand):
             self.stderr.write(text % f"{files.unreadable:,}")
             for name, number, why, text in files.shown:
                 self.stderr.write(f"  {name}:{number}: {why}: {text}")
-        if self._options["html"]:
-            write_file(self._options["html"], html_of(found, check))
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(found, check, files), indent=2, ensure_ascii=False))
         elif self._options["csv"]:
@@ -60,6 +58,8 @@ class ForecastCommands(BaseCommand):
         else:
             for line in lines_of(found, check):
                 self.stdout.write(line)
+        if self._options["html"]:  # last, so that nothing is lost if the disk is full
+            write_file(self._options["html"], html_of(found, check))
 
     def _decision_writer(self, stack: ExitStack) -> Any:
         """Return what writes each decision to the file that was asked for, if one was."""

@@ -56,13 +56,13 @@ def test_wrong_settings() -> None:
     assert unknown.msg == "Unknown setting RATELIMITER['NAMSPACE']. Did you mean 'NAMESPACE'?"
     assert unknown.hint.startswith("The settings are ENABLED, ENGINE, ")
     assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
+    assert wrong.hint == "It must be a whole number from 1 to 32."
     with override_settings(RATELIMITER={"REDIS_URL": "redis://127.0.0.1"}):
         [address] = checks.check_settings()
     assert address.msg == (
         "Unknown setting RATELIMITER['REDIS_URL']. "
         "Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
     )
-    assert wrong.hint == "It must be a whole number from 1 to 32."
 
 
 @pytest.mark.parametrize(

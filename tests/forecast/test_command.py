@@ -78,9 +78,22 @@ def test_a_log_that_no_rule_is_asked_about_says_why(replayed: Replayed, settings
     settings.MIDDLEWARE = []
     text = replayed()
     assert "Traffic: 0 requests of 0 callers, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC)." in text
-    assert "RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them in code." in text
+    assert "RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them." in text
     assert "13 requests are for paths or views that no rule applies to." in text
     assert "()" not in text
+
+
+def test_lines_that_no_rule_is_asked_about_count_for_the_order_and_the_time(
+    log: Path, replayed: Replayed, settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "EXEMPT_PATHS": ["/health"]}
+    log.write_text(
+        '192.0.2.7 - - [14/Nov/2023:22:00:10 +0000] "GET /health HTTP/1.1" 200 5\n'
+        '192.0.2.7 - - [14/Nov/2023:22:00:05 +0000] "GET /plain/ HTTP/1.1" 200 5\n'
+    )
+    text = replayed()
+    assert "Traffic: 1 request of 1 caller, 2023-11-14 22:00:05 to 2023-11-14 22:00:10 (UTC)." in text
+    assert "1 line is earlier than a line before it." in text
 
 
 def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
