@@ -90,7 +90,7 @@ def microseconds(window: object) -> int:
     if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
         raise ValueError(f"window: must be a number of seconds, not {window!r}.")
     try:
-        seconds = Fraction(str(window))
+        seconds = window if isinstance(window, int) else Fraction(str(window))
     except ValueError:  # NaN and infinity
         seconds = Fraction(0)
     if not 0 < seconds <= MAX_WINDOW_SECONDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 
@@ -243,20 +243,20 @@ class RuleLimit(models.Model):
         if self.timezone == "UTC":  # one meaning, one value: the database tells limits apart by it
             self.timezone = ""
         if self.unlimited:
-            self._refuse_given(NOT_GIVEN, gettext("Leave this empty, or take the tick from “unlimited”."))
+            self._refuse_given(NOT_GIVEN, lambda: gettext("Leave this empty, or take the tick from “unlimited”."))
         elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field says so itself
             self._clean_limited()
 
-    def _refuse_given(self, columns: Collection[str], text: str) -> None:
-        """Refuse values in these columns, which would only be decorative."""
+    def _refuse_given(self, columns: Collection[str], text: Callable[[], str]) -> None:
+        """Refuse values in these columns, which would only be decorative. text: makes what is said of them."""
         if given := [column for column in columns if getattr(self, column) != NOT_GIVEN[column]]:
-            raise ValidationError(dict.fromkeys(given, text))
+            raise ValidationError(dict.fromkeys(given, text()))
 
     def _clean_limited(self) -> None:
         by_algorithm = columns_used(self.algorithm) | columns_used(self.algorithm, "month")
         used = columns_used(self.algorithm, self.calendar)
-        self._refuse_given(NOT_GIVEN.keys() - by_algorithm, gettext("%s does not use this.") % self.algorithm)
-        self._refuse_given(by_algorithm - used, gettext("Not used with this choice of calendar."))
+        self._refuse_given(NOT_GIVEN.keys() - by_algorithm, lambda: gettext("%s does not use this.") % self.algorithm)
+        self._refuse_given(by_algorithm - used, lambda: gettext("Not used with this choice of calendar."))
         missing = [column for column in ("quota", "window_seconds") if column in used and getattr(self, column) is None]
         if missing:
             text = gettext("Needed, unless the tier is unlimited.")

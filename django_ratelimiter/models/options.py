@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from django.utils.translation import gettext_lazy as _
@@ -12,7 +13,7 @@ from django.utils.translation import pgettext_lazy
 from ..engine.calendars import CALENDARS
 from ..engine.registry import ANCHORS, REFILLS, Algorithm
 
-Choices = list[tuple[str, Any]]
+Choices = tuple[tuple[str, Any], ...]
 
 #: The columns that the engine's options are kept in, and what each holds where the option is not given.
 NOT_GIVEN: Final[Mapping[str, Any]] = {
@@ -62,6 +63,7 @@ _LABELS: Final[Mapping[str, Any]] = {
 }
 
 
+@lru_cache(maxsize=256)
 def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     """The columns out of NOT_GIVEN that mean something for an algorithm; all of them if it is unknown."""
     if algorithm not in set(Algorithm):
@@ -96,8 +98,9 @@ def calendar_choices() -> Choices:
     return _choices("calendar")
 
 
+@cache
 def _choices(column: str) -> Choices:
-    return [(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]]
+    return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
 
 
 def window_in_short(seconds: Any) -> str:

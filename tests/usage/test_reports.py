@@ -13,6 +13,8 @@ from django.utils import timezone
 
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.usage.reports import chart, totals
+from django_ratelimiter.usage.reports.coverage import read_coverage
+from django_ratelimiter.usage.reports.partitions import most_partitions
 from django_ratelimiter.usage.reports.totals import Figures, Freshness, Period, Point, Total
 from django_ratelimiter.usage.times import Granularity, buckets, floor, stored
 
@@ -21,7 +23,7 @@ Queries = Callable[[int], Any]
 START = datetime(2025, 11, 21, 14, 5, tzinfo=UTC)
 
 
-def add(minutes: float = 0, rule: str = "rule", tier: str = "free", start: datetime = START, **figures: int) -> None:
+def add(minutes: float = 0, rule: str = "rule", tier: str = "free", start: datetime = START, **figures: Any) -> None:
     at = stored(start + timedelta(minutes=minutes))
     UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=at, **figures)
 
@@ -53,6 +55,22 @@ class TestTotals:
         add(0, allowed=2**40)
         add(1, allowed=2**40)
         assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=2**41))]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("most", range(4))
+def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
+    """The days at its ends are read from hours and minutes, and those between with the figures."""
+    midnight = floor(START, Granularity.DAY, timezone.get_default_timezone())
+    for day in range(5):
+        start = midnight + timedelta(days=day - 1)
+        add(0, start=start, granularity="hour", allowed=1)
+        found = 9 if day - 1 == most else 100 if day == 0 else None if day == 3 else day
+        add(0, start=start, granularity="day", allowed=1, partitions=found)
+    period = Period(START, midnight + timedelta(days=3, hours=5))
+    coverage = read_coverage()
+    read = totals.totals(period, coverage=coverage, partitions_by=Granularity.DAY)
+    assert most_partitions(read, period, Granularity.DAY, coverage=coverage) == {("rule", "free"): 9}
 
 
 def test_figures() -> None:

@@ -134,7 +134,7 @@ def _rows(request: HttpRequest, report: Report, names: Names) -> list[Row]:
 
 
 def _row(report: Report, total: Total, names: Names, of_rule: str, of_tier: str) -> Row:
-    rule, tier, figures = total
+    rule, tier, figures, _ = total
     before = None if report.before is None else report.before.get((rule, tier), Figures())
     return Row(
         names.rule(rule),

@@ -40,7 +40,7 @@ class Report:
 
     @cached_property
     def totals(self) -> list[Total]:
-        return reports.totals(self.period, self.rule, self.tier, self._coverage)
+        return reports.totals(self.period, self.rule, self.tier, self._coverage, self.clients_by)
 
     @cached_property
     def together(self) -> Figures:
@@ -67,7 +67,8 @@ class Report:
     @cached_property
     def most_clients(self) -> Mapping[tuple[str, str], int]:
         """The most different clients that one hour or day met, by rule and tier."""
-        return clients.most_partitions(self.period, self.clients_by, self.rule, self.tier)
+        where = self.rule, self.tier, self._coverage
+        return clients.most_partitions(self.totals, self.period, self.clients_by, *where)
 
     @cached_property
     def clients(self) -> list[PartitionCount]:

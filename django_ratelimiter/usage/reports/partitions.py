@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
@@ -11,8 +13,9 @@ from django.db.models import F, Max, Q, QuerySet, Sum
 from django.utils import timezone
 
 from ...models import TopPartition, UsageBucket
-from ..times import Granularity, aware, buckets, floor, stored
+from ..times import Granularity, aware, buckets, stored
 from .coverage import DAY, NEVER, Coverage, Period, next_start, read_coverage
+from .totals import Total
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -43,13 +46,30 @@ def counted_by(period: Period, coverage: Coverage) -> Granularity:
 
 
 def most_partitions(
-    period: Period, granularity: Granularity, rule: str | None = None, tier: str | None = None
+    totals: Iterable[Total],
+    period: Period,
+    granularity: Granularity,
+    rule: str | None = None,
+    tier: str | None = None,
+    coverage: Coverage | None = None,
 ) -> dict[tuple[str, str], int]:
-    """Return the largest count of one hour or day in the period, by the slugs of rule and tier, as far as known."""
-    rows = (
-        _counted(period, granularity, rule, tier).values_list("rule_slug", "tier_slug").annotate(most=Max("partitions"))
-    )
-    return {(slug, of_tier): partitions for slug, of_tier, partitions in rows.order_by("rule_slug", "tier_slug")}
+    """Return the largest count of one hour or day that the period touches, by the slugs of rule and tier.
+
+    Only those that are known. totals: of this period, with these `partitions_by`: only hours or days that they have
+    not read are read here.
+    """
+    coverage = coverage or read_coverage()
+    most = {total[:2]: total.most_partitions for total in totals if total.most_partitions is not None}
+    read = [each for each in coverage.bucket_ranges(coverage.widen(period)) if each.granularity is granularity]
+    starts = [
+        start
+        for start in buckets(*period, granularity, timezone.get_default_timezone())
+        if not any(each.start <= start < each.end for each in read)
+    ]
+    rows = _counted(starts, granularity, rule, tier).values_list("rule_slug", "tier_slug")
+    for slug, of_tier, partitions in rows.annotate(most=Max("partitions")).order_by("rule_slug", "tier_slug"):
+        most[slug, of_tier] = max(partitions, most.get((slug, of_tier), 0))
+    return most
 
 
 def partition_counts(
@@ -59,11 +79,9 @@ def partition_counts(
 
     A caller who changes the tier in between counts for both tiers.
     """
-    rows = (
-        _counted(period, granularity, rule, tier).values_list("start").annotate(sum=Sum("partitions")).order_by("start")
-    )
-    counts = {aware(start): partitions for start, partitions in rows}
-    starts = buckets(*period, granularity, timezone.get_default_timezone())
+    starts = [*buckets(*period, granularity, timezone.get_default_timezone())]
+    rows = _counted(starts, granularity, rule, tier).values_list("start")
+    counts = {aware(start): partitions for start, partitions in rows.annotate(sum=Sum("partitions")).order_by("start")}
     return [PartitionCount(Period(start, next_start(start, granularity)), counts.get(start)) for start in starts]
 
 
@@ -104,13 +122,12 @@ def _sums(period: Period, rule: str, coverage: Coverage) -> QuerySet[Any, Any]:
     return sums.annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
 
 
-def _counted(period: Period, granularity: Granularity, rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
-    zone = timezone.get_default_timezone()
-    rows = UsageBucket.objects.filter(granularity=granularity, start__lt=stored(period.end), partitions__isnull=False)
-    if granularity is Granularity.HOUR:
-        # By name: PostgreSQL expects as many hours as minutes in such a span, and would rather read the whole table.
-        rows = rows.filter(start__in=[stored(start) for start in buckets(*period, granularity, zone)])
-    else:
-        rows = rows.filter(start__gte=stored(floor(period.start, granularity, zone)))
+def _counted(
+    starts: Sequence[datetime], granularity: Granularity, rule: str | None, tier: str | None
+) -> QuerySet[UsageBucket]:
+    """Return the buckets that begin at these moments and have a count."""
+    # By name: PostgreSQL expects as many hours as minutes in a span, and would rather read the whole table.
+    named = {"start__in": [stored(start) for start in starts], "partitions__isnull": False}
     wanted = {"rule_slug": rule, "tier_slug": tier}
+    rows = UsageBucket.objects.filter(granularity=granularity, **named)
     return rows.filter(**{name: slug for name, slug in wanted.items() if slug is not None})

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
-from django.db.models import Max, Q, QuerySet, Sum
+from django.db.models import Max, QuerySet, Sum
 from django.utils import timezone
 
 from ...models import UsageBatch, UsageBucket
@@ -64,11 +62,16 @@ class Figures:
 
 
 class Total(NamedTuple):
-    """The figures of one rule and tier. tier_slug "" = callers without a tier."""
+    """The figures of one rule and tier. tier_slug "" = callers without a tier.
+
+    most_partitions: the largest count of different partitions in one of the buckets that were asked for; `None` = none
+    of these has a count.
+    """
 
     rule_slug: str
     tier_slug: str
     figures: Figures
+    most_partitions: int | None = None
 
 
 class Point(NamedTuple):
@@ -90,17 +93,30 @@ class Freshness(NamedTuple):
 
 
 def totals(
-    period: Period, rule: str | None = None, tier: str | None = None, coverage: Coverage | None = None
+    period: Period,
+    rule: str | None = None,
+    tier: str | None = None,
+    coverage: Coverage | None = None,
+    partitions_by: Granularity | None = None,
 ) -> list[Total]:
     """Return the sums of each rule and tier with usage in the period, by their slugs.
 
     rule, tier: only this one; `None` = any. coverage: `None` = read it here. Where only hours or days are left, the
-    period is widened to whole ones.
+    period is widened to whole ones. partitions_by: the buckets whose different partitions are looked at, of those that
+    are read; `None` = of none.
     """
     coverage = coverage or read_coverage()
-    rows = _rows(coverage.bucket_ranges(coverage.widen(period)), rule, tier)
-    sums = rows.values_list("rule_slug", "tier_slug").annotate(**_SUMS).order_by("rule_slug", "tier_slug")
-    return [Total(slug, of_tier, Figures(*figures)) for slug, of_tier, *figures in sums]
+    sums: defaultdict[tuple[str, str], Figures] = defaultdict(Figures)
+    most: dict[tuple[str, str], int] = {}
+    for each in coverage.bucket_ranges(coverage.widen(period)):  # see `series`
+        sought = {"most": Max("partitions")} if each.granularity is partitions_by else {}
+        rows = _rows(each, rule, tier).values_list("rule_slug", "tier_slug").annotate(**_SUMS, **sought)
+        for slug, of_tier, *figures in rows.order_by("rule_slug", "tier_slug").iterator():
+            key = slug, of_tier
+            if sought and (partitions := figures.pop()) is not None:
+                most[key] = max(partitions, most.get(key, 0))
+            sums[key] += Figures(*figures)
+    return [Total(*key, sums[key], most.get(key)) for key in sorted(sums)]
 
 
 def series(
@@ -124,7 +140,7 @@ def series(
     # back into Python for every row, not for every start.
     sums = [Figures()] * len(starts)
     for each in coverage.bucket_ranges(period, widest):  # by itself SQLite reads each in the order of its index
-        rows = _rows([each], rule, tier).values_list("start").annotate(**_SUMS).order_by("start")
+        rows = _rows(each, rule, tier).values_list("start").annotate(**_SUMS).order_by("start")
         for start, *figures in rows.iterator():
             sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
     ends = [*starts[1:], period.end]
@@ -152,7 +168,7 @@ def _starts(period: Period, coverage: Coverage, granularity: Granularity) -> tup
     return starts, widest
 
 
-def _rows(bucket_ranges: Iterable[BucketRange], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
+def _rows(bucket_range: BucketRange, rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
     wanted = {"rule_slug": rule, "tier_slug": tier}
     rows = UsageBucket.objects.filter(**{name: slug for name, slug in wanted.items() if slug is not None})
-    return rows.filter(reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[])))
+    return rows.filter(bucket_range.condition)

@@ -64,7 +64,9 @@ def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generati
     rules = []
     out_then = {entry["rule"] for entry in then["left_out"]}
     for pair in pairs(now["rules"], then["rules"]):
-        if pair.after:
+        if pair.before == pair.after:  # as most are
+            rules.append(pair.before)
+        elif pair.after:
             rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
         elif pair.before and pair.before["slug"] in out_then:
             rules.append(normal_rule(pair.before) | {"mode": "off"})
