@@ -61,13 +61,13 @@ class TestTotals:
 @pytest.mark.parametrize("most", range(4))
 def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
     """The days at its ends are read from hours and minutes, and those between with the figures."""
-    midnight = floor(now() - timedelta(days=4), Granularity.DAY, timezone.get_default_timezone())  # hours are left
-    for day in range(5):
-        start = midnight + timedelta(days=day - 1)
+    zone, latest = timezone.get_default_timezone(), now()
+    midnights = [floor(latest - timedelta(days=5 - day), Granularity.DAY, zone) for day in range(5)]  # hours are left
+    for day, start in enumerate(midnights):
         add(0, start=start, granularity="hour", allowed=1)
         found = 9 if day - 1 == most else 100 if day == 0 else None if day == 3 else day
         add(0, start=start, granularity="day", allowed=1, partitions=found)
-    period = Period(midnight + timedelta(hours=9), midnight + timedelta(days=3, hours=5))
+    period = Period(midnights[1] + timedelta(hours=9), midnights[4] + timedelta(hours=5))
     coverage = read_coverage()
     read = totals.totals(period, coverage=coverage, partitions_by=Granularity.DAY)
     assert most_partitions(read, period, Granularity.DAY, coverage=coverage) == {("rule", "free"): 9}
