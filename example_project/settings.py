@@ -132,6 +132,13 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "/static/"
+# Without DEBUG, Django sends what a view raises by mail alone.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["stderr"], "level": "ERROR", "propagate": False}},
+}
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"

@@ -159,7 +159,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
             explain_url=_url(
                 request,
                 "django_ratelimiter_explain",
-                _asked(record, seen.get((each.rule, each.partition)), known.get(each.partition)),
+                _asked(each, record, seen.get((each.rule, each.partition)), known.get(each.partition)),
             )
             if record and may_explain
             else "",
@@ -241,18 +241,24 @@ def _reach_of(record: RuleRecord) -> str:
     return " ".join(filter(None, parts)) or _("all requests")
 
 
-def _asked(record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
-    """Return what to ask the page that explains, as far as it is known."""
+def _asked(refusal: Refusal, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
+    """Return what to ask the page that explains, as far as it is known.
+
+    Where the caller is not known, that page asks for the caller first: its answer would be about somebody else.
+    """
     path = record.path if record.path_kind in ("exact", "prefix") and not view else ""
     asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
     asked["scope"] = record.scope
-    asked |= _asked_of(name) if name else {}
+    known = _asked_of(name) if name else {}
+    if not known and record.partition_by:
+        known = {"reference": reference_of(refusal.rule, refusal.partition)}
+    asked |= known
     return {name: value for name, value in asked.items() if value}
 
 
 def _asked_of(name: Name) -> dict[str, str]:
     """Return how the page that explains is asked about somebody."""
-    if name.kind not in ("user", "ip"):
+    if name.kind not in ("user", "ip", "api_key"):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 

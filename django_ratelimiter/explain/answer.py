@@ -279,7 +279,8 @@ def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[
     """Return the names of values that rules need here, and that only a real request has."""
     names: list[str] = []
     for rule in _concerned(passage):
-        names += [*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])]
+        instead = ["ip"] if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, passage)) else []
+        names += [*rule.partition_by, *instead]
     return tuple(
         name for name in dict.fromkeys(names) if name not in question.identities and _is_unknown(name, question, http)
     )

@@ -148,6 +148,18 @@ class Explanation:
     with_token: ClientResponse | None = None
 
     @property
+    def undecided(self) -> tuple[RuleExplanation, ...]:
+        """The enforced rules that count by a value which is not known here: they may reject the request after all."""
+        return tuple(each for each in self.rules if each.rule.mode == "enforce" and self.lacks(each))
+
+    def lacks(self, each: RuleExplanation) -> tuple[str, ...]:
+        """Return what a rule would count by, were it known here; empty if that is known, or does not matter."""
+        if not (each.applies or each.reason == "missing"):
+            return ()
+        instead = ("ip",) if each.missing and each.rule.missing_partition == "ip" else ()
+        return tuple(name for name in (*each.rule.partition_by, *instead) if name in self.unknown)
+
+    @property
     def applying(self) -> tuple[RuleExplanation, ...]:
         """The rules that apply."""
         return tuple(each for each in self.rules if each.applies)

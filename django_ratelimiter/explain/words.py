@@ -57,6 +57,8 @@ def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:
     rule, facts = each.rule, explanation.facts
     if each.reason in BYPASSES:
         return str(BYPASSES[each.reason])
+    if lacking := explanation.lacks(each):
+        return _("It would count by %(names)s, which is not known here.") % {"names": ", ".join(lacking)}
     return str(_CONDITIONS[each.reason](each, rule, facts, explanation.tier))
 
 
@@ -196,8 +198,18 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
 
 
 def headline_of(explanation: Explanation) -> str:
-    """Return what the caller would get, in one line; both answers where it depends on how the user is logged in."""
+    """Return what the caller would get, in one line; both answers where it depends on how the user is logged in.
+
+    Nobody is told "allowed" where a rule cannot be decided here.
+    """
     answer = answer_in_words(explanation.response)
+    if explanation.response.allowed and (undecided := explanation.undecided):
+        values = {
+            "names": ", ".join(dict.fromkeys(name for each in undecided for name in explanation.lacks(each))),
+            "rules": ", ".join(each.rule.slug for each in undecided),
+        }
+        text = _("Not known without %(names)s, which these rules count by: %(rules)s. The others allow this request.")
+        return text % values
     if explanation.with_token is None:
         return answer
     text = _("If a session logs the user in: %(answer)s With a token that the view checks itself: %(other)s")

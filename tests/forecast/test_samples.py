@@ -81,6 +81,21 @@ def test_hours() -> None:
     assert len(found.by_hour) == 8
 
 
+def test_hours_of_a_window_of_a_day() -> None:
+    """What is beyond its quota is rejected when it comes, and not when the day begins."""
+    midnight = (START + timedelta(days=1)).replace(hour=0)
+    record(midnight, {"a": [4]}, shares=20)
+    record(midnight + timedelta(hours=2), {"a": [3, 5]}, shares=20)
+    record(midnight + timedelta(hours=3), {"a": [6]}, shares=20)
+    period = Period(midnight, midnight + timedelta(hours=4))
+    found = forecast(rule(others=Limit(12, 86_400, FIXED)), rule(others=Limit(5, 86_400, FIXED)), period)
+    hours = [(each.before.about, each.after.about, each.requests) for each in found.by_hour if each.requests]
+    assert hours == [(0, 0, 80), (0, 140, 160), (120, 120, 120)]
+    [tier] = found.by_tier
+    assert (tier.before.requests.about, tier.after.requests.about) == (120, 260)
+    assert [each.first_at for each in found.top] == [midnight + timedelta(hours=2)]
+
+
 def test_the_first_callers_and_when_they_would_have_met_it() -> None:
     record(START, {"a": [1, 9], "b": [2], "c": [7]})
     found = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD).top

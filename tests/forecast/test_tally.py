@@ -51,16 +51,37 @@ def seconds(moment: datetime) -> int:
 
 
 def plain(width: Width, without: Period | None) -> dict[tuple[str, str], Counter[int]]:
-    """Requests of each tier and caller by cell, from one object for each row."""
+    """Requests of each tier and caller by cell."""
     found: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for (tier, who, _minute), (cell, count) in by_minute(width, without).items():
+        found[tier, who][cell] += count
+    return found
+
+
+def by_minute(width: Width, without: Period | None) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """The cell and the requests of each tier, caller and minute, from one object for each row."""
+    found = {}
     starts = width.starts(*map(seconds, PERIOD)) if width.calendar else []
     for row in UsageSample.objects.filter(rule_slug="search"):
         moment = aware(row.minute)
         if PERIOD.start <= moment < PERIOD.end and not (without and without.start <= moment < without.end):
             at = seconds(row.minute)
             cell = max(each for each in starts if each <= at) if starts else at // width.seconds * width.seconds
-            found[row.tier_slug, row.partition_hash][cell] += row.count
+            found[row.tier_slug, row.partition_hash, at] = cell, row.count
     return found
+
+
+def beyond(width: Width, without: Period | None) -> dict[tuple[str, int], list[int]]:
+    """Requests beyond each threshold, by tier and cell; of minutes and long cells by hour. One request at a time."""
+    by_hour = width == MINUTE or width.calendar or width.seconds > HOUR.seconds
+    in_cell: Counter[tuple[str, str, int]] = Counter()
+    found: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (tier, who, minute), (cell, count) in sorted(by_minute(width, without).items()):
+        earlier, in_cell[tier, who, cell] = in_cell[tier, who, cell], in_cell[tier, who, cell] + count
+        for place, threshold in enumerate(THRESHOLDS[width]):
+            if tier in threshold and (more := earlier + count - max(earlier, threshold[tier])) > 0:
+                found[tier, minute // 3_600 * 3_600 if by_hour else cell][place] += more
+    return dict(found)
 
 
 @pytest.mark.parametrize("without", [None, ATTACK])
@@ -81,13 +102,7 @@ def test_one_pass_finds_what_a_sum_over_all_rows_finds(
             assert sorted(found.peaks_of(tier, width)) == peaks
             assert found.sampled(tier) == len(peaks)
             assert found.requests[tier] == sum(cells.total() for (of, _), cells in expected.items() if of == tier)
-        over: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for (tier, _who), cells in expected.items():
-            for cell, count in cells.items():
-                for place, threshold in enumerate(THRESHOLDS[width]):
-                    if count > threshold.get(tier, count):
-                        over[tier, cell if width != MINUTE else cell // 3_600 * 3_600][place] += count - threshold[tier]
-        assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == over
+        assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == beyond(width, without)
     ranked = sorted((-max(cells.values()), *key) for key, cells in sums[MINUTE].items())
     assert [each[:3] for each in found.top] == ranked[: tally.MAX_CALLERS]
     for each in found.top:

@@ -164,7 +164,7 @@ class Forecast:
 
     @cached_property
     def by_hour(self) -> list[HourForecast]:
-        """The hours of the period. A cell longer than an hour is counted in the hour in which it begins."""
+        """The hours of the period. What is beyond a threshold is counted in the hour of the requests beyond it."""
         points = totals.series(self.period, self.source.rule, None, self.coverage, Granularity.HOUR)
         starts = [point.start for point in points]
         by_width = [self._hours_of(self.tally.beyond(width), starts) for width in self.widths]
@@ -202,7 +202,7 @@ class Forecast:
                 if thresholds is not None:
                     over = {at: count - thresholds.even for at, count in cells.items() if count > thresholds.even}
                     rejected[side] = max(rejected[side], sum(over.values()))
-                    firsts += [min(over)] if side and over else []
+                    firsts += [each.first_beyond(min(over), thresholds.even)] if side and over else []
         before, after = rejected
         first_at = _moment(min(firsts)) if firsts else None
         return CallerForecast(each.tier, each.who, each.requests, -each.negative_peak, before, after, first_at)

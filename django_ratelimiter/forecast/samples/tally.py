@@ -41,26 +41,37 @@ class Cells(dict[Any, int]):
 
 
 class TopCaller(NamedTuple):
-    """A caller with its requests by width and cell; cells of a minute are minutes. Sorts by its peak, highest first."""
+    """A caller with its requests by width and cell, and by minute. Sorts by its peak, highest first."""
 
     negative_peak: int
     tier: str
     who: str
     requests: int
     cells: Mapping[Width, Mapping[int, int]]
+    minutes: Mapping[int, int]
+
+    def first_beyond(self, start: int, threshold: int) -> int:
+        """Return the minute of the first request beyond a threshold in the cell that begins then and has one."""
+        total, minutes = 0, sorted(each for each in self.minutes if each >= start)
+        for minute in minutes:
+            total += self.minutes[minute]
+            if total > threshold:
+                return minute
+        return start
 
 
 class _Plan(NamedTuple):
     """How the cells of a width are found. lowest: the lowest threshold of each tier.
 
     finer: the place of a finer width whose cells make up these; -1 = the minutes do. `None` = a minute is a cell
-    itself, and `cell_of` is its hour.
+    itself, and `cell_of` is its hour. long: cells longer than an hour, by seconds; `None` = they are not.
     """
 
     width: Width
     cell_of: Cells
     finer: int | None
     lowest: Mapping[str, int]
+    long: Cells | None
 
 
 class SampleTally:
@@ -84,7 +95,7 @@ class SampleTally:
         self._hour_of = Cells(Width(HOUR_SECONDS), period, seconds)
         self._seconds = seconds
         self._plans = [self._plan(place, period, seconds) for place in range(len(self.widths))]
-        self._pairs = [defaultdict[str, Counter[tuple[int, int]]](Counter) for _ in self.widths]
+        self._pairs = [defaultdict[str, Counter[tuple[int, int, int]]](Counter) for _ in self.widths]
         self._beyond: list[dict[tuple[str, int], list[int]]] = [{} for _ in self.widths]
         self._waiting = 0
         #: By tier, the most requests in one cell of each width; callers are in the same order in each.
@@ -103,7 +114,7 @@ class SampleTally:
         of_tier = self.peaks[tier]
         found: list[dict[int, int]] = []
         first = 0
-        for place, (_width, cell_of, finer, lowest) in enumerate(self._plans):
+        for place, (_width, cell_of, finer, lowest, long) in enumerate(self._plans):
             if finer is None:
                 cells = {}
                 peak = max(counts)
@@ -116,14 +127,21 @@ class SampleTally:
             threshold = lowest.get(tier)
             if threshold is not None and peak > threshold:
                 pairs = zip(map(cell_of.__getitem__, minutes), counts, strict=True) if finer is None else cells.items()
-                self._count(place, tier, [pair for pair in pairs if pair[1] > threshold])
+                if long is None:
+                    self._count(place, tier, [(at, 0, count) for at, count in pairs if count > threshold])
+                else:
+                    hours = self._by_hour(long, minutes, counts)
+                    self._count(place, tier, [each for each in hours if each[2] > threshold])
         top = self.top
         if len(top) < MAX_CALLERS or (-first, tier, who) < top[-1][:3]:
-            insort(top, TopCaller(-first, tier, who, requests, self._named(found, minutes, counts)))
+            insort(top, TopCaller(-first, tier, who, requests, *self._named(found, minutes, counts)))
             del top[MAX_CALLERS:]
 
     def beyond(self, width: Width) -> Mapping[tuple[str, int], Sequence[int]]:
-        """Return requests beyond each threshold of a width, by tier and start of the cell; minutes by the hour."""
+        """Return requests beyond each threshold of a width, by tier and start of the cell.
+
+        Those of minutes, and of cells longer than an hour, by the hour.
+        """
         self._settle()
         return self._beyond[self.widths.index(width)]
 
@@ -141,23 +159,41 @@ class SampleTally:
             for tier, threshold in each.items():
                 lowest[tier] = min(threshold, lowest.get(tier, threshold))
         if _is_minute(width):
-            return _Plan(width, self._hour_of, None, lowest)
+            return _Plan(width, self._hour_of, None, lowest, None)
         finer = max((at for at in range(place) if _fits(self.widths[at], width)), default=-1)
-        return _Plan(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest)
+        long = Cells(width, period, None) if width.calendar or width.seconds > HOUR_SECONDS else None
+        return _Plan(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest, long)
 
     def _named(self, found: list[dict[int, int]], minutes: Iterable[Any], counts: Sequence[int]) -> Any:
-        """Return the cells by width, those of a minute included."""
-        starts = minutes if self._seconds is None else map(self._seconds.__getitem__, minutes)
-        by_minute = dict(zip(starts, counts, strict=True))
-        return {
+        """Return the cells by width, those of a minute included, and the minutes."""
+        by_minute = dict(self._by_minute(minutes, counts))
+        cells_by_width = {
             plan.width: by_minute if plan.finer is None else cells
             for plan, cells in zip(self._plans, found, strict=True)
         }
+        return cells_by_width, by_minute
 
-    def _count(self, place: int, tier: str, pairs: Sequence[tuple[int, int]]) -> None:
+    def _by_minute(self, minutes: Iterable[Any], counts: Sequence[int]) -> Iterable[tuple[int, int]]:
+        starts = minutes if self._seconds is None else map(self._seconds.__getitem__, minutes)
+        return zip(starts, counts, strict=True)
+
+    def _by_hour(self, cells: Cells, minutes: Iterable[Any], counts: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+        """Yield each hour, with the requests of its cell before it and at its end."""
+        hours: dict[tuple[int, int], int] = {}
+        for start, count in self._by_minute(minutes, counts):
+            key = cells[start], start - start % HOUR_SECONDS
+            hours[key] = hours.get(key, 0) + count
+        last, total = -1, 0
+        for (cell, hour), count in sorted(hours.items()):
+            total = total if cell == last else 0
+            yield hour, total, total + count
+            last, total = cell, total + count
+
+    def _count(self, place: int, tier: str, found: Sequence[tuple[int, int, int]]) -> None:
+        """Count what a cell had before a time, and then."""
         counted = self._pairs[place][tier]
         before = len(counted)
-        counted.update(pairs)
+        counted.update(found)
         self._waiting += len(counted) - before
         if self._waiting > MAX_PAIRS:
             self._settle()
@@ -169,11 +205,11 @@ class SampleTally:
             sums = self._beyond[place]
             for tier, pairs in by_tier.items():
                 of_tier = [(at, each[tier]) for at, each in enumerate(thresholds) if tier in each]
-                for (start, requests), times in pairs.items():
+                for (start, earlier, requests), times in pairs.items():
                     row = sums.setdefault((tier, start), [0] * len(thresholds))
                     for at, threshold in of_tier:
                         if requests > threshold:
-                            row[at] += times * (requests - threshold)
+                            row[at] += times * (requests - max(threshold, earlier))
             by_tier.clear()
         self._waiting = 0
 
