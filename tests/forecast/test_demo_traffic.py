@@ -9,6 +9,7 @@ from django_ratelimiter.forecast.samples.advice import advise
 from django_ratelimiter.forecast.samples.forecast import forecast
 from django_ratelimiter.forecast.samples.periods import last_week, yesterday
 from django_ratelimiter.models import UsageSample
+from django_ratelimiter.rules import cache
 
 from .test_samples import FIXED, Limit, replace, rule
 
@@ -32,3 +33,22 @@ def test_every_period_has_samples() -> None:
                 assert found.requests
                 assert found.by_tier
             assert advise(after, last_week().period, 0.01).proposals
+
+
+def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the forecast, which compares itself with that, would tell its first reader not to believe it."""
+    from example_project.management.commands import demo_data
+    from example_project.management.commands.demo_traffic import Command as Traffic
+
+    monkeypatch.setattr(demo_data, "_people", lambda tiers: None)  # whose tokens are of another app
+    call_command(demo_data.Command(), verbosity=0)
+    call_command(Traffic(), verbosity=0)
+    rejected = 0
+    for each in cache.current_rules().rules:
+        if each.partition_by:
+            found = forecast(each, each, last_week().period)
+            recorded = sum(figures.denied + figures.shadow_denied for figures in found.recorded.values())
+            assert sum(tier.before.requests.low for tier in found.by_tier) <= recorded
+            assert recorded <= sum(tier.before.requests.high for tier in found.by_tier)
+            rejected += recorded
+    assert rejected > 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -12,7 +12,10 @@ from django.core.management.base import BaseCommand
 from django.db import transaction
 from django.utils import timezone
 
+from django_ratelimiter.engine import Charge, MemoryEngine
 from django_ratelimiter.models import UsageBucket, UsageSample
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.records import RuleRecord
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from ... import catalogue
@@ -40,7 +43,7 @@ class Command(BaseCommand):
         UsageBucket.objects.filter(rule_slug__in=slugs, start__lt=stored(today)).delete()
         samples = [sample for rule in catalogue.RULES if rule.partition_by for sample in _samples(rule, first, today)]
         UsageSample.objects.bulk_create(samples, batch_size=500)
-        UsageBucket.objects.bulk_create(_buckets(samples), batch_size=500)
+        UsageBucket.objects.bulk_create(_buckets(samples, _rejected(samples)), batch_size=500)
         self.stdout.write(f"Recorded {len(samples):,} invented samples of {len(slugs)} rules, over {DAYS} days.")
 
 
@@ -62,13 +65,36 @@ def _samples(rule: catalogue.Rule, first: datetime, today: datetime) -> Iterator
                 )  # fmt: skip
 
 
-def _buckets(samples: list[UsageSample]) -> Iterator[UsageBucket]:
+def _rejected(samples: list[UsageSample]) -> list[int]:
+    """Return how many requests of each sample the rules in force reject, were they sent evenly within its minute."""
+    rules = {rule.slug: rule for rule in cache.current_rules().rules}
+    engine, found = MemoryEngine(), [0] * len(samples)
+    for place, sample in sorted(enumerate(samples), key=lambda each: each[1].minute):
+        rule, start = rules.get(sample.rule_slug), int(sample.minute.timestamp()) * 1_000_000
+        charges = _charges(rule, sample) if rule else []
+        for number in range(sample.count):
+            verdicts = engine.check(charges, now_us=start + number * 60_000_000 // sample.count)
+            found[place] += not all(verdict.allowed for verdict in verdicts)
+    return found
+
+
+def _charges(rule: RuleRecord, sample: UsageSample) -> list[Charge]:
+    limits = rule.limits.get(sample.tier_slug, rule.limits.get(None, ()))
+    key = f"{rule.slug}:{sample.partition_hash}"
+    return [Charge(key, limit.limit, rule.cost, max_delay=limit.max_delay) for limit in limits]
+
+
+def _buckets(samples: list[UsageSample], rejected: list[int]) -> Iterator[UsageBucket]:
     """Yield the counts of minutes, hours and days: as much as the samples stand for."""
-    counts: Counter[tuple[str, str, str, datetime]] = Counter()
+    counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
+    shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
     zone = timezone.get_default_timezone()
-    for each in samples:
+    for each, denied in zip(samples, rejected, strict=True):
+        refused = "shadow_denied" if each.rule_slug in shadow else "denied"
         for granularity in Granularity:
             start = stored(floor(each.minute, granularity, zone))
-            counts[each.rule_slug, each.tier_slug, granularity, start] += SAMPLED_ONE_IN * each.count
-    for (rule, tier, granularity, start), requests in counts.items():
-        yield UsageBucket(rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, allowed=requests)
+            counts[each.rule_slug, each.tier_slug, granularity, start] += Counter(
+                {"allowed": SAMPLED_ONE_IN * (each.count - denied), refused: SAMPLED_ONE_IN * denied}
+            )
+    for (rule, tier, granularity, start), figures in counts.items():
+        yield UsageBucket(rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, **figures)
