@@ -26,6 +26,9 @@ from django_ratelimiter.rules.stored.history.back import (
     bring_back,
     plan_back,
 )
+from django_ratelimiter.rules.stored.history.changes import Change, FieldChange, diff, summary
+
+from .build import rule_data, snapshot
 
 pytestmark = pytest.mark.django_db
 
@@ -293,6 +296,58 @@ class TestCounters:
         rule.delete()
         back_to(version)
         assert self.generation() == 2
+
+    def test_each_limit_goes_on_with_its_own_counters(self) -> None:
+        rule = make()
+        RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=9, window_seconds=60, generation=3)
+        version = stored()
+        RuleLimit.objects.update(quota=1)
+        cache.invalidate()
+        back_to(version)
+        limits = RuleLimit.objects.order_by("pk").values_list("algorithm", "quota", "generation")
+        assert list(limits) == [("fixed_window", 5, 0), ("token_bucket", 9, 3)]
+
+    def test_a_limit_that_stays_keeps_its_row_beside_one_that_comes_back_and_one_that_goes(self) -> None:
+        staying = {"algorithm": "token_bucket", "quota": 7, "window_seconds": Decimal(60)}
+        rule = make(**staying)
+        RuleLimit.objects.create(rule=rule, algorithm="sliding_window_log", quota=5, window_seconds=Decimal(60))
+        version = stored()
+        rule.limits.all().delete()
+        RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=5, window_seconds=Decimal(60))
+        kept = RuleLimit.objects.create(rule=rule, **staying)
+        cache.invalidate()
+        back_to(version)
+        first, second = rule.limits.order_by("pk")
+        assert (first.pk, first.algorithm, second.algorithm) == (kept.pk, "token_bucket", "sliding_window_log")
+
+
+class TestChanges:
+    def test_a_rule_that_cannot_be_enforced_any_more_is_not_deleted(self) -> None:
+        before, after = snapshot(rule_data()), snapshot()
+        after["left_out"] = [{"rule": "rule", "reason": "Why."}]
+        states = FieldChange("", "in force", "yes", "no: Why.")
+        assert diff(before, after) == [Change("changed", "rule", "rule", "Rule", (states,))]
+        back = states._replace(before=states.after, after=states.before)
+        assert diff(after, before) == [Change("changed", "rule", "rule", "Rule", (back,))]
+
+    def test_the_switch_is_told_of(self) -> None:
+        on, off = snapshot(), {**snapshot(), "enforcement": False}  # versions before it was known lack it
+        assert summary(diff(on, off)) == "All enforcement: enforcement: on → stopped"
+        assert summary(diff(off, on)) == "All enforcement: enforcement: stopped → on"
+        assert diff(on, {**on, "enforcement": True}) == []
+
+    @pytest.mark.parametrize(
+        ("number", "words"),
+        [
+            (0, ""),
+            (1, "Rule “0” added"),
+            (3, "Rule “0” added; Rule “1” added; Rule “2” added"),
+            (4, "Rule “0” added; Rule “1” added; Rule “2” added; 1 more change"),
+            (5, "Rule “0” added; Rule “1” added; Rule “2” added; 2 more changes"),
+        ],
+    )
+    def test_a_summary_names_the_first_and_counts_the_others(self, number: int, words: str) -> None:
+        assert summary(diff(snapshot(), snapshot(*(rule_data(str(slug)) for slug in range(number))))) == words
 
 
 class TestTiers:

@@ -137,6 +137,10 @@ class TestPartitions:
         assert entitlement(rules, ip="192.0.2.7") == (None, 1)
         assert entitlement(rules, user="7") == ("pro", 1)
 
+    def test_who_has_no_address_is_in_no_network(self, rules: RuleSet, assign: Assign) -> None:
+        assign("pro", partition="ip:192.0.2.0/24")
+        assert entitlement(rules, user="7") == (None, 1)
+
     def test_a_row_of_sql_that_nothing_can_be_counted_by_is_skipped(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", partition="ip:192.0.2.7")
         assign("partner", partition="no such thing")
@@ -212,6 +216,21 @@ class TestRemembering:
             assert [entitlement_for(rules, pk, None) for pk in pks] == found
         assert len(queries) == 2
 
+    def test_who_has_too_many_assignments_costs_no_other_caller_theirs(
+        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1_000.0
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+        monkeypatch.setattr(tiers, "MAX_ASSIGNMENTS", 2)
+        few, many = (User.objects.create(username=name) for name in ("ann", "bob"))
+        assign("pro", user=few)
+        for tier in RANKS:
+            assign(tier, user=many)
+        for _ in range(2):  # first one by one; then the other is read with the first
+            assert entitlement_for(rules, str(few.pk), None).tier == rules.tiers["pro"]
+            assert entitlement_for(rules, str(many.pk), None).tier == rules.tiers["partner"]
+            now += 5.0
+
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
             assert entitlement(rules) == ("free", 1)
@@ -251,6 +270,18 @@ class TestRemembering:
         assert len(tiers._callers._cached) <= 10
         assert len(tiers._keys._cached) <= 10
 
+    def test_one_more_key_than_a_cache_holds_empties_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 2)
+        asked: list[str] = []
+
+        def find(key: str) -> str:
+            asked.append(key)
+            return key.upper()
+
+        known = ttl_cache.TTLCache(find, "none")
+        assert [known.get(key) for key in ("a", "b", "a", "c", "c", "a")] == ["A", "B", "A", "C", "C", "A"]
+        assert asked == ["a", "b", "c", "a"]
+
     def test_a_full_cache_drops_nothing_when_what_it_knows_is_read_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 2)
         monkeypatch.setattr(ttl_cache, "settings", SimpleNamespace(TIER_CACHE_SECONDS=0.0))
@@ -265,6 +296,23 @@ class TestRemembering:
         assert [callers.get(key) for key in ("a", "b", "a")] == ["1", "2", "1"]
         rows.clear()
         assert [callers.get(key) for key in ("b", "a", "c")] == ["2", "1", "none"]
+
+    def test_a_row_that_cannot_be_read_hides_no_change_from_those_read_with_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ttl_cache, "settings", SimpleNamespace(TIER_CACHE_SECONDS=0.0))
+        rows = {"a": "1", "b": "broken"}
+
+        def find(keys: list[str]) -> dict[str, str]:
+            found = {key: rows[key] for key in keys}
+            if "broken" in found.values():
+                raise ValueError
+            return found
+
+        callers = ttl_cache.BatchCache(find, "none")
+        assert [callers.get(key) for key in ("a", "b")] == ["1", "none"]
+        rows["a"] = "2"
+        assert callers.get("a") == "2"
 
     @pytest.mark.parametrize("column", ["multiplier", "ends_at"])
     def test_a_row_that_cannot_be_read_costs_its_own_caller(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import RequestFactory, TestCase
 
 from django_ratelimiter import limiter
@@ -211,6 +211,16 @@ def test_nothing_that_publishes_again_publishes_an_uncommitted_version(limit: Ru
     assert quota_of(ask()) == 50
 
 
+def test_an_edit_after_publishing_again_is_part_of_the_version(limit: RuleLimit) -> None:
+    with transaction.atomic():
+        limit.quota = 90
+        limit.save()
+        assert cache.republish()
+        limit.quota = 91
+        limit.save()
+    assert quota_of(ask()) == 91
+
+
 @pytest.mark.django_db(transaction=False)
 def test_nor_does_collecting_in_a_test_case(limit: RuleLimit) -> None:
     before = held()
@@ -289,6 +299,22 @@ class TestNewEpoch:
             assert not ask().degraded
         assert held() == storage.committed_version() != committed
         assert len(errors()) == 1
+
+
+def test_what_another_thread_has_rolled_back_is_forgotten(limit: RuleLimit) -> None:
+    """Its connection stays, as one of a pool does; event loops ask in a thread as long as anybody may be editing."""
+    stays: list[Any] = []
+
+    def roll_back() -> None:
+        with transaction.atomic():
+            limit.save()
+            transaction.set_rollback(True)
+        stays.append(connections["default"])
+
+    elsewhere(roll_back)
+    assert uncommitted.are_there_any()
+    assert quota_of(ask()) == 50
+    assert not uncommitted.are_there_any()
 
 
 def test_a_transaction_that_has_just_begun_is_not_forgotten_with_the_one_before(

@@ -251,6 +251,69 @@ def test_stale_rules_do_not_decide_while_the_database_is_away(monkeypatch: pytes
     assert cache.current_rules() is rules
 
 
+def test_a_process_that_could_never_read_the_rules_asks_for_the_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no rule, so that no request asks along with a charge."""
+
+    def away() -> None:
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(storage, "load", away)
+    rules = cache.current_rules()
+    assert rules.rules == ()
+    assert [cache.is_version_check_due(rules) for _ in range(2)] == [True, False]
+
+
+def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [1_000.0], []
+
+    def away() -> None:
+        asked.append(now[0])
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(storage, "load", away)
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    for later in (0.0, 0.0, cache.RETRY_SECONDS, 0.1, 0.0):
+        now[0] += later
+        cache.current_rules()
+    assert asked == [1_000.0, 1_001.1]
+
+
+def test_a_database_that_is_away_is_not_asked_for_each_stale_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule()
+    rules = cache.current_rules()
+    now, asked = [1_000.0], []
+
+    def away() -> None:
+        asked.append(now[0])
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(storage, "load", away)
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    for later in (0.0, 0.0, cache.RETRY_SECONDS, 0.1, 0.0):
+        now[0] += later
+        with pytest.raises(RulesUnavailable):
+            cache.reload(StaleRules(rules.version.number + 1, rules.version.epoch), rules)
+    assert asked == [1_000.0, 1_001.1]
+
+
+def test_rows_that_cannot_be_compiled_leave_the_last_version_that_could_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_given: Any) -> None:
+        raise TypeError("broken on purpose")
+
+    rule = make_rule(quota=5)
+    good = storage.committed_version()
+    monkeypatch.setattr(storage, "snapshot_of_rows", broken)
+    with transaction.atomic():
+        rule.limits.get().delete()
+    caplog.clear()
+    rules = storage.load()
+    assert (rules.version, rules.rules[0].limits[None][0].limit.quota) == (good, 5)
+    assert caplog.messages == ["The rules cannot be compiled; the last version that could be is used."]
+    assert "broken on purpose" in caplog.text
+
+
 def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule()
     seen = cache.current_rules()

@@ -176,6 +176,12 @@ def test_marks_that_measure_nothing_are_refused(wrong: str) -> None:
         call_command("ratelimit", "watch", wrong)
 
 
+def test_all_requests_are_a_share_that_may_be_a_mark(sent: Sent) -> None:
+    decided("strict", denied=100)
+    send_alerts(NOTHING, Thresholds(percent=100))
+    assert sent == []  # no rule refuses more
+
+
 def test_while_redis_is_away_watching_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise EngineUnavailable("away")

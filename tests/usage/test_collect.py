@@ -18,6 +18,7 @@ from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector import collect as module
 from django_ratelimiter.usage.collector.collect import Collected, collect
+from django_ratelimiter.usage.collector.upsert import BucketKey, add
 
 pytestmark = pytest.mark.django_db
 
@@ -123,6 +124,14 @@ def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> N
     assert engine.take_usage() == []
 
 
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> None:
+    key = BucketKey("minute", "rule", "free", START)
+    with transaction.atomic():
+        add("default", {key: [0, 0, 0, 0, 0], key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0]})
+    assert rows() == [("rule", "pro", 0, 0, 0, 0)]
+
+
 def test_a_batch_that_was_added_is_only_dropped(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     decide(engine, times=2)
     with monkeypatch.context() as patch:
@@ -222,6 +231,7 @@ def test_publishing_that_fails_does_not_keep_counts_waiting(
     decide(engine)
     assert collect() == Collected(batches=1, requests=1)
     assert "could not be published" in caplog.text
+    assert "EngineUnavailable: made to fail" in caplog.text
 
 
 def test_no_name_is_forgotten_whose_batch_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

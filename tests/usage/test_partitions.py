@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import redis
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.partition_stats import is_sampled
 from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
@@ -115,6 +117,18 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     assert partitions("day") == [(DAY, 4)]
 
 
+def test_a_number_that_is_stored_is_not_written_again(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int((DAY + HOUR / 2).timestamp()) * 1_000_000)
+    written = []
+    for callers in (["a", "b"], [], ["a"], ["c"]):
+        meet(engine, callers, DAY)
+        with CaptureQueriesContext(connection) as queries:
+            collect()
+        changed = [query["sql"].partition("WHERE")[0] for query in queries if query["sql"].startswith("UPDATE")]
+        written.append(sum("partitions" in sql for sql in changed))
+    assert written == [2, 0, 0, 2]  # the hour's and the day's
+
+
 def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     """A collector that was held up writes what it had read; what another has stored since is more."""
     meet(engine, ["a"], DAY)
@@ -151,6 +165,15 @@ def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(rows) == [("rule", "free", DAY, name, 2) for name in sorted(names)[:2]]
     assert collect() == Collected()
     assert UsageSample.objects.count() == 2
+
+
+def test_progress_is_told_for_each_minute_of_samples(engine: Engine) -> None:
+    [sampled, *_] = [name for name in map(str, range(100)) if is_sampled(name)]
+    for minute in range(3):
+        meet(engine, [sampled], DAY + timedelta(minutes=minute))
+    told: list[bool] = []
+    collecting.collect_partitions(engine, "default", lambda: told.append(True))
+    assert len(told) == 1 + 3  # the hour, and each minute
 
 
 def test_a_caller_of_two_tiers_is_sampled_in_both(engine: Engine) -> None:
@@ -217,6 +240,27 @@ def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_befo
     assert engine.partitions.hours() == set()
 
 
+def test_where_days_begin_at_half_past_an_hour_that_runs_is_not_forgotten_at_midnight(
+    engine: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
+    now_us = int((midnight + HOUR / 6).timestamp()) * 1_000_000
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: now_us)
+    meet(engine, ["a", "b"], midnight - HOUR / 4)
+    collect()
+    meet(engine, ["c"], midnight + HOUR / 4)
+    collect()
+    assert partitions("hour")[0] == (midnight - HOUR, 3)
+
+
+def test_what_was_counted_the_day_after_does_not_stand_in_for_the_day(engine: Any) -> None:
+    meet(engine, ["a"], DAY + 23 * HOUR)
+    UsageBucket.objects.create(granularity="day", rule_slug="rule", tier_slug="free", start=DAY + 24 * HOUR)
+    collecting.collect_partitions(engine, "default")
+    assert top_partitions("hour") == {}
+
+
 def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
     """The counts of another shard, say: only one collector at once may write what is bounded."""
     meet(engine, ["a"], DAY)
@@ -236,6 +280,24 @@ def test_what_goes_wrong_here_leaves_the_counts(
         assert collect() == Collected(1, 1)
     assert "knows of partitions could not be collected" in caplog.text
     assert partitions("day") == [(DAY, None)]
+    collect()
+    assert partitions("day") == [(DAY, 1)]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_an_engine_that_goes_meanwhile_is_a_warning_and_no_error(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise EngineUnavailable("made to fail")
+
+    meet(engine, ["a"], DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.partitions, "hours", fail)
+        assert collect() == Collected(1, 1)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == "What the engine knows of partitions cannot be collected now: made to fail"
     collect()
     assert partitions("day") == [(DAY, 1)]
 

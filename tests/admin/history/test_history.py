@@ -152,6 +152,18 @@ class TestRule:
         assert "<del>export</del>" in page
         assert "<ins>off</ins>" in page
 
+    def test_a_slug_that_another_rule_gave_up_was_not_deleted_then(
+        self, admin_client: Client, rule: Rule, good: int
+    ) -> None:
+        with cache.editing():
+            rule.slug = "renamed"
+            rule.save()
+        with cache.editing():
+            later = Rule.objects.create(slug="export", name="Another")
+        page = shown(admin_client.get(page_of(later, "history")))
+        assert "<ins>renamed</ins>" in page
+        assert "<del>enforce</del>" in page
+
     def test_goes_on_where_it_has_looked(self, admin_client: Client, rule: Rule, good: int) -> None:
         for _ in range(40):
             cache.invalidate()
