@@ -277,13 +277,12 @@ def _identities(passage: Passage) -> dict[str, str | None]:
 
 def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[str, ...]:
     """Return the names of values that rules need here, and that only a real request has."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     for rule in _concerned(passage):
-        instead = ["ip"] if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, passage)) else []
-        names += [*rule.partition_by, *instead]
-    return tuple(
-        name for name in dict.fromkeys(names) if name not in question.identities and _is_unknown(name, question, http)
-    )
+        names |= dict.fromkeys(rule.partition_by)
+        if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, passage)):
+            names["ip"] = None
+    return tuple(name for name in names if name not in question.identities and _is_unknown(name, question, http))
 
 
 def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,22 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d", last)
     assert since <= last
     assert why == NOTHING
+
+
+def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: Rule) -> None:
+    """Its answer would be about somebody else."""
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
+    cache.invalidate()
+    refuse()
+    client = operator("view_usage_report", "view_rule")
+    with override_settings(RATELIMITER={**settings.RATELIMITER, "REVEAL": []}):
+        found = re.search(r'href="([^"]*/explain/[^"]*)"', client.get(PAGE).content.decode())
+        assert found
+        page = client.get(html.unescape(found[1])).content.decode()
+    assert f"reference=export%23{ANN[:8]}" in found[1]
+    assert "It does not name the caller." in page
+    assert "Allowed." not in page
+    assert 'value="/api/export/"' in page
 
 
 def test_says_what_it_shows_and_what_it_may_miss(staff: Client) -> None:

@@ -182,6 +182,22 @@ def test_a_rate_in_code_is_explained_as_a_rule(client: Client) -> None:
     assert doubts_of(explained) == []
 
 
+def test_nobody_is_told_allowed_while_a_rule_is_not_known(make_rule: MakeRule) -> None:
+    """A rule by a key counts by address without one: then the address decides, which a pasted command lacks."""
+    make_rule("key", partition_by=["api_key"], missing_partition="ip")
+    make_rule("shadow", partition_by=["ip"], mode="shadow")
+    bare = explain(Question(path="/hello/"))
+    assert bare.unknown == ("ip",)
+    assert headline_of(bare) == "Not known without ip, which these rules count by: key. The others allow this request."
+    assert [reason_in_words(each, bare) for each in bare.rules if not each.applies] == [
+        "It would count by ip, which is not known here."
+    ] * 2
+    assert headline_of(explain(asked())) == "Allowed."
+    TierAssignment.objects.create(tier=Tier.objects.create(slug="t", rank=1), api_key_hash=hash_api_key("known"))
+    known = explain(Question(path="/hello/", api_key="known"))
+    assert ([each.rule.slug for each in known.undecided], headline_of(known)) == ([], "Allowed.")
+
+
 def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeRule) -> None:
     make_rule("tenant", partition_by=["tenant"], missing_partition="deny")
     make_rule("name", partition_by=["field:name"])

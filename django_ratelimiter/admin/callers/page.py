@@ -159,6 +159,7 @@ class CallerPage(admin.ModelAdmin):
             "enforced": rules.enforced,
             "explain_url": links.explain(caller, request.GET.get("rule", "")),
             "named_rules": _named_rules(request, rules, links),
+            "rules_url": links.url("django_ratelimiter_rule_changelist"),
             "find_url": self._url({}),
             "log": log_of(caller),
             "refusals": refusals_of(counters),

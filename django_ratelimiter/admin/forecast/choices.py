@@ -54,13 +54,13 @@ class ChoicesForm(forms.Form):
         validators=_BOUNDS,
     )
     beside = forms.DateField(
-        label=gettext_lazy("Beside it, such as a day of an attack"),
+        label=gettext_lazy("Compare with the day"),
         required=False,
         widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
         validators=_BOUNDS,
     )
     share = forms.DecimalField(
-        label=gettext_lazy("A proposal may reject, in percent of callers"),
+        label=gettext_lazy("Callers that a proposal may reject, in percent"),
         required=False,
         min_value=Decimal("0.001"),
         max_value=50,
@@ -71,6 +71,7 @@ class ChoicesForm(forms.Form):
     )
     limit = forms.ChoiceField(label=gettext_lazy("Limit"), required=False)
     quota = forms.IntegerField(required=False, min_value=1, max_value=2**48 - 1)
+    quota_of = forms.CharField(required=False, max_length=100)
 
     def __init__(self, data: Any = None, *, limits: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(data, prefix=PREFIX, label_suffix="")
@@ -83,6 +84,11 @@ class ChoicesForm(forms.Form):
         if self.cleaned_data.get("period") == ONE_DAY and day is None:
             raise forms.ValidationError(_("Choose the day."))
         return day
+
+    def quota_for(self, limit: str) -> int | None:
+        """Return the quota that was typed for this limit; `None` = none was, or the number was another limit's."""
+        data = self.cleaned_data if self.is_bound else {}
+        return data.get("quota") if data.get("quota_of") in ("", limit) else None
 
     @property
     def share_of_callers(self) -> float:

@@ -37,7 +37,7 @@ def panel_context(
     """Return the context of the panel. before: the saved rule, `None` = it is not in force; after: the form's."""
     coverage, tiers = read_coverage(), dict(Tier.objects.values_list("slug", "name"))
     forecasts = [(each.name, Forecast(before, after, each.period, coverage=coverage)) for each in choices.periods]
-    row, limit = _chosen(choices, rows)
+    row, limit = _chosen(choices, rows, before)
     return {
         "before_in_words": limits_in_words(before) if before else "",
         "after_in_words": limits_in_words(after),
@@ -75,18 +75,22 @@ def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[Limit
     }
 
 
-def _chosen(choices: ChoicesForm, rows: Sequence[LimitRow]) -> tuple[LimitRow | None, Limit | None]:
-    """Return the limit that the line is for: the one that was chosen, else the first that can have a line."""
+def _chosen(
+    choices: ChoicesForm, rows: Sequence[LimitRow], before: RuleRecord | None
+) -> tuple[LimitRow | None, Limit | None]:
+    """Return the limit that the line is for: the one that was chosen, else the first that changes or can have one."""
     wanted = choices.cleaned_data.get("limit") if choices.is_bound else ""
     found = [(row, limit) for row in rows if (limit := line.engine_limit(row)) is not None]
-    return next((pair for pair in found if pair[0].name == wanted), found[0] if found else (None, None))
+    saved = {(tier, each.limit) for tier, limits in (before.limits if before else {}).items() for each in limits}
+    changed = [(row, limit) for row, limit in found if (row.limit.tier and row.limit.tier.slug, limit) not in saved]
+    first = next(iter(changed or found), (None, None))
+    return next((pair for pair in found if pair[0].name == wanted), first)
 
 
 def _line(
     forecasts: Sequence[tuple[str, Forecast]], row: LimitRow, limit: Limit, choices: ChoicesForm
 ) -> dict[str, Any]:
-    typed = choices.cleaned_data.get("quota") if choices.is_bound else None
-    quota = typed or limit.quota
+    quota = choices.quota_for(row.name) or limit.quota
     lines = [(name, line.draw(line.rates(forecast, row, limit), quota)) for name, forecast in forecasts]
     return {
         "name": row.name,

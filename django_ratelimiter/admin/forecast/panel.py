@@ -176,10 +176,10 @@ def _follow(request: HttpRequest, rule: Rule) -> bool:
 
 
 def _with_number(typed: Any) -> Any:
-    """Return the form with the line's number as the quota of its limit."""
+    """Return the form with the line's number as the quota of its limit; as it is if another limit was chosen since."""
     number, limit = typed.get("forecast-quota", ""), typed.get("forecast-limit", "")
     name = f"{limit}-quota"
-    if not number.isdecimal() or name not in typed:
+    if not number.isdecimal() or name not in typed or typed.get("forecast-quota_of", limit) != limit:
         return typed
     changed = typed.copy()
     changed[name] = number

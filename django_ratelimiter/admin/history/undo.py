@@ -54,18 +54,24 @@ class Undo(NamedTuple):
 def last_change(slug: str | None = None, since: datetime | None = None) -> LastChange | None:
     """Return the last change that bringing back the version before it undoes; `None` = none of the latest was one.
 
+    Nor is one that has itself undone the change before: its way back would repeat the mistake.
     slug: of a rule; `None` = any rule or tier. since: an aware moment; no version from before it is looked at.
     At most two queries.
     """
     rows = [*storage.snapshots().defer("snapshot")[: RECENT + 1]]
     recent = [*takewhile(lambda row: since is None or aware(row.created_at) >= since, rows[:-1])]
-    later = 0
-    for place, entry in enumerate(log.iter_entries(recent)):
+    found, last, later = None, list[Change](), 0
+    for place, entry in enumerate(log.iter_entries(rows[:-1] if recent else ())):
         changes = [change for change in entry.changes or () if _is_undone(change)]
-        if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
-            return LastChange(entry.row, rows[place + 1], changes, later)
+        concerned = [each for each in changes if slug is None or (each.subject, each.slug) == ("rule", slug)]
+        if found and concerned:
+            return None if _are_opposite(concerned, last) else found
+        if concerned and place < len(recent):
+            found, last = LastChange(entry.row, rows[place + 1], changes, later), concerned
+        elif place >= len(recent) and not found:
+            return None
         later += bool(changes)
-    return None
+    return found
 
 
 def offered_undo(
@@ -132,6 +138,20 @@ def ago(moment: datetime) -> str:
     if (now() - moment).total_seconds() < 60:
         return _("less than a minute ago")
     return _("%s ago") % timesince(moment, depth=1)
+
+
+def _are_opposite(changes: list[Change], later: list[Change]) -> bool:
+    """Return whether the later changes have undone the others, and nothing else."""
+    back = {"added": "removed", "removed": "added", "changed": "changed"}
+    first = {
+        (each.subject, each.slug, each.kind, *sorted((field.name, field.before, field.after) for field in each.fields))
+        for each in changes
+    }
+    second = {
+        (each.subject, each.slug, back[each.kind], *sorted((of.name, of.after, of.before) for of in each.fields))
+        for each in later
+    }
+    return first == second
 
 
 def _is_undone(change: Change) -> bool:

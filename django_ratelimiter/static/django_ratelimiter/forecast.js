@@ -90,10 +90,14 @@ document.addEventListener("DOMContentLoaded", () => {
         panel.querySelector(".ratelimiter-taken").textContent = panel.querySelector(".ratelimiter-taken").dataset.text;
     });
 
+    const count = panel.querySelector(".ratelimiter-count");
+    if (count) { // the bars of another limit are known to the server alone
+        document.getElementById("id_forecast-limit").addEventListener("change", () => count.click());
+        count.setAttribute("hidden", "");
+    }
     number.addEventListener("input", () => draw(true));
     range.addEventListener("input", () => set(quotaAt(range.value / STEPS, top)));
     range.closest("[hidden]")?.removeAttribute("hidden");
-    panel.querySelector(".ratelimiter-count")?.setAttribute("hidden", "");
     draw(false);
 
     // django-grappelli makes fields for text of ranges, numbers and dates when the page is ready.

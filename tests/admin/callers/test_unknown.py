@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -151,6 +152,16 @@ def test_the_first_line_tells_own_rules_from_shared_ones(admin_client: Client, p
     text = words(admin_client.get(page))
     assert "One rule rejects requests of this caller now:" in text
     assert "2 rules that all callers share reject requests of everybody now:" in text
+
+
+def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client, page: str, ann: User) -> None:
+    Rule.objects.update(mode="off")
+    rule = Rule.objects.create(slug="site", name="Site", mode="enforce", path_kind="exact", path="/")
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
+    use_up()
+    text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
+    assert "blocked with everybody No counter of this caller alone rejects requests now. One rule that all" in text
+    assert "rejects requests of everybody now: Site" in text
 
 
 def use_up_scope(ann: User, quota: int) -> None:

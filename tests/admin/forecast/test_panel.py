@@ -75,6 +75,27 @@ def test_the_number_of_the_line_goes_into_the_form(admin_client: Client, rule: R
 
 
 @pytest.mark.usefixtures("traffic")
+def test_the_number_of_another_limit_is_not_taken(admin_client: Client, rule: Rule) -> None:
+    other = {"forecast-limit": "limits-1", "forecast-quota": "11", "forecast-quota_of": "limits-0"}
+    for taken in ({}, {"_forecast_take": "1"}):
+        response = ask(admin_client, rule, **other, **taken)
+        line = response.context["forecast"]["line"]
+        forms = response.context["inline_admin_formsets"][0].formset.initial_forms
+        assert (line["name"], line["quota"]) == ("limits-1", forms[1].instance.quota)
+        assert sorted(int(form["quota"].value()) for form in forms) == [5, 30]
+    own = other | {"forecast-quota_of": "limits-1"}
+    assert ask(admin_client, rule, **own).context["forecast"]["line"]["quota"] == 11
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_line_is_that_of_the_limit_that_changes(admin_client: Client, rule: Rule) -> None:
+    assert ask(admin_client, rule).context["forecast"]["line"]["name"] == "limits-0"
+    saved = {"limits-0-quota": "100", "limits-0-algorithm": "sliding_window_counter"}
+    response = ask(admin_client, rule, **saved, **{"limits-1-quota": "71"})
+    assert response.context["forecast"]["line"]["name"] == "limits-1"
+
+
+@pytest.mark.usefixtures("traffic")
 def test_a_calm_day_and_a_day_of_an_attack(admin_client: Client, rule: Rule) -> None:
     attack = yesterday() - timedelta(days=2)
     record(attack, {f"bot-{number}": [500] for number in range(5)}, rule="export", tier="free")

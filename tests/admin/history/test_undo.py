@@ -64,6 +64,17 @@ def test_is_offered_where_the_operator_is(admin_client: Client, rule: Rule, good
     assert number() == good + 1  # nothing of that has changed anything
 
 
+def test_the_way_back_is_not_taken_back(admin_client: Client, rule: Rule, good: int) -> None:
+    """Else the next one who presses the button repeats the mistake. What is changed afterwards has its own way back."""
+    admin_client.post(back(good), BrowserForm(shown(admin_client.get(back(good)))).sent)
+    for page in (OVERVIEW, RULES, page_of(rule)):
+        assert "the one before" not in text(admin_client.get(page)), page
+    with cache.editing(None, "again"):
+        Rule.objects.filter(pk=rule.pk).update(priority=7)
+    for page in (OVERVIEW, RULES, page_of(rule)):
+        assert offer(good + 2) in shown(admin_client.get(page)), page
+
+
 def test_takes_two_presses_and_no_typing(admin_client: Client, rule: Rule, good: int) -> None:
     sent = BrowserForm(shown(admin_client.get(back(good)))).sent
     assert sent["reason"] == [f"Undo version {good + 1} (ada: rule export saved)"]
