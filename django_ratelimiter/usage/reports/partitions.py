@@ -67,7 +67,7 @@ def most_partitions(
         if not any(each.start <= start < each.end for each in read)
     ]
     rows = _counted(starts, granularity, rule, tier).values_list("rule_slug", "tier_slug")
-    for slug, of_tier, partitions in rows.annotate(most=Max("partitions")).order_by("rule_slug", "tier_slug"):
+    for slug, of_tier, partitions in rows.annotate(most=Max("partitions")).order_by():
         most[slug, of_tier] = max(partitions, most.get((slug, of_tier), 0))
     return most
 
