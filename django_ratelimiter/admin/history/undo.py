@@ -26,6 +26,8 @@ from .permissions import PUBLISH
 LATELY: Final = timedelta(days=1)
 #: Among so many of the latest versions the one is looked for that changed something last.
 RECENT: Final = 10
+#: So many versions before that one are looked at for what it may have undone.
+LOOKED_BACK: Final = 2
 #: Characters of what a version has changed.
 MAX_WORDS: Final = 200
 
@@ -60,14 +62,14 @@ def last_change(slug: str | None = None, since: datetime | None = None) -> LastC
     """
     rows = [*storage.snapshots().defer("snapshot")[: RECENT + 1]]
     recent = [*takewhile(lambda row: since is None or aware(row.created_at) >= since, rows[:-1])]
-    found, last, later = None, list[Change](), 0
+    found, last, later, end = None, list[Change](), 0, 0
     for place, entry in enumerate(log.iter_entries(rows[:-1] if recent else ())):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         concerned = [each for each in changes if slug is None or (each.subject, each.slug) == ("rule", slug)]
-        if found and concerned:
+        if found and (concerned or place >= end):
             return None if _are_opposite(concerned, last) else found
         if concerned and place < len(recent):
-            found, last = LastChange(entry.row, rows[place + 1], changes, later), concerned
+            found, last, end = LastChange(entry.row, rows[place + 1], changes, later), concerned, place + LOOKED_BACK
         elif place >= len(recent) and not found:
             return None
         later += bool(changes)

@@ -85,7 +85,7 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     text = _(
         "What was used in the window before counts by how much of that window is less than %(window)s ago, as if it "
-        "had been used evenly. So any %(window)s can allow %(less)s in the worst case. "
+        "had been used evenly. So, in the worst case, %(less)s can pass within %(window)s. "
         "A rejected caller can retry as soon as enough usage is too old to count."
     )
     yield text, {"less": Units(2 * limit.quota - 1)}
