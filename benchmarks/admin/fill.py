@@ -117,11 +117,10 @@ def _versions(author: User, share: float) -> None:
     """As if a rule had been edited again and again; the last version is that of the rules as they are."""
     made = storage.committed_version()
     last = RuleSetVersion.objects.get(number=made.number, epoch=made.epoch)
-    text = json.dumps(last.snapshot)
+    snapshot = json.loads(json.dumps(last.snapshot))
     count = max(30, round(VERSIONS * share))
     RuleSetVersion.objects.filter(pk=last.pk).update(number=made.number + count)
     for number in range(count):
-        snapshot = json.loads(text)
         snapshot["rules"][number % len(snapshot["rules"])]["limits"][0]["quota"] = number + 1
         summary = f"rule rule-{number} saved"
         made_before = RuleSetVersion(
