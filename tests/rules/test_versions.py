@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -263,7 +264,8 @@ def test_a_process_that_could_never_read_the_rules_asks_for_the_version_once(mon
     assert [cache.is_version_check_due(rules) for _ in range(2)] == [True, False]
 
 
-def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def ask_away(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object]) -> list[float]:
+    """Ask for rules again and again while the database is away; return the moments at which it was asked."""
     now, asked = [1_000.0], []
 
     def away() -> None:
@@ -274,26 +276,23 @@ def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytes
     monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
     for later in (0.0, 0.0, cache.RETRY_SECONDS, 0.1, 0.0):
         now[0] += later
-        cache.current_rules()
-    assert asked == [1_000.0, 1_001.1]
+        ask()
+    return asked
+
+
+def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask_away(monkeypatch, cache.current_rules) == [1_000.0, 1_001.1]
 
 
 def test_a_database_that_is_away_is_not_asked_for_each_stale_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule()
     rules = cache.current_rules()
-    now, asked = [1_000.0], []
 
-    def away() -> None:
-        asked.append(now[0])
-        raise DatabaseError("away")
-
-    monkeypatch.setattr(storage, "load", away)
-    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
-    for later in (0.0, 0.0, cache.RETRY_SECONDS, 0.1, 0.0):
-        now[0] += later
+    def reload() -> None:
         with pytest.raises(RulesUnavailable):
             cache.reload(StaleRules(rules.version.number + 1, rules.version.epoch), rules)
-    assert asked == [1_000.0, 1_001.1]
+
+    assert ask_away(monkeypatch, reload) == [1_000.0, 1_001.1]
 
 
 def test_rows_that_cannot_be_compiled_leave_the_last_version_that_could_be(
