@@ -114,7 +114,7 @@ def _address(number: int) -> str:
 
 
 def _versions(author: User, share: float) -> None:
-    """As if a rule had been edited again and again; the last version is that of the rules as they are."""
+    """As if rules had been edited again and again; the last version is that of the rules as they are."""
     made = storage.committed_version()
     last = RuleSetVersion.objects.get(number=made.number, epoch=made.epoch)
     snapshot = json.loads(json.dumps(last.snapshot))
