@@ -18,7 +18,7 @@ from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
 from ..forecast.samples import console as advice
-from .writing import write_file
+from .writing import require_writable, write_file
 
 
 class ForecastCommands(BaseCommand):
@@ -40,7 +40,7 @@ class ForecastCommands(BaseCommand):
         with ExitStack() as stack:
             try:
                 if self._options["html"]:  # whoever waits for an hour is not to learn afterwards that it has no place
-                    Path(self._options["html"]).open("a", encoding="utf-8").close()
+                    require_writable(self._options["html"])
                 watch = self._decision_writer(stack)
                 report = replay(self._options, self.stderr, watch)
             except (WrongOption, WrongFormat, UnknownRules, OSError) as error:

@@ -199,6 +199,15 @@ def test_wrong_options_are_named_before_it_begins(replayed: Replayed, options: l
     assert "lines in" not in errors.getvalue()
 
 
+def test_a_replay_that_fails_leaves_no_page(replayed: Replayed, tmp_path: Path) -> None:
+    old = tmp_path / "old.html"
+    old.write_text("yesterday's")
+    for page in (tmp_path / "new.html", old):
+        with pytest.raises(CommandError, match="no-such"):
+            replayed("--html", str(page), "no-such.log")
+    assert [(path.name, path.read_text()) for path in tmp_path.glob("*.html")] == [("old.html", "yesterday's")]
+
+
 def test_a_rule_by_what_the_log_does_not_hold_stands_beside_the_others_with_the_reason(
     replayed: Replayed, tmp_path: Path
 ) -> None:
