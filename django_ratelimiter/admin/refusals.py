@@ -30,6 +30,7 @@ from ..usage.refusals import recent
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
+from .names import name_in_words, revealed_to
 
 ADDRESS: Final = "django_ratelimiter_refusals"
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
@@ -135,9 +136,8 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
     opens_callers = _opens_callers(request)
     refusals = list(refusals)
     seen = caller_names.views((each.rule, each.partition) for each in refusals)
-    may_see = request.user.has_perm(caller_names.PERMISSION)
     may_explain = _may_explain(request)
-    known = caller_names.revealed({each.partition for each in refusals}) if may_see else {}
+    known = revealed_to(request.user, [each.partition for each in refusals])
     for each in refusals:
         record = records.get(each.rule)
         query = {"digest": each.partition, "rule": each.rule}
@@ -175,8 +175,8 @@ def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[Re
         AccessEntry.objects.in_bulk({each.entry for each in found if each.entry}) if sees_entries and found else {}
     )
     opens_callers = _opens_callers(request)
-    may_see, may_explain = request.user.has_perm(caller_names.PERMISSION), _may_explain(request)
-    known = caller_names.revealed({each.digest for each in found}) if may_see else {}
+    may_explain = _may_explain(request)
+    known = revealed_to(request.user, [each.digest for each in found])
     for each in found:
         entry, name = entries.get(each.entry or 0), known.get(each.digest)
         at_us, since_us = (int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))
@@ -261,19 +261,6 @@ def _asked_of(name: Name) -> dict[str, str]:
     if name.kind not in ("user", "ip", "api_key"):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
-
-
-def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
-    """Return whom these digests stand for, as far as it is known; nothing for readers who may not see it."""
-    digests = list(digests)
-    if not digests or not reader.has_perm(caller_names.PERMISSION):
-        return {}
-    return {digest: name_in_words(name) for digest, name in caller_names.revealed(digests).items()}
-
-
-def name_in_words(name: Name) -> str:
-    """Return who it is: "User: 42"."""
-    return name.value if name.kind == "partition" else f"{label_of(name.kind)}: {name.value}"
 
 
 def refusals_url(request: HttpRequest, rule: str | None = None) -> str:

@@ -20,10 +20,9 @@ from ...forecast.samples.results import TierForecast
 from ...models import Tier
 from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
-from ...usage import names as caller_names
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period, read_coverage
-from ..refusals import name_in_words
+from ..names import names_in_words
 from . import hours as hours_chart
 from . import line
 from .choices import ChoicesForm
@@ -165,12 +164,11 @@ def _tier(each: TierForecast, tiers: Mapping[str, str]) -> dict[str, str]:
 
 def _top(request: HttpRequest, forecast: Forecast, tiers: Mapping[str, str]) -> list[dict[str, str]]:
     top = forecast.top
-    sees_names = request.user.has_perm(caller_names.PERMISSION)
-    known = caller_names.revealed(each.who for each in top) if sees_names and top else {}
+    known = names_in_words(request.user, [each.who for each in top])
     return [
         {
             "who": each.who,
-            "name": name_in_words(known[each.who]) if each.who in known else "",
+            "name": known.get(each.who, ""),
             "tier": tiers.get(each.tier, each.tier) or _("no tier"),
             "peak": units(each.peak),
             "requests": units(each.requests),

@@ -16,7 +16,7 @@ from ...rules.stored import tables
 from ...usage.reports.chart import number
 from ...usage.reports.totals import Freshness, freshness
 from ..history.undo import ago, offered_undo
-from ..refusals import names_in_words
+from ..names import names_in_words
 from . import last_hour
 from .attention import read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health

@@ -21,7 +21,7 @@ from ...usage.reports.coverage import Period
 from ...usage.reports.partitions import TopPartitionRow
 from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
-from ..refusals import names_in_words
+from ..names import names_in_words
 from .report import BY_DENIED, Report
 
 #: The parameters that links keep.
