@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..models import Rule
-from ..rules.formatting import moment_in_words
+from ..rules.formatting import end_in_words
 from .identities import label_of
 
 
@@ -43,7 +43,7 @@ def split_in_words(rule: Rule) -> str:
 def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:
     """Return the time for which something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
     now = timezone.now()
-    start, end = (moment_in_words(each) if each else "" for each in (starts_at, ends_at))
+    start, end = (end_in_words(each) if each else "" for each in (starts_at, ends_at))
     if ends_at and ends_at <= now:
         return _("over since %(end)s") % {"end": end}
     if starts_at and starts_at > now:

@@ -30,7 +30,7 @@ from ..usage.refusals import recent
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
-from .names import name_in_words, revealed_to
+from .names import in_words, revealed_to
 
 ADDRESS: Final = "django_ratelimiter_refusals"
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
@@ -138,6 +138,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
     seen = caller_names.views((each.rule, each.partition) for each in refusals)
     may_explain = _may_explain(request)
     known = revealed_to(request.user, [each.partition for each in refusals])
+    callers = in_words(known)
     for each in refusals:
         record = records.get(each.rule)
         query = {"digest": each.partition, "rule": each.rule}
@@ -154,7 +155,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
             reach=breakable(seen.get((each.rule, each.partition)) or (_reach_of(record) if record else "")),
             caller=each.partition,
             reference=reference_of(each.rule, each.partition),
-            name=name_in_words(known[each.partition]) if each.partition in known else "",
+            name=callers.get(each.partition, ""),
             caller_url=_url(request, "django_ratelimiter_caller", query) if opens_callers else "",
             explain_url=_url(
                 request,
@@ -177,6 +178,7 @@ def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[Re
     opens_callers = _opens_callers(request)
     may_explain = _may_explain(request)
     known = revealed_to(request.user, [each.digest for each in found])
+    callers = in_words(known)
     for each in found:
         entry, name = entries.get(each.entry or 0), known.get(each.digest)
         at_us, since_us = (int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))
@@ -194,7 +196,7 @@ def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[Re
             reach=breakable(each.view),
             caller=each.digest,
             reference="",
-            name=name_in_words(name) if name else "",
+            name=callers.get(each.digest, ""),
             caller_url=_url(request, "django_ratelimiter_caller", {"digest": each.digest})
             if opens_callers and each.digest
             else "",

@@ -96,6 +96,6 @@ def _described_post(target: str) -> None:
             return extend_schema(request=original.serializer_class, responses={200: original.answers, **problems})(view)
 
 
-for _name in ("CallerView", "LeasesView", "EndLeaseView", "ResetView", "GrantView"):
+for _name in ("CallerView", "LeasesView", "EndLeaseView", "ResetView", "GrantView", "EndAccessView"):
     _described_post(f"callers.{_name}")
 _described_post("explain.ExplainView")

@@ -24,6 +24,7 @@ urlpatterns = [
     path("callers/leases/end/", callers.EndLeaseView.as_view(), name="end-lease"),
     path("callers/reset/", callers.ResetView.as_view(), name="reset"),
     path("callers/grant/", callers.GrantView.as_view(), name="grant"),
+    path("callers/access/end/", callers.EndAccessView.as_view(), name="end-access"),
     path("explain/", explain.ExplainView.as_view(), name="explain"),
     path("me/", views.MeView.as_view(), name="me"),
 ]

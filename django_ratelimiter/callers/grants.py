@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
@@ -16,7 +17,7 @@ from ..conf import settings
 from ..models import AccessEntry, Tier, TierAssignment
 from ..models.validation import normal_partition
 from ..rules import cache, tiers
-from ..rules.formatting import moment_in_words
+from ..rules.formatting import end_in_words
 from ..rules.stored import access_cache
 from ..values.access import ACTIONS
 from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed
@@ -35,7 +36,7 @@ class _Grant(Act):
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         if self.until <= timezone.now():
             raise ActRefused(_("The end must be in the future."))
-        return self.grant(caller, operator, reason, moment_in_words(self.until))
+        return self.grant(caller, operator, reason, end_in_words(self.until))
 
     @abstractmethod
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
@@ -135,6 +136,42 @@ class SetAccess(_Grant):
         return Outcome(_obeyed(done))
 
 
+@dataclass
+class EndAccess(Act):
+    """End the caller's own access entry now. One without an end is left to who may change entries."""
+
+    kind = "unset"
+    permission = GRANT
+    writes_rows = True
+
+    def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        kind, value = _subject_of_entry(caller)
+        in_force = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        row = AccessEntry.objects.filter(in_force, kind=kind, value=value).first()
+        if row is None:
+            raise ActRefused(_("No access entry of this caller's own is in force."))
+        if row.expires_at is None:
+            raise ActRefused(_endless(row))
+        row.expires_at = timezone.now()
+        row.save(update_fields=["expires_at"])
+        return Done(_("Ended the access entry “%(entry)s”.") % {"entry": row}, row)
+
+    def check(self, caller: Caller, done: Done) -> Outcome:
+        _forget()
+        if cache.access_list().lookup(caller.address, caller.user_id, caller.api_key) is not None:
+            return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
+        return Outcome(_obeyed(done))
+
+
+def can_end(caller: Caller, entry: AccessEntry | None) -> bool:
+    """Return whether this entry in force is about exactly this caller, and has an end. `None` = there is none."""
+    return entry is not None and entry.expires_at is not None and _own_subject(caller) == (entry.kind, entry.value)
+
+
+def _endless(row: AccessEntry) -> str:
+    return _("The access entry “%(entry)s” is in force without an end. Edit it on its own page.") % {"entry": row}
+
+
 def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
     """Refuse to take away from an entry in force: another action, or one that ends later or never."""
     if row.expires_at is not None and row.expires_at <= timezone.now():
@@ -142,10 +179,9 @@ def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
     if row.action == action and row.expires_at is not None and row.expires_at <= until:
         return
     if row.expires_at is None:
-        text = _("The access entry “%(entry)s” is in force without an end. Edit it on its own page.")
-        raise ActRefused(text % {"entry": row})
+        raise ActRefused(_endless(row))
     text = _("The access entry “%(entry)s” is in force until %(until)s. Edit it on its own page.")
-    raise ActRefused(text % {"entry": row, "until": moment_in_words(row.expires_at)})
+    raise ActRefused(text % {"entry": row, "until": end_in_words(row.expires_at)})
 
 
 def _assignment(
@@ -177,11 +213,14 @@ def _names(caller: Caller) -> tuple[str, ...]:
 
 
 def _subject_of_entry(caller: Caller) -> tuple[str, str]:
-    values = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}
-    value = values.get(caller.kind)
+    kind, value = _own_subject(caller)
     if value is None:
         raise ActRefused(_("Only users, API keys and addresses can be allowed or denied."))
-    return caller.kind, value
+    return kind, value
+
+
+def _own_subject(caller: Caller) -> tuple[str, str | None]:
+    return caller.kind, {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
 
 
 def _obeyed(done: Done) -> str:

@@ -5,6 +5,7 @@ For a page, the engine's record of recent refusals is read in the same calls, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from django.apps import apps
@@ -21,6 +22,7 @@ from ..rules.tiers import Entitlement
 from ..values.partitions import may_need_user
 from .caller import Caller
 from .counters import Counter, Counters, Unread
+from .references import everybody
 from .refusals import peek_with_refusals, tiers_seen
 
 
@@ -59,6 +61,22 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
             unread.append(Unread(rule, tuple(caller.missing(rule))))
     found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
     return read(found, with_refusals=with_refusals and peeked is None)
+
+
+def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
+    """Return the counters that all callers share, of these rules, in one call of the engine for each shard.
+
+    known: the rule set, for its tiers. Of the limits of several tiers on one counter, the lowest.
+    """
+    found: dict[str, Counter] = {}
+    for rule in rules:
+        for tier in dict.fromkeys((None, *rule.limits)):
+            template = RuleTemplate(rule, Entitlement(known.tiers.get(tier) if tier else None))
+            for record, charge in zip(template.records, template.charges(None, None), strict=True):
+                counter = Counter(rule, tier or "", record, charge.fill(everybody()), everybody())
+                if counter.name not in found or counter.capacity < found[counter.name].capacity:
+                    found[counter.name] = counter
+    return read(Counters([*found.values()]))
 
 
 def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:

@@ -185,11 +185,18 @@ def moment_in_words(moment: datetime) -> str:
     return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
 
 
+def end_in_words(moment: datetime) -> str:
+    """Return a moment that operators act on, with its time zone: "Nov. 22, 2026, 4:30 p.m. CET"."""
+    if not timezone.is_aware(moment):
+        return moment_in_words(moment)
+    return f"{moment_in_words(moment)} {date_format(timezone.localtime(moment), 'T')}"
+
+
 def until_in_words(moment: datetime, now: datetime | None = None) -> str:
-    """Return a moment at which something ends: "Nov. 22, 2026, 4:30 p.m. (in 47 seconds)", rounded up to the minute."""
+    """Return when something ends: "Nov. 22, 2026, 4:30 p.m. CET (in 47 seconds)", rounded up to the minute."""
     rest = moment - (now or (datetime.now(UTC) if timezone.is_aware(moment) else timezone.now()))
     whole = moment.replace(second=0, microsecond=0)
-    text = moment_in_words(whole if whole == moment else whole + timedelta(minutes=1))
+    text = end_in_words(whole if whole == moment else whole + timedelta(minutes=1))
     if not timedelta(0) < rest < NEAR:
         return text
     return _("%(moment)s (in %(time)s)") % {"moment": text, "time": duration(ceil(rest.total_seconds()) * 1_000_000)}

@@ -23,7 +23,7 @@ LIST = ["200", "400", "401", "403", "404", "429", "503"]
 ANSWERS = {
     **{
         f"/limits/callers/{act}": ["200", "400", "401", "403", "429", "503"]
-        for act in ("", "leases/", "leases/end/", "reset/", "grant/")
+        for act in ("", "leases/", "leases/end/", "reset/", "grant/", "access/end/")
     },
     "/limits/explain/": POST,
     "/limits/me/": ["200", "401", "403", "429", "503"],
@@ -82,7 +82,7 @@ def test_answers(paths: Any) -> None:
 def test_what_is_asked_by_post_is_answered_as_described(paths: Any) -> None:
     schema = schema_by("drf_spectacular.openapi.AutoSchema")
     posts = [methods["post"] for methods in paths.values() if "post" in methods]
-    assert len(posts) == 6
+    assert len(posts) == 7
     for responses in (each["responses"] for each in posts):
         assert set(responses["400"]["content"]) == {"application/problem+json"}
         [reference] = {media["schema"]["$ref"] for media in responses["200"]["content"].values()}

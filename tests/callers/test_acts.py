@@ -21,7 +21,7 @@ from django_ratelimiter.callers import acts, performing
 from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counters_now
 from django_ratelimiter.callers.caller import Caller, caller_of
 from django_ratelimiter.callers.giving_back import leases_of
-from django_ratelimiter.callers.grants import GrantMore, MoveTier, SetAccess
+from django_ratelimiter.callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from django_ratelimiter.callers.grounds import grounds_of
 from django_ratelimiter.callers.performing import new_token, perform, read_token
 from django_ratelimiter.callers.reading import latest_rules
@@ -206,11 +206,43 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
         perform(operator, caller, SetAccess("deny", timezone.now()), "abuse", "4")
 
 
+def test_ends_the_entry_of_exactly_this_caller(
+    caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]
+) -> None:
+    add_rule("export", ["user"], quota=1)
+    with pytest.raises(ActRefused, match="No access entry of this caller's own is in force"):
+        perform(operator, caller, EndAccess(), "sorry", "1")
+    assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "2").took
+    assert not ask(user).allowed
+    outcome = perform(operator, caller, EndAccess(), "paid", "3")
+    assert outcome.took
+    assert f"Ended the access entry “deny user {user.pk}”. Checked: it is in force" in outcome.text
+    assert ask(user).allowed
+    entry = AccessEntry.objects.get()
+    assert (entry.reason, LogEntry.objects.filter(object_id=str(entry.pk)).count()) == ("abuse", 2)
+    assert not perform(operator, caller, EndAccess(), "paid", "3").changed, "sent twice"
+    AccessEntry.objects.update(expires_at=None)
+    with pytest.raises(ActRefused, match="is in force without an end"):
+        perform(operator, caller, EndAccess(), "paid", "4")
+
+
+def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
+    for value in ("192.0.2.0/24", "192.0.2.7"):
+        AccessEntry.objects.create(action="deny", kind="ip", value=value, expires_at=FRIDAY)
+    outcome = perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "1")
+    assert (outcome.took, "But another access entry counts." in outcome.text) == (False, True)
+    assert AccessEntry.objects.get(value="192.0.2.0/24").expires_at == FRIDAY
+    with pytest.raises(ActRefused, match="No access entry of this caller's own"):
+        perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "2")
+    with pytest.raises(ActRefused, match="Only users, API keys and addresses"):
+        perform(operator, caller_of("partition", "header:X=1"), EndAccess(), "sorry", "3")
+
+
 @pytest.mark.parametrize(
     ("act", "permission"),
     [(ResetCounters(), "unblock_caller"), (GiveBack("x", 1), "unblock_caller"), (EndLease("x", 1), "unblock_caller"),
      (GrantMore(Decimal(2), FRIDAY), "grant_caller"), (MoveTier("free", FRIDAY), "grant_caller"),
-     (SetAccess("deny", FRIDAY), "grant_caller")],
+     (SetAccess("deny", FRIDAY), "grant_caller"), (EndAccess(), "grant_caller")],
 )  # fmt: skip
 def test_each_act_takes_its_own_permission(act: Any, permission: str, caller: Caller) -> None:
     others = Permission.objects.filter(content_type__app_label="django_ratelimiter").exclude(codename=permission)

@@ -16,11 +16,11 @@ NOW = datetime(2026, 11, 22, 22, 30, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("after", "text"),
     [
-        (timedelta(seconds=36.5), "Nov. 22, 2026, 4:31 p.m. (in 37 seconds)"),
-        (timedelta(seconds=48), "Nov. 22, 2026, 4:31 p.m. (in 48 seconds)"),
-        (timedelta(seconds=60), "Nov. 22, 2026, 4:32 p.m. (in a minute)"),
-        (timedelta(hours=2), "Nov. 22, 2026, 6:31 p.m."),
-        (timedelta(seconds=-1), "Nov. 22, 2026, 4:31 p.m."),
+        (timedelta(seconds=36.5), "Nov. 22, 2026, 4:31 p.m. CST (in 37 seconds)"),
+        (timedelta(seconds=48), "Nov. 22, 2026, 4:31 p.m. CST (in 48 seconds)"),
+        (timedelta(seconds=60), "Nov. 22, 2026, 4:32 p.m. CST (in a minute)"),
+        (timedelta(hours=2), "Nov. 22, 2026, 6:31 p.m. CST"),
+        (timedelta(seconds=-1), "Nov. 22, 2026, 4:31 p.m. CST"),
     ],
 )
 def test_an_end_is_never_told_too_early(after: timedelta, text: str) -> None:

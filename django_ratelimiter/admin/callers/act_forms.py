@@ -11,7 +11,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
-from ...callers.grants import GrantMore, MoveTier, SetAccess
+from ...callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
 
 #: The day on which most grants end, unless another is chosen; Monday is 0.
 FRIDAY = 4
@@ -59,6 +59,8 @@ def act_from(sent: Any) -> Act:
         return MoveTier(str(sent.get("tier", "")), _until(sent))
     if verb in ("allow", "deny"):
         return SetAccess(verb, _until(sent))
+    if verb == "unset":
+        return EndAccess()
     raise ActRefused(_("Choose what to do."))
 
 

@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
@@ -19,6 +20,7 @@ from ...callers.acts import GRANT, UNBLOCK, ActRefused
 from ...callers.caller import Caller, UnknownCaller, caller_of
 from ...callers.counters import Counters
 from ...callers.giving_back import leases_of
+from ...callers.grants import can_end
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
 from ...callers.reading import counters_of, latest_rules
@@ -26,6 +28,7 @@ from ...callers.refusals import denials_of, refusals_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...rules import inline
+from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
 from . import rows
@@ -166,7 +169,7 @@ class CallerPage(admin.ModelAdmin):
             "denials": rows.denial_rows(denials, links),
             **self._why(grounds, links),
             **self._counters(request, caller, counters, links),
-            **(_acts(request, caller, rules) if may_act else {}),
+            **(_acts(request, caller, rules, grounds.access) if may_act else {}),
         }
         if request.user.has_perm(REPORTS):
             context["since"], context["until"], context["usage"] = rows.usage_rows(caller, counters)
@@ -174,8 +177,10 @@ class CallerPage(admin.ModelAdmin):
         return TemplateResponse(request, "admin/django_ratelimiter/caller.html", context)
 
     def _why(self, grounds: Grounds, links: rows.Links) -> dict[str, Any]:
+        end = grounds.access and grounds.access.expires_at
         return {
             "grounds": grounds,
+            "access_end": until_in_words(end) if end else "",
             "times": "" if grounds.entitlement.multiplier == 1 else f"{grounds.entitlement.multiplier.normalize():f}",
             "assignments": rows.assignment_rows(grounds.assignments, links, grounds.assignment),
             "entries": rows.entry_rows(grounds.entries, links, grounds.access),
@@ -217,16 +222,18 @@ def _named_rules(request: HttpRequest, rules: Any, links: rows.Links) -> list[ro
     return [rows.RuleLink(name, links.rule(slug)) for name in found[:1]]
 
 
-def _acts(request: HttpRequest, caller: Caller, rules: Any) -> dict[str, Any]:
+def _acts(request: HttpRequest, caller: Caller, rules: Any, access: Any) -> dict[str, Any]:
     """Return what the form of acts shows."""
     may_grant = request.user.has_perm(GRANT)
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
         "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
+        "may_end_access": may_grant and can_end(caller, access),
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),
         "days": days(),
+        "zone": timezone.get_current_timezone_name(),
         "tiers": sorted(rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
     }
 

@@ -74,6 +74,8 @@ class ChoicesForm(forms.Form):
     quota_of = forms.CharField(required=False, max_length=100)
 
     def __init__(self, data: Any = None, *, limits: Sequence[tuple[str, str]] = ()) -> None:
+        if data is not None and not data.get(f"{PREFIX}-share"):  # the first question comes from a form without it
+            data = {**dict(data.items()), f"{PREFIX}-share": DEFAULT_SHARE}
         super().__init__(data, prefix=PREFIX, label_suffix="")
         limit: Any = self.fields["limit"]
         limit.choices = limits

@@ -94,6 +94,7 @@ def _line(
     return {
         "name": row.name,
         "unit": line.label_of(limit),
+        "quota_label": line.quota_label(limit),
         "quota": quota,
         "above_text": _above_text(),
         "top": max((each.top for _name, each in lines), default=1),

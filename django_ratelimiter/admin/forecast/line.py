@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from math import log1p
 from typing import Any, Final, NamedTuple
 
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
 from ...forecast.samples.cells import MICROSECONDS, Width, cells_of
 from ...forecast.samples.forecast import Forecast
 from ...models import RuleLimit
-from ...rules.formatting import limit_in_short
+from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
 
 #: Bars of the picture, and steps that the script knows of the callers' rates.
 MAX_BARS: Final = 48
@@ -153,6 +154,12 @@ def _height(rate: int, top: int) -> float:
 
 def _percent(value: float) -> str:
     return f"{value:.3f}%"
+
+
+def quota_label(limit: Limit) -> str:
+    """Return what the field of the quota is called: "Quota per day"."""
+    name = capfirst(_("quota"))
+    return f"{name} / {CALENDAR_UNITS[limit.calendar]}" if limit.calendar else per(name, limit.window_us)
 
 
 def label_of(limit: Limit) -> str:

@@ -102,7 +102,10 @@ class HistoryPages(admin.ModelAdmin):
         context = {
             "title": _("Compare %(before)s and %(after)s") % {"before": before, "after": after},
             "changes": diff(before.snapshot, after.snapshot),
-            "sides": list(zip(keys_of([before, after]), (before, after), strict=True)),
+            "sides": [
+                (key, row, log.version_of(row) == committed_version())
+                for key, row in zip(keys_of([before, after]), (before, after), strict=True)
+            ],
         }
         return self._page(request, "history_compare.html", context)
 

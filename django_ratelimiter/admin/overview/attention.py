@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -11,6 +11,7 @@ from django.db import router
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ...callers.reading import latest_rules, shared_counters
 from ...checks import messages_about
 from ...exceptions import EngineUnavailable
 from ...models import UsageBucket, UsageEpisode
@@ -19,7 +20,7 @@ from ...rules.records import RejectedRule, RuleRecord
 from ...rules.routes import UnknownName, unknown_names
 from ...rules.stored import storage
 from ...usage.collector.alerts import BEHIND, REFUSING
-from ...usage.collector.lag import lag
+from ...usage.collector.lag import Lag, lag
 from ...usage.reports.totals import Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
 
@@ -54,11 +55,15 @@ class UsageDoubts(NamedTuple):
     """What is wrong with usage.
 
     late_seconds: for how long counts wait to be collected; `None` = they come in. rejecting: slugs of rules that
-    reject an unusual share of their requests, and since when.
+    reject an unusual share of their requests, and since when. is_idle: no count has come in for a while, and none
+    waits. exhausted: slugs of rules whose counter all callers share and have used up, and until when they reject;
+    `None` = for ever.
     """
 
     late_seconds: float | None
     rejecting: list[tuple[str, datetime]]
+    is_idle: bool = False
+    exhausted: Sequence[tuple[str, datetime | None]] = ()
 
 
 def read_rule_doubts() -> RuleDoubts:
@@ -72,24 +77,35 @@ def read_rule_doubts() -> RuleDoubts:
     return RuleDoubts(list(rules.left_out), dead, _idle(active), checks)
 
 
-def read_usage_doubts(fresh: Freshness, *, engine_answers: bool) -> UsageDoubts:
-    """Read the alerts that last; ask the engine what waits only where nothing has come in for a while."""
+def read_usage_doubts(fresh: Freshness, rejecting_lately: Iterable[str], *, engine_answers: bool) -> UsageDoubts:
+    """Read the alerts that last; ask the engine what waits only where nothing has come in for a while.
+
+    rejecting_lately: slugs of rules; it is asked about those of them that all callers share a counter of.
+    """
     began = dict(_episodes().values_list("name", "began_at"))
     rejecting = [
         (name.removeprefix(REFUSING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REFUSING)
     ]
-    late = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None
+    late, is_idle = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None, False
     if engine_answers and (fresh.collected_at is None or fresh.collected_at < now() - FRESH):
-        late = _late()
-    return UsageDoubts(late, rejecting)
+        waiting = _waiting()
+        late = waiting.seconds if waiting and waiting.seconds > LATE else None
+        is_idle = waiting is not None and not waiting.batches and fresh.collected_at is not None
+    return UsageDoubts(late, rejecting, is_idle, _exhausted(set(rejecting_lately)) if engine_answers else ())
 
 
-def _late() -> float | None:
+def _waiting() -> Lag | None:
     try:
-        seconds = lag().seconds
+        return lag()
     except EngineUnavailable:
         return None
-    return seconds if seconds > LATE else None
+
+
+def _exhausted(slugs: Collection[str]) -> list[tuple[str, datetime | None]]:
+    rules = latest_rules()
+    shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and not each.partition_by]
+    blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
+    return [(slug, each.blocked_until) for slug, each in sorted(blocked.items())]
 
 
 def _episodes() -> QuerySet[UsageEpisode]:

@@ -10,8 +10,9 @@ from django.core.checks import ERROR
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...callers.references import everybody
 from ...models import Rule
-from ...rules.formatting import moment_in_words
+from ...rules.formatting import moment_in_words, until_in_words
 from ...usage.reports.chart import number
 from .attention import DeadRule, RuleDoubts, UsageDoubts
 from .health import Health, had_outage_lately
@@ -117,6 +118,10 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: V
             hour.degraded,
         )
         yield Item("warning", text % {"count": number(hour.degraded)})
+    for slug, until in doubts.exhausted:
+        page = viewer.digest_url(everybody(), rule=slug) or links.url(slug)
+        hint = until and _("It rejects every request until %(until)s.") % {"until": until_in_words(until)}
+        yield Item("bad", _("All callers together have used up the limit of:"), [(links.name(slug), page)], hint or "")
     for slug, began_at in doubts.rejecting:
         text = _("A rule rejects unusually many requests since %s:") % moment_in_words(began_at)
         yield Item("warning", text, [(links.name(slug), links.report_url(slug))])

@@ -18,7 +18,7 @@ from ...usage.reports.totals import Freshness, freshness
 from ..history.undo import ago, offered_undo
 from ..names import names_in_words
 from . import last_hour
-from .attention import read_rule_doubts, read_usage_doubts
+from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
 from .items import Item, RuleLinks, health_items, rule_items, status_items, usage_items
 from .last_hour import LastHour, SparkBar
@@ -29,10 +29,11 @@ from .views import search_context
 
 
 class Link(NamedTuple):
-    """A page that can be reached from here."""
+    """A page that can be reached from here. is_danger: what it does affects every request."""
 
     text: str
     url: str
+    is_danger: bool = False
 
 
 class RuleRow(NamedTuple):
@@ -91,9 +92,15 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
         fresh, hour = freshness(), last_hour.read_last_hour()
-        doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
+        doubts = read_usage_doubts(
+            fresh, [each.slug for each in hour.rules], engine_answers=health.milliseconds is not None
+        )
         items += usage_items(doubts, hour, links, viewer)
-        context |= {"collected": _collected(fresh), "hour_is_known": _is_known(fresh), **_hour(hour, links, viewer)}
+        context |= {
+            "collected": _collected(fresh, doubts),
+            "hour_is_known": _is_known(fresh),
+            **_hour(hour, links, viewer),
+        }
     if viewer.sees_rules:
         items += rule_items(read_rule_doubts(), links, viewer)
     return {**context, "items": items}
@@ -131,11 +138,12 @@ def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
     }
 
 
-def _collected(fresh: Freshness) -> str:
-    """Return when counts last came in."""
+def _collected(fresh: Freshness, doubts: UsageDoubts) -> str:
+    """Return when counts last came in; also that none waits, where that was long ago."""
     if fresh.collected_at is None:
         return _("more than a week ago") if fresh.latest else _("never")
-    return ago(fresh.collected_at)
+    when = ago(fresh.collected_at)
+    return _("%(when)s; nothing is waiting") % {"when": when} if doubts.is_idle else when
 
 
 def _is_known(fresh: Freshness) -> bool:
@@ -208,6 +216,7 @@ def _actions(viewer: Viewer, status: Status) -> list[Link]:
             Link(_("Reports"), viewer.url("usagebucket_changelist")),
         ]
     if viewer.may("switch_enforcement"):
-        text = _("Resume enforcement") if status.state == "stopped" else _("Stop all enforcement")
-        links.append(Link(text, viewer.url("enforcement")))
+        is_stopped = status.state == "stopped"
+        text = _("Resume enforcement") if is_stopped else _("Stop all enforcement")
+        links.append(Link(text, viewer.url("enforcement"), is_danger=not is_stopped))
     return [link for link in links if link.url]

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters, counter_named
 from ...callers.caller import KINDS, Caller, UnknownCaller, caller_of
 from ...callers.giving_back import MAX_LEASES, leases_of
-from ...callers.grants import GrantMore, MoveTier, SetAccess
+from ...callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from ...callers.performing import MAX_REASON, perform
 from ...callers.summary import summary_of
 from ...databases import in_own_transactions
@@ -211,6 +211,16 @@ class GrantView(ActView):
         if "tier" in fields:
             return MoveTier(fields["tier"], fields["until"])
         return SetAccess(fields["access"], fields["until"])
+
+
+class EndAccessView(ActView):
+    """End the access entry of a caller now, if it has an end."""
+
+    serializer_class = RateLimitActSerializer
+    permission_classes = (MayGrant,)
+
+    def act_of(self, fields: dict[str, Any]) -> Act:
+        return EndAccess()
 
 
 def _unavailable(error: EngineUnavailable) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, timedelta
 from decimal import Decimal
 from urllib.parse import quote
@@ -63,11 +64,16 @@ def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, 
 
 
 def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
-    assert "An access entry rejects every request" in press(admin_client, page, "deny")
+    text = press(admin_client, page, "deny")
+    assert re.search(r"An access entry rejects every request of this caller until [^<]+ C[SD]T", text)
     assert not ask(ann)
     text = press(admin_client, page, "allow")
     assert f"Nothing was changed. The access entry “deny user {ann.pk}” is in force until" in text
-    AccessEntry.objects.all().delete()
+    assert "End the access entry now" in text
+    assert "in the time zone America/Chicago" in text
+    text = press(admin_client, page, "unset")
+    assert "Ended the access entry" in text
+    assert "End the access entry now" not in text
     assert "allows this caller past all rules until" in press(admin_client, page, "allow")
     assert ask(ann, 5)
     assert AccessEntry.objects.get().action == "allow"

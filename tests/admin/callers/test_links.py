@@ -32,7 +32,7 @@ def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: 
     report = reverse("admin:django_ratelimiter_usagebucket_rule")
     link = f"{CALLER}?digest={digest}&rule=export"
     listed = shown(admin_client.get(f"{report}?rule=export&period=24h"))
-    assert f'<a href="{link}">user: {ann.pk}</a>' in listed  # looked up just now, by somebody who may know
+    assert f'<a href="{link}">user: ann (id {ann.pk})</a>' in listed  # looked up just now, by somebody who may know
     assert "<h1>User" in shown(admin_client.get(link))
 
 

@@ -68,6 +68,8 @@ def test_the_number_of_the_line_goes_into_the_form(admin_client: Client, rule: R
     response = ask(admin_client, rule, **line)
     assert response.context["forecast"]["line"]["quota"] == 11
     assert "2 of 3 sampled callers (66.7 %)" in shown(response)
+    assert ">Quota per minute</label>" in shown(response)
+    assert 'name="forecast-share" value="0.1"' in shown(response), "what holds where nothing was typed"
     response = ask(admin_client, rule, **line, _forecast_take="1")
     assert response.context["inline_admin_formsets"][0].formset.forms[0]["quota"].value() == "11"
     assert tiers_of(response)["Free"]["after_callers"].startswith("about 32 ")

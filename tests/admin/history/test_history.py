@@ -113,6 +113,8 @@ class TestVersion:
         page = shown(admin_client.get(COMPARE, {"from": good, "to": good + 2}))
         assert "<ins>off</ins>" in page
         assert "<ins>1 per minute, sliding window</ins>" in page
+        assert page.count("Bring back this version") == 1, "and not the version in force"
+        assert version_page(good, "bring_back") in page
         page = shown(admin_client.get(COMPARE, {"from": good + 2, "to": good}))
         assert "<del>off</del>" in page
         assert "Nothing differs." in shown(admin_client.get(COMPARE, {"from": good, "to": good}))

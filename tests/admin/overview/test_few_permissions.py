@@ -44,7 +44,7 @@ def test_who_may_stop_enforcement_finds_the_switch(operator: Callable[..., Clien
     client = operator("switch_enforcement")
     assert f'href="{OVERVIEW}"' in shown(client.get(HOME))
     page = shown(client.get(OVERVIEW))
-    assert f'<a class="button" href="{SWITCH}">Stop all enforcement</a>' in page
+    assert f'<a class="button ratelimiter-danger" href="{SWITCH}">Stop all enforcement</a>' in page
     assert 'role="search"' not in page
     assert client.post(SEARCH, {"q": "x"}).status_code == 403
     sent = {"enforcement": "off", "reason": "a drill"}
