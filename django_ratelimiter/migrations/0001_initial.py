@@ -219,7 +219,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'usage bucket',
-                'verbose_name_plural': 'usage buckets',
+                'verbose_name_plural': 'usage reports',
                 'ordering': ('-start', 'rule_slug', 'tier_slug'),
                 'permissions': [('view_usage_report', 'Can view usage reports')],
                 'indexes': [models.Index(fields=['granularity', 'start'], name='ratelimiter_usage_start')],

@@ -44,7 +44,7 @@ class UsageBucket(models.Model):
 
     class Meta:
         verbose_name = _("usage bucket")
-        verbose_name_plural = _("usage buckets")
+        verbose_name_plural = _("usage reports")
         permissions: ClassVar = [("view_usage_report", _("Can view usage reports"))]
         ordering = ("-start", "rule_slug", "tier_slug")
         indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_usage_start")]

@@ -213,7 +213,7 @@ def _actions(viewer: Viewer, status: Status) -> list[Link]:
     if viewer.sees_usage:
         links += [
             Link(_("Recent rejections"), viewer.url("refusals")),
-            Link(_("Reports"), viewer.url("usagebucket_changelist")),
+            Link(_("Usage reports"), viewer.url("usagebucket_changelist")),
         ]
     if viewer.may("switch_enforcement"):
         is_stopped = status.state == "stopped"

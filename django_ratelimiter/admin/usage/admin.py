@@ -109,7 +109,7 @@ class UsageBucketAdmin(RefusalsPage):
         form, names = form_for(request), Names(self._change_url(request))
         context = {
             **self.admin_site.each_context(request),
-            "title": _("Usage") if rule is None else _("Usage of “%s”") % names.rule(rule),
+            "title": _("Usage reports") if rule is None else _("Usage of “%s”") % names.rule(rule),
             "opts": self.opts,
             "form": form,
             "rule": rule,

@@ -41,7 +41,7 @@ def page(window: Browser, live_server: Any) -> Browser:
     window.resize(1280, 900)
     open_as(window, "staff", f"{live_server.url}{REPORT}")
     window.wait_for(".ratelimiter-usage .ratelimiter-totals")
-    assert window.texts("h1") == ["Usage"]
+    assert window.texts("h1") == ["Usage reports"]
     return window
 
 
