@@ -51,7 +51,7 @@ VARIANTS: Final = (
 #: The pictures of the documentation: the page and how it is looked at, by name.
 DOCS: Final = {
     "overview": ("overview", "light"),
-    "refusals": ("refusals", "light"),
+    "rejections": ("refusals", "light"),
     "blocked-customer": ("caller-blocked", "light"),
     "explain": ("explained", "light"),
     "history-list": ("history", "light"),
