@@ -116,8 +116,7 @@ class FileCommands(BaseCommand):
         try:
             text = text_of(found, options["format"])
             if options["to"]:
-                with open(options["to"], "x", encoding="utf-8") as file:
-                    file.write(text)
+                write_file(options["to"], text, is_new=True)
         except (YamlMissing, OSError) as error:
             raise CommandError(str(error)) from error
         if not options["to"]:

@@ -15,16 +15,18 @@ from django.core.management.base import CommandError
 CANNOT_REPLACE: Final = {errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS}
 
 
-def write_file(name: str, text: str) -> None:
-    """Write a text into a file. Raises CommandError if it cannot be written.
+def write_file(name: str, text: str, *, is_new: bool = False) -> None:
+    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if there is such a file.
 
     If the process is killed meanwhile, the file holds the old text or the new one, unless its folder lets no file be
     replaced.
     """
     require_writable(name)  # what may not be written is not replaced either
     try:
+        if is_new and os.path.lexists(name) and not _is_device(name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if _is_device(name):
-            Path(name).write_text(text, "utf-8")
+            Path(name).write_text(text, "utf-8", newline="")
         else:
             _replace(Path(os.path.realpath(name)), text)  # a link stays a link
     except OSError as error:
@@ -56,14 +58,14 @@ def _replace(target: Path, text: str) -> None:
     """Write beside the target first, and put that in its place."""
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_text(text, "utf-8")
+        beside.write_text(text, "utf-8", newline="")
         if target.exists():
             shutil.copymode(target, beside)
         beside.replace(target)
     except OSError as error:
         if error.errno not in CANNOT_REPLACE:
             raise
-        target.write_text(text, "utf-8")
+        target.write_text(text, "utf-8", newline="")
     finally:
         with suppress(OSError):
             beside.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,18 @@ def updated_file(
 ) -> str:
     """Return the text of a file that is there with the values of the database. In YAML, comments stay.
 
+    If the file has a byte order mark, so has the text; if its lines end with CR and LF, so do all lines of the text.
     access: empty = the file's own entries stay. Raises WrongFile if the file has faults, or says one thing in two
     places, and YamlMissing.
     """
-    text = path.read_text("utf-8")
+    raw = path.read_bytes()
+    text = raw.decode("utf-8-sig")
+    found = _updated(text.replace("\r\n", "\n"), path, access, style, owned=owned)
+    mark = "\ufeff" if raw.startswith(BOM_UTF8) else ""
+    return mark + (found.replace("\n", "\r\n") if "\r\n" in text else found)
+
+
+def _updated(text: str, path: Path, access: Iterable[Mapping[str, Any]], style: str, *, owned: bool) -> str:
     file = read(text, str(path))
     if style == "json":
         return text_of_database(style, [*access] or [row._asdict() for row in file.access], owned=owned)
