@@ -145,7 +145,7 @@ def test_batches_come_from_the_oldest_minute_on(engine: Engine) -> None:
 def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis) -> None:
     """Where the clock of Redis is in another calendar window than the process's, the call is sent once more."""
     engine, now_us = RedisEngine(redis_client, "again"), time.time_ns() // 1_000
-    engine._ahead = 2 * DAY
+    engine._clock_ahead = 2 * DAY
     day = Limit(5, calendar="day", algorithm="fixed_window")
     assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
     assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, 0, 0, 0, 0), ("b|", 1, 0, 0, 0, 0)]

@@ -144,6 +144,8 @@ def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
 def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
     """Yield the columns that differ; of a row that is on one side alone, those that hold something."""
     for column in columns:
+        if pair.before and pair.after and pair.before.get(column.name, pair) == pair.after.get(column.name):
+            continue  # as most are: words are not made to be compared
         texts = [_in_words(column, data, pair) for data in pair]
         if texts[0] != texts[1]:
             yield FieldChange(column.name, str(capfirst(column.verbose_name)), *texts)
@@ -172,7 +174,8 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
             if new is not None:
                 before.remove(old)
                 after.remove(new)
-                yield from _limit_change(old, new)
+                if old != new:
+                    yield from _limit_change(old, new)
     for limit in before:
         yield from _limit_change(limit, None)
     for limit in after:

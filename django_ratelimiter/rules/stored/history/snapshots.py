@@ -45,7 +45,7 @@ def normal_rule(data: Data) -> dict[str, Any]:
 
     A description is in no snapshot of an earlier release, and nobody knows what it was: then it is missing here too.
     """
-    found = {field.name: data.get(field.name, _default(field)) for field in rule_columns()}
+    found = _with_defaults(data, rule_columns())
     if "description" not in data:
         del found["description"]
     return found | {"limits": [_normal_limit(limit) for limit in data["limits"]]}
@@ -53,7 +53,7 @@ def normal_rule(data: Data) -> dict[str, Any]:
 
 def normal_tier(data: Data) -> dict[str, Any]:
     """Return a tier of a snapshot with all its columns."""
-    return {field.name: data.get(field.name, _default(field)) for field in tier_columns()}
+    return _with_defaults(data, tier_columns())
 
 
 def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
@@ -63,9 +63,12 @@ def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, di
 
 
 def _normal_limit(data: Data) -> dict[str, Any]:
-    fields = models.RuleLimit._meta
-    found = {name: data.get(name, _default(fields.get_field(name))) for name in limit_columns()}
-    return {"tier": data["tier"], **found}
+    meta = models.RuleLimit._meta
+    return {"tier": data["tier"], **_with_defaults(data, [meta.get_field(name) for name in limit_columns()])}
+
+
+def _with_defaults(data: Data, fields: Iterable[Any]) -> dict[str, Any]:
+    return {field.name: data[field.name] if field.name in data else _default(field) for field in fields}
 
 
 def _default(field: Any) -> Any:
