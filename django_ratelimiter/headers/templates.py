@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
-from operator import floordiv, itemgetter, mul, neg, truediv
+from math import inf
+from operator import itemgetter, truediv
 from typing import NamedTuple
 
 from ..decision import Answer
@@ -18,6 +18,9 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 #: A field by its name, as it is sent and as Django's headers keep it: under the name in small letters.
 Field = tuple[str, str]
+
+#: Of no limit.
+NO_FIELD: Field = "", ""
 
 
 class LimitTemplate(NamedTuple):
@@ -44,16 +47,13 @@ class UsualStates(NamedTuple):
     """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
 
     text: takes what remains and the seconds, of each limit. refused: the same for a refused request, by the place of
-    the limit that alone refuses it, and has seconds: they stand behind so many of what remains. pick: gives from what
-    remains by all charges, and behind it when they reset, the number that the seconds of each limit are made of: times
-    `multipliers`, which are negative, by `divisors`.
+    the limit that alone refuses it, and has seconds: they stand behind so many of what remains. limits: of each the
+    place of its charge, its capacity, its flow, see `flow_of`, and its X-RateLimit-Limit.
     """
 
     text: str
     refused: dict[int, tuple[int, str]]
-    pick: Callable[[Sequence[int]], Sequence[int]]
-    multipliers: tuple[int, ...]
-    divisors: tuple[int, ...]
+    limits: tuple[tuple[int, int, int, int, Field], ...]
 
 
 class FieldTemplate(NamedTuple):
@@ -94,6 +94,8 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
     """
     verdicts = answer.verdicts
     template = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer)
+    if not verdicts.is_denied and template.usual is not None:
+        return _usual_fields(template, template.usual, verdicts.states, families)
     policy, limits, usual, capacities, pick, _ = template
     fields: dict[str, Field] = {}
     if not limits:
@@ -116,8 +118,6 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
         left = pick(remaining)
         tightness = [*map(truediv, left, capacities)]
         binding = limits[tightness.index(min(tightness))]
-        if usual is not None:
-            text = _usual_states(usual, left, states)
     if "ratelimit" in families:
         fields["ratelimit-policy"] = policy
         fields["ratelimit"] = "RateLimit", text or _states(limits, states, is_denied)
@@ -132,12 +132,33 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
     return fields
 
 
-def _usual_states(usual: UsualStates, left: Sequence[int], states: CounterStates) -> str | None:
-    """Return what `_states` does where all limits pass, as nearly always; `None` if a limit is told no seconds of."""
-    text, _, pick, multipliers, divisors = usual
-    # Rounded up, as the negative of what is rounded down of the negative: the multipliers are negative.
-    seconds = [*map(neg, map(floordiv, map(mul, pick((*states[1], *states[3])), multipliers), divisors))]
-    return None if 0 in seconds else text % (*chain.from_iterable(zip(left, seconds, strict=True)),)
+def _usual_fields(
+    template: FieldTemplate, usual: UsualStates, states: CounterStates, families: tuple[str, ...]
+) -> dict[str, Field]:
+    """Return the fields of `quota_fields` where all limits pass, as nearly always.
+
+    One loop, for every response waits for it: between two requests a processor forgets what it knows, and then each
+    function that is called costs more than the steps that it saves, be it written in C.
+    """
+    at_us, remaining, _, resets, _ = states
+    numbers: list[int] = []
+    least, quota, tightest = inf, NO_FIELD, 0
+    for place, capacity, by, per, shown in usual.limits:
+        left = remaining[place]
+        numbers += left, -(-left * by // per) if by else -(-resets[place] // 1_000_000)
+        if (share := left / capacity) < least:
+            least, quota, tightest = share, shown, place
+    fields: dict[str, Field] = {}
+    if "ratelimit" in families:
+        # A limit without seconds: nothing comes back, or all is there.
+        text = usual.text % tuple(numbers) if 0 not in numbers[1::2] else _states(template.limits, states, False)
+        fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
+    if "x-ratelimit" in families:
+        fields["x-ratelimit-limit"] = quota
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", str(remaining[tightest])
+        # A moment, in whole seconds.
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[tightest]) // 1_000_000))
+    return fields
 
 
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
@@ -200,7 +221,7 @@ def _template_of(answer: Answer) -> FieldTemplate:
     template = call.kept[FieldTemplate] = FieldTemplate(
         ("RateLimit-Policy", ",".join(items)),
         tuple(limits),
-        _usual_of(limits, len(call.templates)),
+        _usual_of(limits),
         tuple([limit.capacity for limit in limits]),
         _picking([limit.place for limit in limits]),
         {limit.place: limit for limit in limits},
@@ -208,8 +229,8 @@ def _template_of(answer: Answer) -> FieldTemplate:
     return template
 
 
-def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | None:
-    """Return how the usual value is made, for a call of so many charges; `None` unless all limits flow.
+def _usual_of(limits: Sequence[LimitTemplate]) -> UsualStates | None:
+    """Return how the usual value is made; `None` unless all limits flow.
 
     What remains must not be more than the field can hold.
     """
@@ -218,8 +239,7 @@ def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | No
         if not limit.flow or limit.is_closed or limit.capacity > LARGEST_INTEGER:
             return None
         by, per = limit.flow
-        # By what remains, or by the reset.
-        parts.append((limit.place, -by, per) if by else (limit.place + charges, -1, 1_000_000))
+        parts.append((limit.place, limit.capacity, by, per, limit.quota))
     if not parts:
         return None
     states = [limit.state.replace("%", "%%") for limit in limits]
@@ -232,8 +252,7 @@ def _usual_of(limits: Sequence[LimitTemplate], charges: int) -> UsualStates | No
         )
         for at, limit in enumerate(limits, 1)
     }
-    places, multipliers, divisors = zip(*parts, strict=True)
-    return UsualStates(text, refused, _picking(places), multipliers, divisors)
+    return UsualStates(text, refused, tuple(parts))
 
 
 def _picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
