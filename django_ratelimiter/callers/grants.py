@@ -160,7 +160,8 @@ class EndAccess(Act):
         _forget()
         if cache.access_list().lookup(caller.address, caller.user_id, caller.api_key) is not None:
             return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
-        return Outcome(_obeyed(done))
+        text = _("%(done)s Checked: no access entry counts any more, in every process within %(seconds)s seconds.")
+        return Outcome(text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"})
 
 
 def can_end(caller: Caller, entry: AccessEntry | None) -> bool:

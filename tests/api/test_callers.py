@@ -29,6 +29,7 @@ from .conftest import MakeRule
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.api.urls")]
 
 CALLER, RESET, GRANT = "/limits/callers/", "/limits/callers/reset/", "/limits/callers/grant/"
+END_ACCESS = "/limits/callers/access/end/"
 LEASES, END, EXPLAIN = "/limits/callers/leases/", "/limits/callers/leases/end/", "/limits/explain/"
 
 
@@ -111,16 +112,21 @@ def test_grants(agent: Callable[..., Client], blocked: dict[str, Any], pro: Tier
     assert post(client, CALLER, blocked).json()["counters"][0]["capacity"] == 6
     assert post(client, GRANT, blocked, tier="pro", until=until, reason="trial").json()["took"]
     assert post(client, GRANT, blocked, access="deny", until=until, reason="abuse").json()["took"]
+    ended = post(client, END_ACCESS, blocked, reason="a mistake").json()
+    assert ended["took"], ended
+    assert ended["text"].startswith(f"Ended the access entry “deny user {blocked['value']}”.")
+    assert post(client, END_ACCESS, blocked, reason="a mistake").status_code == 400
+    assert post(client, GRANT, blocked, access="deny", until=until, reason="abuse").json()["took"]
     assert post(client, CALLER, blocked).json()["access"] is None
     client = agent("view_accessentry", "view_tierassignment")
     assert post(client, CALLER, blocked).json()["access"]["action"] == "deny"
-    assert LogEntry.objects.count() == 6
+    assert LogEntry.objects.count() == 10
 
 
 @pytest.mark.parametrize(
     ("url", "permission"),
     [(CALLER, "view_tierassignment"), (LEASES, "view_tierassignment"), (RESET, "unblock_caller"),
-     (END, "unblock_caller"), (GRANT, "grant_caller")],
+     (END, "unblock_caller"), (GRANT, "grant_caller"), (END_ACCESS, "grant_caller")],
 )  # fmt: skip
 def test_takes_the_permission_of_each_act(
     agent: Callable[..., Client], as_ann: Client, blocked: dict[str, Any], url: str, permission: str
@@ -131,6 +137,7 @@ def test_takes_the_permission_of_each_act(
         RESET: {"reason": "x"},
         END: {"reason": "x", "counter": "export:f86400", "began_us": 1},
         GRANT: {"reason": "x", "access": "deny", "until": (timezone.now() + timedelta(days=2)).isoformat()},
+        END_ACCESS: {"reason": "x"},
     }
     sent, reads = {**blocked, **more[url]}, {"view_tierassignment", "unblock_caller", "grant_caller"}
     others = {*reads, "view_usage_report", "view_rule"} - (reads if url in (CALLER, LEASES) else {permission})
@@ -138,7 +145,9 @@ def test_takes_the_permission_of_each_act(
         assert post(client, url, sent).status_code == 403
         assert client.get(url).status_code in (403, 405)
         assert post(client, url, {"kind": "user", "value": "nobody"}).status_code == 403
-    assert post(agent(permission), url, sent).status_code == (400 if url == END else 200)  # it holds no leases
+    assert post(agent(permission), url, sent).status_code == (
+        400 if url in (END, END_ACCESS) else 200
+    )  # there is none to end
 
 
 @pytest.mark.parametrize(
