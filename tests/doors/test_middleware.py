@@ -19,6 +19,7 @@ from django.utils.functional import lazy
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
+from django_ratelimiter.engine.redis import partition_notes
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.middleware import exempt_paths
 from django_ratelimiter.models import Tier, TierAssignment
@@ -87,6 +88,19 @@ def test_rules_match_routes_views_paths_and_what_no_view_answers(
 ) -> None:
     make_rule("rule", quota=1, **fields)
     assert statuses(client, *paths) == expected
+
+
+def test_a_busy_process_answers_requests_that_no_rule_matches(
+    client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask for the version now and then, in a call that meets nobody, while callers wait to be told of."""
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 4)  # each fourth call is weighed
+    make_rule("items", path_kind="prefix", path="/items/", partition_by=["header:X-Caller"])
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "VERSION_CHECK_INTERVAL": 0}):
+        for number in range(20):
+            assert client.get("/items/1/", headers={"X-Caller": str(number)}).status_code == 200
+            assert statuses(client, "/plain/", "/plain/") == [200, 200]
 
 
 def test_the_admin_assets_and_preflights_are_exempt(client: Client, make_rule: MakeRule) -> None:

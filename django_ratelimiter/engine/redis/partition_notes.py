@@ -83,7 +83,12 @@ class PartitionTracker:
         self.forget()
 
     def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[PartitionNote]:
-        """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one."""
+        """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one.
+
+        None of a call without charges, which only asks for the version: it meets nobody, and its reply tells of nobody.
+        """
+        if not charges:
+            return []
         hour = (self._clock() if now_us is None else now_us) // HOUR_US
         if hour != self._hour:
             self._begin(hour)

@@ -114,3 +114,36 @@ def test_what_takes_more_than_that_is_not_told_so(monkeypatch: pytest.MonkeyPatc
     while busy.weight_and_sampled(other, NOW_US) is not None:
         pass
     assert busy.weight_of_new(other, NOW_US) is None  # it has to tell of those whom others have met
+
+
+@pytest.mark.parametrize("way", ["threads", "event loop"])
+def test_a_call_that_only_asks_for_the_version_tells_nothing(
+    redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """However busy the process is: requests that no rule matches make such calls."""
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
+    seen = visits()
+    if way == "threads":
+        engine = RedisEngine(redis_client, "empty")
+        for charges in seen:
+            engine.check(charges)
+            assert engine.check((), version=None) == []
+        for _ in range(3):
+            engine.check(seen[0])
+    else:
+
+        async def decide() -> None:
+            async with redis.asyncio.Redis.from_url(redis_url) as client:
+                busy = AsyncRedisEngine(client, "empty")
+                for charges in seen:
+                    await busy.check(charges)
+                    assert await busy.check((), version=None) == []
+                for _ in range(3):
+                    await busy.check(seen[0])
+
+        asyncio.run(decide())
+    stats = RedisEngine(redis_client, "empty").partitions
+    hours = stats.hours()
+    met = {partition for charges in seen for partition in charges.partitions if partition != SHARED}
+    assert stats.count([("two|", tuple(hour for hour, label in hours if label == "two|"))]) == [len(met)]
