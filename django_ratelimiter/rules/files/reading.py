@@ -22,11 +22,11 @@ from ...models import Rule
 from ...values.partitions import IDENTITIES, NAMED
 from ..routes import NO_SUCH_SCOPE, unknown_names, views
 from ..ruleset import RuleSet
-from .faults import Fault, Place, WrongFile, did_you_mean
 from .fields import EXPORTED_PATTERN, SECTIONS, VERSION, access_fields, shown
-from .nodes import Node, Pairs, tree_of_json
 from .rows import Entries, RowReader
-from .yaml import tree_of_yaml
+from .text.faults import Fault, Place, WrongFile, did_you_mean
+from .text.nodes import Node, Pairs, tree_of_json
+from .text.yaml import tree_of_yaml
 
 #: The name of the standard input.
 STDIN: Final = "-"

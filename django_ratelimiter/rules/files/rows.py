@@ -13,9 +13,9 @@ from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, stored
 from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
-from .faults import Fault, Place, did_you_mean
 from .fields import FileField, access_fields, limit_fields, rule_fields, shown, tier_fields
-from .nodes import Node, Pairs
+from .text.faults import Fault, Place, did_you_mean
+from .text.nodes import Node, Pairs
 
 
 class KeyedNode(NamedTuple):

@@ -15,10 +15,11 @@ from ...engine.base import Version
 from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.snapshots import Data, Snapshot, normal_rule, normal_tier
-from .faults import Fault, WrongFile
 from .fields import VERSION, FileField, access_fields, limit_fields, rule_fields, tier_fields
 from .reading import read
-from .yaml import place_of_reference, updated, yaml_of
+from .text.faults import Fault, WrongFile
+from .text.updating import updated
+from .text.yaml import place_of_reference, yaml_of
 
 #: A document as it is written: of dicts, lists and plain values.
 Document = dict[str, Any]

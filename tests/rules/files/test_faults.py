@@ -108,7 +108,7 @@ def test_json_has_places_too(text: str, fault: str) -> None:
 
 
 def test_many_references_are_no_way_to_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_ratelimiter.rules.files.yaml.MAX_NODES", 5_000)
+    monkeypatch.setattr("django_ratelimiter.rules.files.text.yaml.MAX_NODES", 5_000)
     bomb = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'a'}]\n" for n in range(9))
     assert faults(bomb)[0].endswith("This is too large or too deep for a rules file.")
 

@@ -1,4 +1,4 @@
-"""YAML by ruamel.yaml: values with their places, and files that are changed without losing their comments."""
+"""YAML by ruamel.yaml: values with their places, and documents that keep their comments."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def yaml_of(
     comments: lines at its top. on_rules: lines above rules, by slug.
     """
     _library()  # which says what is missing
-    found = _commented(document)
+    found = commented(document)
     for section in ("tiers", "rules", "access"):
         if section in found:
             found.yaml_set_comment_before_after_key(section, before="\n")
@@ -170,25 +170,15 @@ def yaml_of(
     return top + text_of(found)
 
 
-def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return a YAML text, which means `before`, changed to mean `after`. What does not differ stays as it is written.
-
-    So comments stay, and what is written although it is the default. Raises YamlMissing.
-    """
-    found = editor().load(text)
-    _update(found, before, after)
-    return text_of(found)
-
-
-def _commented(value: Any) -> Any:
+def commented(value: Any) -> Any:
     """Return plain values as ruamel's, which can bear comments."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
     if isinstance(value, dict):
-        return CommentedMap((_commented(key), _commented(each)) for key, each in value.items())
+        return CommentedMap((commented(key), commented(each)) for key, each in value.items())
     if isinstance(value, list):
-        found = CommentedSeq(map(_commented, value))
+        found = CommentedSeq(map(commented, value))
         if not any(isinstance(each, dict) for each in value):
             found.fa.set_flow_style()
         return found
@@ -202,43 +192,3 @@ _PLAIN_LINES: Final = re.compile(r"(?:[!-~][ -~]*\n)+[!-~][ -~]*")
 
 #: What readers of YAML before 1.2 take for true or false.
 _WORDS_OF_OLD: Final = frozenset({"on", "off", "yes", "no", "y", "n", "true", "false", "null", "~"})
-
-
-def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Make the difference of two documents in a mapping of ruamel's."""
-    keys = {str(key): key for key in found}
-    for name in before.keys() - after.keys():
-        if name in keys:
-            del found[keys[name]]
-    for name, value in after.items():
-        old, key = before.get(name), keys.get(name, name)
-        if old == value:
-            continue
-        if not value:
-            found[key] = _commented(value)
-        elif isinstance(old, dict) and isinstance(found.get(key), dict):
-            _update(found[key], old, value)
-        elif isinstance(old, list) and isinstance(found.get(key), list) and all(isinstance(each, dict) for each in old):
-            _update_list(found[key], old, value)
-        else:
-            found[key] = _commented(value)
-
-
-def _update_list(found: Any, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """Make the difference of two lists of limits in one of ruamel's; those for the same are changed where they are."""
-    before, wanted = [*before], [_meaning(each) for each in after]
-    for place in reversed(range(len(before))):
-        if _meaning(before[place]) not in wanted:
-            del found[place], before[place]
-    for place, value in enumerate(after):
-        if place < len(before) and _meaning(before[place]) == wanted[place]:
-            _update(found[place], before[place], value)
-        else:
-            found.insert(place, _commented(value))
-            before.insert(place, value)
-    del found[len(after) :]
-
-
-def _meaning(limit: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells limits of a rule apart."""
-    return tuple(limit.get(name) for name in ("tier", "algorithm", "window_seconds", "calendar", "unlimited"))

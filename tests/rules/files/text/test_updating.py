@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.rules.files.yaml import updated
+from django_ratelimiter.rules.files.text.updating import updated
 
 
 @pytest.mark.parametrize(

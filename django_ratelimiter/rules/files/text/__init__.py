@@ -1,0 +1,1 @@
+"""A rules file as text: a tree of values with their places, in JSON or YAML."""

@@ -1,0 +1,57 @@
+"""A YAML file that is there already, of which only the values change that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .yaml import commented, editor, text_of
+
+
+def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return a YAML text, which means `before`, changed to mean `after`. What does not differ stays as it is written.
+
+    So comments stay, and what is written although it is the default. Raises YamlMissing.
+    """
+    found = editor().load(text)
+    _update(found, before, after)
+    return text_of(found)
+
+
+def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Make the difference of two documents in a mapping of ruamel's."""
+    keys = {str(key): key for key in found}
+    for name in before.keys() - after.keys():
+        if name in keys:
+            del found[keys[name]]
+    for name, value in after.items():
+        old, key = before.get(name), keys.get(name, name)
+        if old == value:
+            continue
+        if not value:
+            found[key] = commented(value)
+        elif isinstance(old, dict) and isinstance(found.get(key), dict):
+            _update(found[key], old, value)
+        elif isinstance(old, list) and isinstance(found.get(key), list) and all(isinstance(each, dict) for each in old):
+            _update_list(found[key], old, value)
+        else:
+            found[key] = commented(value)
+
+
+def _update_list(found: Any, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """Make the difference of two lists of limits in one of ruamel's; those for the same are changed where they are."""
+    before, wanted = [*before], [_meaning(each) for each in after]
+    for place in reversed(range(len(before))):
+        if _meaning(before[place]) not in wanted:
+            del found[place], before[place]
+    for place, value in enumerate(after):
+        if place < len(before) and _meaning(before[place]) == wanted[place]:
+            _update(found[place], before[place], value)
+        else:
+            found.insert(place, commented(value))
+            before.insert(place, value)
+    del found[len(after) :]
+
+
+def _meaning(limit: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells limits of a rule apart."""
+    return tuple(limit.get(name) for name in ("tier", "algorithm", "window_seconds", "calendar", "unlimited"))
