@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from .edits import edited, meaning
 from .yaml import commented, editor, text_of
 
 
 def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return a YAML text, which means `before`, changed to mean `after`. What does not differ stays as it is written.
 
-    So comments stay, and what is written although it is the default. Raises YamlMissing.
+    So comments stay, and what is written although it is the default. If more than values differ, the text is indented
+    anew, and brackets over several lines become one line, without the comments between them. Raises YamlMissing.
     """
+    if (changed := edited(text, before, after)) is not None:
+        return changed
     found = editor().load(text)
     _update(found, before, after)
     return text_of(found)
@@ -39,19 +43,14 @@ def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def _update_list(found: Any, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
     """Make the difference of two lists of limits in one of ruamel's; those for the same are changed where they are."""
-    before, wanted = [*before], [_meaning(each) for each in after]
+    before, wanted = [*before], [meaning(each) for each in after]
     for place in reversed(range(len(before))):
-        if _meaning(before[place]) not in wanted:
+        if meaning(before[place]) not in wanted:
             del found[place], before[place]
     for place, value in enumerate(after):
-        if place < len(before) and _meaning(before[place]) == wanted[place]:
+        if place < len(before) and meaning(before[place]) == wanted[place]:
             _update(found[place], before[place], value)
         else:
             found.insert(place, commented(value))
             before.insert(place, value)
     del found[len(after) :]
-
-
-def _meaning(limit: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells limits of a rule apart."""
-    return tuple(limit.get(name) for name in ("tier", "algorithm", "window_seconds", "calendar", "unlimited"))

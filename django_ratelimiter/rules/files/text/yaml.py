@@ -87,6 +87,24 @@ def tree_of_yaml(text: str, file: str) -> Node:
     return Node(None, Place(1, 1)) if found is None else _Tree(file).of(found, 0)
 
 
+def composed(text: str) -> Any:
+    """Return the nodes of ruamel of a YAML text; `None` if it is empty. Raises YamlMissing."""
+    return _library()(typ="safe", pure=True).compose(text)
+
+
+def written(value: Any, *, quote: str = "", is_inline: bool = False) -> str:
+    """Return a plain value, or a list of them, as YAML. quote: the marks around it. is_inline: it is in brackets."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
+
+    if value is None:
+        return "null"
+    quoted = {"'": SingleQuotedScalarString, '"': DoubleQuotedScalarString}.get(quote)
+    found = quoted(value) if quoted and isinstance(value, str) else commented(value)
+    if is_inline:  # where commas and brackets have a meaning
+        return text_of(commented({"x": [found]})).removeprefix("x: [").removesuffix("]\n")
+    return text_of(commented({"x": found})).removeprefix("x: ").removesuffix("\n")
+
+
 def place_of_reference(text: str) -> Place:
     """Return where a YAML text first refers to what stands elsewhere in it; its start if it does not."""
     tokens = _library()(typ="safe", pure=True).scan(text)
@@ -121,16 +139,16 @@ class _Tree:
             return Node(Pairs(tuple(self._pairs(node, depth))), place)
         if node.id == "sequence":
             return Node([self.of(each, depth + 1) for each in node.value], place)
-        value = _scalar(str(node.tag).removeprefix(_TAG), node.value)
-        return Node(checked(value, place, self._file), place)
+        return Node(checked(scalar_of(node), place, self._file), place)
 
     def _pairs(self, node: Any, depth: int) -> Iterator[tuple[Node, Node]]:
         for key, value in node.value:
             yield self.of(key, depth + 1), self.of(value, depth + 1)
 
 
-def _scalar(tag: str, text: str) -> Any:
+def scalar_of(node: Any) -> Any:
     """Return what a plain value means. What is no number, flag or null stays text, a date as well."""
+    tag, text = str(node.tag).removeprefix(_TAG), node.value
     if tag == "null":
         return None
     if tag == "bool":
