@@ -197,6 +197,7 @@ def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:
     return {
         "plan": plan,
         "changes": plan.changes,
+        "warnings": [fault.in_words(plan.file.name) for fault in plan.file.warnings],
         "summary": summary_of(plan),
         "missing": missing_permissions(request, plan.changes, needed),
     }

@@ -142,6 +142,9 @@ class _Reader:
             if rule is not None:
                 self._check_views(*rule)
                 self._check_identities(*rule)
+                if not self.rows.rules[-1]["limits"]:
+                    no_limits = _("This rule has no limits, so it applies to nobody yet.")
+                    self.warnings.append(Fault(entry.key.place, no_limits))
         if "access" in found:
             self._read_access(found["access"].node)
 
@@ -154,7 +157,7 @@ class _Reader:
 
     def _rows_of(self, found: Entries, section: str) -> Iterator[tuple[str, Any]]:
         if section in found and found[section].node.value is not None:
-            yield from self.rows.entries(found[section].node, None, _("a group of them by slug")).items()
+            yield from self.rows.entries(found[section].node, None, _("entries by slug, such as “search: …”")).items()
 
     def _check_views(self, rule: Rule, entries: Entries, key: Node) -> None:
         """Note names of views that no view has. A scope may be asked for by any code, so it is only warned of."""

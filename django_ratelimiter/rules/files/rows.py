@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -190,9 +190,9 @@ class RowReader:
         try:
             row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
         except ValidationError as error:
-            for field, messages in error.message_dict.items():
+            for field, errors in error.error_dict.items():
                 node = found[field].node if field in found else key
-                text = " ".join(messages)
+                text = _text_of(errors)
                 if field in found and node.place in at_fault:  # said already: not even its type is right
                     continue
                 self._fault(node, text if field == NON_FIELD_ERRORS else f"{field}: {text}")
@@ -201,3 +201,10 @@ class RowReader:
 
     def _fault(self, node: Node, text: str) -> None:
         self._faults.append(Fault(node.place, text))
+
+
+def _text_of(errors: Iterable[ValidationError]) -> str:
+    """Return what is wrong with a field; the bounds of its column only if nothing else says what would be right."""
+    errors = list(errors)
+    own = [each for each in errors if each.code not in ("min_value", "max_value")]
+    return " ".join(message for each in own or errors for message in each.messages)

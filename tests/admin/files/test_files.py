@@ -196,6 +196,11 @@ class TestUpload:
         assert fault in shown(upload(admin_client, text))
         assert not Rule.objects.exists()
 
+    def test_what_may_be_right_is_warned_of(self, admin_client: Client) -> None:
+        page = shown(upload(admin_client, "rules:\n  a: {mode: enforce}\n"))
+        assert "This rule has no limits, so it applies to nobody yet." in page
+        assert "Apply this file" in page
+
     def test_it_takes_the_permissions_for_what_it_changes(self, operator: Callable[..., Client], theirs: Rule) -> None:
         client = operator(*MAY_UPLOAD)
         response = upload(client, FILE.replace("theirs", "ours").replace("Theirs", "Ours"))

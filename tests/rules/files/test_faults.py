@@ -151,9 +151,21 @@ def test_a_right_file_has_none() -> None:
     assert read(RULE, "r.yaml").rule_set().rules[0].limits[None][0].limit.quota == 5
 
 
+def test_a_rule_without_limits_is_warned_of() -> None:
+    [warning] = read("rules:\n  a: {mode: enforce}", "r.yaml").warnings
+    assert warning.in_words("r.yaml") == "r.yaml:2:3: This rule has no limits, so it applies to nobody yet."
+    assert read(RULE, "r.yaml").warnings == []
+
+
+@pytest.mark.parametrize("quota", ["-5", "0", "9" * 30])
+def test_a_bound_is_told_once(quota: str) -> None:
+    [fault] = faults(RULE.replace("quota: 5", f"quota: {quota}"))
+    assert ". " not in fault and fault.endswith(f", not {quota}.")
+
+
 def test_a_scope_that_no_view_has_is_only_warned_of() -> None:
     """Any code may ask for it."""
-    [warning] = read("rules:\n  a: {scope: uploads}", "r.yaml").warnings
+    [warning, _] = read("rules:\n  a: {scope: uploads}", "r.yaml").warnings
     assert warning.in_words("r.yaml") == (
         "r.yaml:2:14: No view names the scope “uploads”, so this rule applies only where other code does, "
         "with limiter.check, limiter.slot or in_slot."
