@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..forecast.console import WrongOption, add_replay, replay
@@ -51,6 +52,8 @@ class ForecastCommands(BaseCommand):
             self.stderr.write(text % f"{files.unreadable:,}")
             for name, number, why, text in files.shown:
                 self.stderr.write(f"  {name}:{number}: {why}: {text}")
+            if not (found.decided or found.exempt or found.inline):
+                raise CommandError(_("Nothing was replayed. Is this an access log? Name its --format."))
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(found, check, files), indent=2, ensure_ascii=False))
         elif self._options["csv"]:

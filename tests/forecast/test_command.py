@@ -63,6 +63,22 @@ def record(allowed: int, denied: int, granularity: str = "hour") -> None:
     UsageBucket.objects.create(rule_slug="pages", granularity=granularity, start=HOUR, allowed=allowed, denied=denied)
 
 
+def test_what_is_no_access_log_fails(replayed: Replayed, log: Path) -> None:
+    log.write_text("rules:\n  search: {}\n")
+    errors = io.StringIO()
+    with pytest.raises(CommandError, match="Nothing was replayed"):
+        replayed(errors=errors)
+    assert "access.log:1: is not in the format common or combined: rules:" in errors.getvalue()
+
+
+def test_a_line_that_is_no_json_is_named_by_its_own_number(replayed: Replayed, log: Path) -> None:
+    errors = io.StringIO()
+    line = '{"time": 1700000000, "remote_addr": "192.0.2.1", "request": "GET / HTTP/1.1"}'
+    log.write_text(f'{line}\n{{"time":\n{line}\n')
+    assert "Traffic: 2 requests" in replayed(errors=errors)
+    assert 'access.log:2: is no JSON at character 10: {"time":' in errors.getvalue()
+
+
 def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) -> None:
     errors = io.StringIO()
     text = replayed(errors=errors)

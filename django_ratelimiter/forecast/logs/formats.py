@@ -105,7 +105,10 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     loads = json.loads
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
-        data = loads(text)
+        try:
+            data = loads(text)
+        except json.JSONDecodeError as error:  # which would name a line of its own count
+            raise ValueError(f"is no JSON at character {error.pos + 1}") from None
         if "\\ud" in text or "\\uD" in text or "\\Ud" in text:
             json.dumps(data, ensure_ascii=False).encode()  # half a character is no text: UnicodeEncodeError
         if type(data) is not dict:

@@ -48,6 +48,8 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
 
 def traffic_of(found: Comparison) -> str:
     """Return in words what was replayed."""
+    if not found.last_us:
+        return _("The log holds no request that rules are asked about.")
     difference = found.difference
     callers = _callers(difference.callers)
     words = {
