@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,8 @@ def test_nor_what_a_debugger_follows(configured: Any, monkeypatch: pytest.Monkey
 @pytest.mark.once
 def test_pytest_does_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:  # which traces as a debugger does
+        monkeypatch.delenv(name)
     (project / "pytest.ini").write_text("[pytest]\naddopts = -p no:django -p no:django_ratelimiter -p tests.workers\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rP", "-x", "large"], cwd=project, capture_output=True, text=True

@@ -74,6 +74,8 @@ def main(url: str, mode: str, runs: int) -> None:
             before = scripts(client)
             told = pool.starmap(run, [(url, mode, number)] * PROCESSES, chunksize=1)
             found.append({"processes": told, "served": scripts(client) - before})
+        pool.close()  # to end one by a signal, as its context does, may last for ever under coverage
+        pool.join()
         engine = RedisEngine(client, "hits")
         usage = [0, 0]
         for batch in engine.take_usage(now_us=int(time.time() + 60) * 1_000_000):
