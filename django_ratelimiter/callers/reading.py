@@ -109,7 +109,9 @@ def read(found: Counters, *, with_refusals: bool = False) -> Counters:
         peeked = peek_with_refusals(charges) if with_refusals else None
         verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
     except EngineUnavailable as error:
-        return replace(found, problem=str(error))
+        parts = found.counters, found.before_login
+        unread = [[replace(each, verdict=None) for each in part] for part in parts]  # what was read before is old
+        return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
     known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
     return replace(
         found,

@@ -281,6 +281,52 @@ def test_what_is_refused_is_not_logged_and_what_redis_may_have_done_is(
     assert not TierAssignment.objects.exists()
 
 
+@pytest.mark.parametrize("made", [lambda name: ResetCounters(), lambda name: GiveBack(name, 2)])
+def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
+    made: Callable[[str], Any],
+    add_rule: Callable[..., Rule],
+    caller: Caller,
+    user: User,
+    operator: User,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_rule("export", ["user"], quota=2)
+    ask(user, 2)
+    name, read = counter(caller, "export").name, acts.read
+
+    def unanswered(found: Any) -> Any:
+        def refuse(*_charges: Any) -> Any:
+            raise EngineUnavailable("refused")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(get_engine(), "peek", refuse)
+            return read(found)
+
+    monkeypatch.setattr(acts, "read", unanswered)
+    outcome = perform(operator, caller, made(name), "he called", "1")
+    assert not outcome.took
+    assert outcome.changed
+    assert outcome.text.endswith("It could not be checked: Redis gives no answer now.")
+    assert ask(user).allowed  # it was done
+
+
+def test_who_is_blocked_again_at_once_is_said_to_be(
+    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rule("export", ["user"], quota=2)
+    ask(user, 2)
+    reset = get_engine().reset
+
+    def outpaced(charges: Any) -> None:
+        reset(charges)
+        ask(user, 2)
+
+    monkeypatch.setattr(get_engine(), "reset", outpaced)
+    outcome = perform(operator, caller, ResetCounters(), "he called", "1")
+    assert outcome.text == "Reset 1 counter: export. Still blocked by: export."
+    assert not outcome.took
+
+
 @pytest.mark.django_db(transaction=True)
 def test_nobody_waits_for_calls_of_the_engine(
     caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
