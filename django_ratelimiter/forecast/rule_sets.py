@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
 
 from django.utils.translation import gettext as _
 
 from ..engine.base import Version
 from ..rules import cache
+from ..rules.files.reading import load
+from ..rules.files.text.faults import WrongFile
+from ..rules.files.text.yaml import YamlMissing
 from ..rules.ruleset import RuleRecord, RuleSet
 from ..rules.stored import storage
 
@@ -47,11 +48,6 @@ def changed(rules: RuleSet, records: Iterable[RuleRecord]) -> RuleSet:
 def of_file(path: str) -> RuleSet:
     """Return the rules of a file. Raises UnknownRules, with every fault of the file, and OSError."""
     try:
-        reading: Any = import_module("django_ratelimiter.rules.files.reading")
-    except ImportError:
-        raise UnknownRules(_("Rules in files cannot be read yet: %s") % path) from None
-    try:
-        found: RuleSet = reading.load(path).rule_set()
-    except reading.WrongFile as error:
+        return load(path).rule_set()
+    except (WrongFile, YamlMissing) as error:
         raise UnknownRules(str(error)) from error
-    return found

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,6 +62,19 @@ def replayed(log: Path) -> Replayed:
 
 def record(allowed: int, denied: int, granularity: str = "hour") -> None:
     UsageBucket.objects.create(rule_slug="pages", granularity=granularity, start=HOUR, allowed=allowed, denied=denied)
+
+
+def test_rules_that_cannot_be_read_are_named(
+    replayed: Replayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong.yaml").write_text("rules:\n  a: {mode: on}\n")
+    with pytest.raises(CommandError, match=r"wrong\.yaml:2:13: mode: “on” is unknown"):
+        replayed("--rules", str(tmp_path / "wrong.yaml"))
+    with pytest.raises(CommandError, match=r"gone\.yaml"):
+        replayed("--rules", str(tmp_path / "gone.yaml"))
+    monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
+    with pytest.raises(CommandError, match="YAML needs the extra"):
+        replayed("--rules", str(tmp_path / "wrong.yaml"))
 
 
 def test_what_is_no_access_log_fails(replayed: Replayed, log: Path) -> None:
