@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
 from django_ratelimiter.forecast.samples.doubts import doubts
 from django_ratelimiter.forecast.samples.forecast import Forecast, forecast
+from django_ratelimiter.forecast.samples.kindred import recorded_by
 from django_ratelimiter.forecast.samples.periods import read_period
+from django_ratelimiter.models import Rule
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.usage.reports.coverage import Period
@@ -191,3 +194,20 @@ def test_a_quota_beyond_what_databases_can_hold() -> None:
 def test_a_day_too_far_away_is_no_period(day: str) -> None:
     with pytest.raises(ValueError, match="is no period"):
         read_period(day)
+
+
+@pytest.mark.parametrize(
+    ("new", "is_alike"),
+    [
+        ({"path_kind": "any", "path": "", "view_name": "hello"}, True),
+        ({"path_kind": "route", "path": "hello/", "view_name": ""}, True),  # the same view in another way
+        ({"path_kind": "route", "path": "items/<int:item>/", "view_name": ""}, False),
+        ({"path_kind": "prefix", "path": "/hello/", "view_name": ""}, False),  # other paths as well
+        ({"path_kind": "any", "path": "", "view_name": "hello", "partition_by": ["ip"]}, False),
+        ({"path_kind": "any", "path": "", "view_name": "gone"}, False),
+    ],
+)
+def test_a_rule_for_the_same_views_has_recorded_the_requests_of_a_new_one(new: dict[str, Any], is_alike: bool) -> None:
+    recording = Rule(slug="hello", view_name="hello", partition_by=["user"])
+    found = recorded_by(Rule(**{"slug": "new", "partition_by": ["user"], **new}), [recording])
+    assert (found is recording) is is_alike

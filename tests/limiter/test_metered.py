@@ -141,6 +141,18 @@ def test_without_the_engine_it_is_spent_here(
         spend(1, ask())
 
 
+def test_without_the_engine_at_the_end_the_work_is_done_all_the_same(
+    make_rule: MakeRule, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_rule("rows", quota=10)
+    with pytest.MonkeyPatch.context() as patch, limiter.charge(ask()) as charge:
+        charge.cost = 4
+        patch.setattr(ENGINE, Broken())
+    assert charge.decision.allowed
+    assert "3 units of a request's cost could not be spent" in caplog.text
+    assert remaining() == [9]
+
+
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
 def test_switched_off(spend: Callable[..., Any], make_rule: MakeRule) -> None:
     make_rule("rows", quota=1)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache as framework_cache
+from django.db import DatabaseError
 from django.test import Client, override_settings
 
+from django_ratelimiter.rules.files.adopt import smart
 from django_ratelimiter.rules.files.adopt.found import Found, seconds_of
-from django_ratelimiter.rules.files.adopt.smart import adopt_rows
+from django_ratelimiter.rules.files.adopt.smart import adopt_rows, adopt_smart_rules
 from django_ratelimiter.rules.files.adopt.text import adopt, text_of
 from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.testing import override_rules
@@ -202,6 +204,39 @@ def test_rules_of_django_smart_ratelimit_that_have_no_rule() -> None:
         "Rule “r” of django-smart-ratelimit: its key, 'get:q', has no rule that does the same.",
         "Rule “r” of django-smart-ratelimit: its rate, '0/h', has no rule that does the same.",
     ]
+
+
+class Table:
+    """A model whose table holds this row."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+        self._default_manager = self
+
+    def filter(self, **_active: bool) -> list[Any]:
+        if self._error:
+            raise self._error
+        return [row()]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_in_force", "rules", "missed"),
+    [
+        (None, True, ["r"], []),
+        (None, False, [], ["they are not in force, because RATELIMIT_USE_DYNAMIC_RULES is not set."]),
+        (DatabaseError("no such table"), True, [], ["its table cannot be read."]),
+        (LookupError("no such model"), True, [], ["its table cannot be read."]),
+    ],
+)
+def test_the_table_of_django_smart_ratelimit(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, is_in_force: bool, rules: list[str], missed: list[str]
+) -> None:
+    found = Found()
+    monkeypatch.setattr(smart, "apps", SimpleNamespace(is_installed=bool, get_model=lambda *_name: Table(error)))
+    with override_settings(RATELIMIT_USE_DYNAMIC_RULES=is_in_force):
+        adopt_smart_rules(found)
+    assert list(found.rules) == rules
+    assert found.missed == [f"Rules of django-smart-ratelimit: {text}" for text in missed]
 
 
 @pytest.mark.parametrize("style", ["yaml", "json"])
