@@ -71,12 +71,12 @@ def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     entries = _entries(caller)
     access = _counting(caller, entries)
     if settings.TIER_RESOLVER is not None:
-        slug = _made_up_identity(caller).resolve_tier()
-        tier = rules.tiers.get(slug or "")
-        source = "resolver" if tier else "default"
-        return Grounds(Entitlement(tier or _default(caller, rules)), source, None, assignments, entries, access)
-    now = timezone.now()
-    in_force = [each for each in assignments if each.tier.slug in rules.tiers and not _is_to_come(each, now)]
+        in_force = []  # no assignment counts
+        if (resolved := rules.tiers.get(_made_up_identity(caller).resolve_tier() or "")) is not None:
+            return Grounds(Entitlement(resolved), "resolver", None, assignments, entries, access)
+    else:
+        now = timezone.now()
+        in_force = [each for each in assignments if each.tier.slug in rules.tiers and not _is_to_come(each, now)]
     if not in_force:
         tier = _default(caller, rules)
         source = "default" if tier else "nothing"
