@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -19,7 +18,7 @@ from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
 from ..forecast.samples import console as advice
-from .writing import require_writable, write_file
+from .writing import require_writable, whole_file, write_file
 
 
 class ForecastCommands(BaseCommand):
@@ -67,4 +66,4 @@ class ForecastCommands(BaseCommand):
     def _decision_writer(self, stack: ExitStack) -> Any:
         """Return what writes each decision to the file that was asked for, if one was."""
         name = self._options["decisions"]
-        return decision_writer(stack.enter_context(Path(name).open("w", encoding="utf-8")).write) if name else None
+        return decision_writer(stack.enter_context(whole_file(name)).write) if name else None

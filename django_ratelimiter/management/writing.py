@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from django.core.management.base import CommandError
 
@@ -22,15 +23,34 @@ def write_file(name: str, text: str, *, is_new: bool = False) -> None:
     replaced.
     """
     require_writable(name)  # what may not be written is not replaced either
+    if is_new and os.path.lexists(name) and not _is_device(name):
+        raise CommandError(str(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)))
+    with whole_file(name) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole_file(name: str) -> Iterator[TextIO]:
+    """Open a file for writing. Until the block has ended, and if it fails, it holds what it held.
+
+    Raises CommandError if it cannot be written. A device is written at once, and so is what cannot be replaced.
+    """
+    require_writable(name)
+    target = Path(os.path.realpath(name))  # a link stays a link
+    beside = None if _is_device(name) else target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        if is_new and os.path.lexists(name) and not _is_device(name):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        if _is_device(name):
-            Path(name).write_text(text, "utf-8", newline="")
-        else:
-            _replace(Path(os.path.realpath(name)), text)  # a link stays a link
+        if beside is not None and not _can_be_made(beside):
+            beside = None
+        with (beside or Path(name)).open("w", encoding="utf-8", newline="") as file:
+            yield file
+        if beside is not None:
+            _put_in_place(beside, target)
     except OSError as error:
         raise CommandError(str(error)) from error
+    finally:
+        if beside is not None:
+            with suppress(OSError):
+                beside.unlink()
 
 
 def require_writable(name: str) -> None:
@@ -54,18 +74,22 @@ def _is_device(name: str) -> bool:
     return path.exists() and (name.startswith("/dev/") or not (path.is_file() or path.is_dir()))
 
 
-def _replace(target: Path, text: str) -> None:
-    """Write beside the target first, and put that in its place."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+def _can_be_made(beside: Path) -> bool:
     try:
-        beside.write_text(text, "utf-8", newline="")
+        beside.touch()
+    except OSError as error:
+        if error.errno not in CANNOT_REPLACE:
+            raise
+        return False
+    return True
+
+
+def _put_in_place(beside: Path, target: Path) -> None:
+    try:
         if target.exists():
             shutil.copymode(target, beside)
         beside.replace(target)
     except OSError as error:
         if error.errno not in CANNOT_REPLACE:
             raise
-        target.write_text(text, "utf-8", newline="")
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+        shutil.copyfile(beside, target)

@@ -238,6 +238,26 @@ def test_a_replay_that_fails_leaves_no_page(replayed: Replayed, tmp_path: Path) 
     assert [(path.name, path.read_text()) for path in tmp_path.glob("*.html")] == [("old.html", "yesterday's")]
 
 
+def test_a_replay_that_ends_early_leaves_the_decisions_of_the_one_before(
+    replayed: Replayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "decisions"
+    kept.write_text("yesterday's")
+
+    def writer(write: Callable[[str], object]) -> Callable[..., None]:
+        def note(*_line: object) -> None:
+            write("x" * 100_000)
+            assert kept.read_text() == "yesterday's"  # and so it is if the process is killed now
+            raise KeyboardInterrupt
+
+        return note
+
+    monkeypatch.setattr("django_ratelimiter.management.forecast.decision_writer", writer)
+    with pytest.raises(KeyboardInterrupt):
+        replayed("--decisions", str(kept))
+    assert [path.read_text() for path in tmp_path.glob("*decisions*")] == ["yesterday's"]
+
+
 def test_a_rule_by_what_the_log_does_not_hold_stands_beside_the_others_with_the_reason(
     replayed: Replayed, tmp_path: Path
 ) -> None:
