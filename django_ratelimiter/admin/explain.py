@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..callers.references import known_rules
+from ..callers.references import as_in_force, known_rules
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
@@ -40,7 +40,7 @@ from ..models.validation import METHODS
 from ..rules.records import RuleRecord
 from ..values.references import Reference
 from .identities import label_of
-from .logged import as_in_force, caller_url, logged_context, prefilled, rule_url
+from .logged import caller_url, logged_context, prefilled, rule_url
 
 ADDRESS: Final = "django_ratelimiter_explain"
 #: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..callers.references import digests_of, everybody, rules_of
+from ..callers.references import digests_of, everybody
 from ..explain.logline import LoggedRefusal
 from ..explain.readers import CALLER_FIELDS, SEES_TIERS
 from ..limiter.templates import missing
@@ -28,12 +28,6 @@ def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(rule.methods, list) and rule.methods:
             found["method"] = rule.methods[0]
     return found
-
-
-def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
-    """Return it with the rule as it is spelled: customers read references out in any case."""
-    rule = rules_of(Reference(logged.rule, logged.digest))[0]
-    return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
 def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:

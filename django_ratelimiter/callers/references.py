@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from ..exceptions import EngineUnavailable
+from ..explain.logline import LoggedRefusal
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TopPartition
@@ -32,6 +33,12 @@ def known_rules() -> list[str]:
 def rules_of(reference: Reference) -> list[str]:
     """Return the slugs of the rules that a reference may name: as they are in force, else as it was typed."""
     return reference.rule_in(known_rules()) or [reference.rule]
+
+
+def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
+    """Return it with the rule as it is spelled: customers read references out in any case."""
+    rule = rules_of(Reference(logged.rule, logged.digest))[0]
+    return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
 def find_reference(text: str) -> Reference | None:
