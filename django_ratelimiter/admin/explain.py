@@ -20,7 +20,7 @@ from ..callers.references import as_in_force, known_rules
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
-from ..explain.logline import parse_log_line
+from ..explain.logline import is_logged, parse_log_line
 from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
 from ..explain.request import gateway_views
 from ..explain.users import by_key
@@ -38,7 +38,6 @@ from ..explain.words import (
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord
-from ..values.references import Reference
 from .identities import label_of
 from .logged import caller_url, logged_context, prefilled, rule_url
 
@@ -241,7 +240,7 @@ def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, dige
         "is_known": counter.used is not None,
         "width": f"{min(share, 100):.1f}%",
         "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
-        "is_logged": bool(digest) and (counter.digest == digest or Reference("", digest).is_of(counter.digest)),
+        "is_logged": is_logged(digest, counter.digest),
         "url": caller_url(request, digest=counter.digest, rule=rule.slug),
     }
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from ..exceptions import EngineUnavailable
-from ..explain.logline import LoggedRefusal
+from ..explain import Question, QuestionError
+from ..explain.logline import LoggedRefusal, about_rule, parse_log_line
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TopPartition
 from ..rules import cache, inline
+from ..rules.records import RuleRecord
 from ..usage.refusals import recent
 from ..usage.times import now, stored
 from ..values.references import Reference, references_in
@@ -27,7 +31,11 @@ SPAN: Final = timedelta(days=7)
 
 def known_rules() -> list[str]:
     """Return the slugs of the rules in force and of those in code, which references may name."""
-    return [rule.slug for rule in (*cache.current_rules().rules, *inline.registered())]
+    return [rule.slug for rule in _rules()]
+
+
+def _rules() -> tuple[RuleRecord, ...]:
+    return *cache.current_rules().rules, *inline.registered()
 
 
 def rules_of(reference: Reference) -> list[str]:
@@ -39,6 +47,20 @@ def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
     """Return it with the rule as it is spelled: customers read references out in any case."""
     rule = rules_of(Reference(logged.rule, logged.digest))[0]
     return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
+
+
+def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Question]:
+    """Return what a reference, a response or a line of the log says, and the question for a request of that kind.
+
+    Raises QuestionError.
+    """
+    logged = parse_log_line(text, known_rules())
+    if logged is None:
+        text = _("This is no reference of a rejection. Write it as “export#eJL8d1F2”.")
+        raise QuestionError("reference", text)
+    logged = as_in_force(logged)
+    rule = next((rule for rule in _rules() if rule.slug == logged.rule), None)
+    return logged, question if rule is None else about_rule(question, rule)
 
 
 def find_reference(text: str) -> Reference | None:

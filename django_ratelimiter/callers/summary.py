@@ -152,7 +152,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
     lines += [_line(each) for each in summary["counters"]]
     for each in summary["unread"]:
         lines.append(f"{each['rule']}: {_('needs to know')} {', '.join(each['missing'])}")
-    return [*lines, *map(_denial_line, summary["denials"])]
+    return [*lines, *map(_rejection_line, summary["rejections"]), *map(_denial_line, summary["denials"])]
 
 
 def _title_of_nobody(who: Caller) -> str:
@@ -195,11 +195,24 @@ def _line(counter: dict[str, Any]) -> str:
     return text
 
 
+def _rejection_line(rejection: dict[str, Any]) -> str:
+    if rejection["shadow"]:
+        text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    else:
+        text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    about = "≈" * rejection["is_estimate"]
+    text %= _times_of(rejection) | {"rule": rejection["rule"], "times": f"{about}{units(rejection['times'])}"}
+    return f"{text} ({rejection['reference']})"
+
+
 def _denial_line(denial: dict[str, Any]) -> str:
-    since, last = (moment_in_words(datetime.fromisoformat(denial[name])) for name in ("since", "at"))
-    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s")
-    text %= {"times": units(denial["times"]), "since": since, "last": last}
+    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s") % _times_of(denial)
     return f"{text} ({denial['view']})" if denial["view"] else text
+
+
+def _times_of(record: dict[str, Any]) -> dict[str, str]:
+    since, last = (moment_in_words(datetime.fromisoformat(record[name])) for name in ("since", "at"))
+    return {"times": units(record["times"]), "since": since, "last": last}
 
 
 def _words(text: str | None) -> str:

@@ -12,12 +12,15 @@ from django.utils.translation import gettext as _
 
 from .curl import with_curl
 from .explanation import Explanation, RuleExplanation
+from .logline import LoggedRefusal
 from .question import Question, QuestionError
 from .words import (
     bypass_in_words,
     counter_in_words,
     doubts_of,
     headline_of,
+    is_among,
+    logged_in_words,
     reason_in_words,
     rows_in_words,
     shadow_in_words,
@@ -47,6 +50,10 @@ def add_question(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--curl", default="", metavar="COMMAND", help="A curl command, in the place of METHOD and PATH."
     )
+    reference = (
+        "Of a rejection, such as export#eJL8d1F2: its counter is marked. A response or a line of the log will do."
+    )
+    parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
     parser.add_argument("--json", action="store_true", help="Write JSON.")
 
 
@@ -65,8 +72,8 @@ def question_from(options: dict[str, Any]) -> Question:
     return with_curl(options["curl"], question)
 
 
-def lines_of(explanation: Explanation) -> Iterator[str]:
-    """Return the lines to print."""
+def lines_of(explanation: Explanation, logged: LoggedRefusal | None = None) -> Iterator[str]:
+    """Return the lines to print. logged: the rejection that it is about."""
     facts, response = explanation.facts, explanation.response
     named = _(", view %(view)s, route %(route)s") % {"view": facts.view_name, "route": facts.route}
     yield f"{facts.method} {facts.path}{named if facts.route or facts.view_name else ''}"
@@ -74,7 +81,8 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     yield from (f"  {name}: {value}" for name, value in response.fields.items())
     if response.body:
         yield from ("", *(f"  {line}" for line in response.body.splitlines()))
-    for text in (bypass_in_words(explanation), *doubts_of(explanation)):
+    found = logged_in_words(explanation, logged)
+    for text in (bypass_in_words(explanation), *doubts_of(explanation), found):
         if text:
             yield f"! {text}"
     tier = tier_in_words(explanation.tier)
@@ -85,7 +93,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
         yield ""
         yield _("These rules apply:")
         for each in applying:
-            yield from _lines_of_rule(each, explanation)
+            yield from _lines_of_rule(each, explanation, logged)
     others = [each for each in explanation.rules if not each.applies]
     if others and not explanation.bypass:
         yield ""
@@ -94,17 +102,21 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     yield from (f"  {rule}: {_('Not in force. %s') % reason}" for rule, reason in explanation.left_out)
 
 
-def _lines_of_rule(each: RuleExplanation, explanation: Explanation) -> Iterator[str]:
+def _lines_of_rule(each: RuleExplanation, explanation: Explanation, logged: LoggedRefusal | None) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.rule.mode}): {rows_in_words(each, explanation.tier)}"
     for counter in each.counters:
-        yield f"    {counter.words}: {counter_in_words(counter, each.rule.mode)}"
+        mark = f" ({_('in the log')})" if logged and logged.is_of(counter.digest) else ""
+        yield f"    {counter.words}{mark}: {counter_in_words(counter, each.rule.mode)}"
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):
         yield f"    {shadow}"
 
 
-def json_of(explanation: Explanation) -> dict[str, Any]:
-    """Return the explanation as JSON has it: each rule by its slug, with its reason as a code and in words."""
+def json_of(explanation: Explanation, logged: LoggedRefusal | None = None) -> dict[str, Any]:
+    """Return the explanation as JSON has it: each rule by its slug, with its reason as a code and in words.
+
+    logged: the rejection that it is about.
+    """
     return {
         "request": explanation.facts._asdict(),
         "version": explanation.version,
@@ -119,6 +131,16 @@ def json_of(explanation: Explanation) -> dict[str, Any]:
         "rules": [_json_of_rule(each, explanation) for each in explanation.rules],
         "left_out": [rejected._asdict() for rejected in explanation.left_out],
         "response": None if "counters" in explanation.hidden else _plain(asdict(explanation.response)),
+        "logged": None if logged is None else _json_of_logged(logged, explanation),
+    }
+
+
+def _json_of_logged(logged: LoggedRefusal, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "rules": list(logged.rules),
+        "rule": logged.rule,
+        "digest": logged.digest,
+        "found": None if "counters" in explanation.hidden else is_among(explanation, logged),
     }
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ..values.references import parse_reference
+from ..rules.records import RuleRecord
+from ..values.references import Reference, parse_reference
+from .question import Question
 
 _MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
 #: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
@@ -26,6 +29,27 @@ class LoggedRefusal(NamedTuple):
     tier: str = ""
     digest: str = ""
     version: str = ""
+
+    def is_of(self, digest: str) -> bool:
+        """Return whether it is about the caller with this digest."""
+        return is_logged(self.digest, digest)
+
+
+def is_logged(logged: str, digest: str) -> bool:
+    """Return whether a digest is the one that a line names, or begins as a reference says. logged: "" = none is named.
+
+    People may have typed a reference.
+    """
+    return bool(logged) and (digest == logged or Reference("", logged).is_of(digest))
+
+
+def about_rule(question: Question, rule: RuleRecord) -> Question:
+    """Return the question for a request that a rule is for, unless it says itself which request it is about."""
+    if question.path or question.view:
+        return question
+    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
+    method = question.method if not rule.methods or question.method in rule.methods else min(rule.methods)
+    return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)
 
 
 def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None:

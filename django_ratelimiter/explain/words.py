@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
+from .logline import LoggedRefusal
 
 #: Why no rule is looked at.
 BYPASSES: Final[dict[str, Any]] = {
@@ -50,6 +51,24 @@ def bypass_in_words(explanation: Explanation) -> str:
     if entry is None:
         return text
     return f"{text} ({entry.kind} {entry.value}{': ' if entry.reason else ''}{entry.reason})"
+
+
+def is_among(explanation: Explanation, logged: LoggedRefusal) -> bool:
+    """Return whether a counter of the explanation is the one that rejected the logged request."""
+    return any(
+        logged.rule == each.rule.slug and logged.is_of(counter.digest)
+        for each in explanation.applying
+        for counter in each.counters
+    )
+
+
+def logged_in_words(explanation: Explanation, logged: LoggedRefusal | None) -> str:
+    """Return whether the counter of a logged rejection is shown; "" if none is asked about."""
+    if logged is None:
+        return ""
+    if is_among(explanation, logged):
+        return _("One of the counters below is the one in the log.")
+    return _("None of the counters below is the one in the log: it was another caller, or another rule.")
 
 
 def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:

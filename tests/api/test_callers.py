@@ -322,6 +322,20 @@ def test_explains_a_request_without_charging(agent: Callable[..., Client], block
     assert LogEntry.objects.count() == 0
 
 
+def test_explains_a_rejection_by_its_reference(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
+    client = agent("view_rule", "view_usage_report", "view_tierassignment")
+    asked = {"path": "/hello/", "user": blocked["value"], "ip": "192.0.2.7"}
+    digest = post(client, EXPLAIN, asked).json()["rules"][0]["counters"][0]["digest"]
+    asked["reference"] = f"EXPORT#{digest[:8]}"
+    assert post(client, EXPLAIN, asked).json()["logged"] == {
+        "rules": ["export"], "rule": "export", "digest": digest[:8], "found": True}  # fmt: skip
+    assert post(client, EXPLAIN, asked | {"user": ""}).json()["logged"]["found"] is False
+    assert post(agent("view_rule"), EXPLAIN, {"path": "/hello/", "reference": asked["reference"]}).json()["logged"][
+        "found"] is None  # fmt: skip
+    refused = post(client, EXPLAIN, asked | {"reference": "export"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "#/reference")
+
+
 @pytest.mark.parametrize(
     ("codenames", "status", "hidden"),
     [((), 403, []), (("view_usage_report",), 403, []),

@@ -46,6 +46,20 @@ def test_says_it_in_words(user: User) -> None:
     assert "org: 2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
 
 
+def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) -> None:
+    def last(start: str) -> str:
+        [line] = [line for line in run("--user", "ann").splitlines() if line.startswith(start)]
+        return line
+
+    ask(user, 3)
+    start = digest(f"user:{user.pk}")[:8]
+    assert last("Rejected by Export: 3 since ").endswith(f" (export#{start})")
+    add_rule("trial", ["user"], quota=2, mode="shadow")
+    Rule.objects.get(slug="export").delete()
+    ask(user, 3)
+    assert last("Would be rejected by Trial: 1 since ").endswith(f" (trial#{start})")
+
+
 def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:
     TierAssignment.objects.create(tier=free, user=user, multiplier=Decimal("2.5"))
     assert run("--user", "ann").splitlines()[1] == "Tier: free, 2.5 times each limit (assignment)"

@@ -57,3 +57,34 @@ def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
 def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
         run(*arguments)
+
+
+def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, people: None, client: Client) -> None:
+    make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
+    rejected = [client.get("/hello/") for _ in range(2)][1]
+    reference = rejected["X-RateLimit-Reference"]
+    mine = run("--reference", reference, "--ip", "127.0.0.1")
+    assert mine.startswith("GET /hello/, view hello, route hello/\nRejected with status 429 by hello.\n")
+    assert "! One of the counters below is the one in the log." in mine
+    assert "    1 per day, token bucket (in the log): 1 of 1 used" in mine
+    whole = f"HTTP/1.1 429 Too Many Requests\nX-RateLimit-Reference: {reference.lower()}\n\n{rejected.content.decode()}"
+    assert run("--reference", whole, "--ip", "127.0.0.1") == mine
+    other = run("GET", "/hello/", "--reference", reference, "--ip", "192.0.2.1")
+    assert "! None of the counters below is the one in the log" in other
+    assert "(in the log)" not in other
+
+
+def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:
+    make_rule("all", quota=1)
+    reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
+    found = json.loads(run("GET", "/hello/", "--reference", reference, "--json"))
+    assert found["logged"] == {"rules": ["all"], "rule": "all", "digest": reference.split("#")[1], "found": True}
+    assert json.loads(run("GET", "/hello/", "--json"))["logged"] is None
+
+
+def test_what_is_no_reference_is_an_error(make_rule: MakeRule) -> None:
+    make_rule("all", quota=1)
+    with pytest.raises(CommandError, match="reference: This is no reference of a rejection"):
+        run("GET", "/hello/", "--reference", "all")
+    with pytest.raises(CommandError, match="path:"):  # the rule is for any path
+        run("--reference", "all#12345678")

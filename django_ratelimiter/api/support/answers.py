@@ -196,6 +196,17 @@ class RateLimitExplainedResponseSerializer(serializers.Serializer[Any]):
     error = serializers.CharField(help_text="What the view's code raised, if it is not known how that is answered.")
 
 
+class RateLimitLoggedRejectionSerializer(serializers.Serializer[Any]):
+    """The rejection that a question's reference names. digest: how the caller's begins."""
+
+    rules = serializers.ListField(child=serializers.CharField())
+    rule = serializers.CharField()
+    digest = serializers.CharField(allow_blank=True)
+    found = serializers.BooleanField(
+        allow_null=True, help_text="One of the counters is the one that rejected; null = not yours to see."
+    )
+
+
 class RateLimitExplanationSerializer(serializers.Serializer[Any]):
     """Why a request would be answered as it would be."""
 
@@ -212,3 +223,4 @@ class RateLimitExplanationSerializer(serializers.Serializer[Any]):
     rules = RateLimitExplainedRuleSerializer(many=True)
     left_out = serializers.ListField(child=serializers.DictField(), help_text="Rules that are not in force at all.")
     response = RateLimitExplainedResponseSerializer(allow_null=True, help_text="null = not yours to see.")
+    logged = RateLimitLoggedRejectionSerializer(allow_null=True, help_text="The rejection that the reference names.")

@@ -7,6 +7,7 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from ...callers.references import question_about
 from ...explain import Question, QuestionError
 from ...explain.console import json_of
 from ...explain.curl import with_curl
@@ -25,6 +26,9 @@ class RateLimitQuestionSerializer(StrictSerializer):
     path = serializers.CharField(default="", allow_blank=True, max_length=4_000, help_text="Or a URL of this site.")
     view = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Its name, without a path.")
     curl = serializers.CharField(default="", allow_blank=True, max_length=20_000, help_text="A curl command.")
+    reference = serializers.CharField(
+        default="", allow_blank=True, max_length=10_000, help_text="Of a rejection; a response or a line of the log."
+    )
     scope = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="That your code asks for.")
     user = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Login name or primary key.")
     api_key = serializers.CharField(
@@ -64,11 +68,14 @@ class ExplainView(ProblemView):
         sent = self.get_serializer(data=request.data)
         sent.is_valid(raise_exception=True)
         fields = dict(sent.validated_data)
-        curl, headers = fields.pop("curl"), tuple(fields.pop("headers").items())
+        curl, headers, reference = fields.pop("curl"), tuple(fields.pop("headers").items()), fields.pop("reference")
         try:
-            explanation = explain_to(request.user, with_curl(curl, Question(headers=headers, **fields)))
+            question, logged = with_curl(curl, Question(headers=headers, **fields)), None
+            if reference:
+                logged, question = question_about(reference, question)
+            explanation = explain_to(request.user, question)
         except CallerHidden as error:
             raise PermissionDenied(str(error)) from error
         except QuestionError as error:
             raise ValidationError({error.field: [str(error)]}) from error
-        return Response(json_of(explanation), headers=PRIVATE)
+        return Response(json_of(explanation, logged), headers=PRIVATE)

@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 
 from ...backend import get_engine
 from ...callers.caller import KINDS, UnknownCaller, caller_of
+from ...callers.references import question_about
 from ...callers.summary import in_words, own_counters, summary_of
 from ...conf import settings
 from ...engine.memory import MemoryEngine
@@ -129,7 +130,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     def explain(self) -> None:
         """Say what a request would be answered, and why. Nothing is charged."""
         try:
-            question = question_from(self._options)
+            question, logged = question_from(self._options), None
+            if self._options["reference"]:
+                logged, question = question_about(self._options["reference"], question)
             explanation = once_connected(partial(explain, question), lambda explanation: not explanation.problem)
         except QuestionError as error:
             raise CommandError(f"{error.field}: {error}") from error
@@ -137,9 +140,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             raise CommandError(_("It cannot be asked now: %s") % error) from error
         self._warn_of_memory()
         if self._options["json"]:
-            self.stdout.write(json.dumps(json_of(explanation), indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(json_of(explanation, logged), indent=2, ensure_ascii=False))
             return
-        for line in lines_of(explanation):
+        for line in lines_of(explanation, logged):
             self.stdout.write(line)
 
     def caller(self) -> None:
