@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
 
 #: What a folder answers that lets no file be replaced, such as one into which the file alone is mounted.
 CANNOT_REPLACE: Final = {errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS}
@@ -24,7 +25,7 @@ def write_file(name: str, text: str, *, is_new: bool = False) -> None:
     """
     require_writable(name)  # what may not be written is not replaced either
     if is_new and os.path.lexists(name) and not _is_device(name):
-        raise CommandError(str(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)))
+        raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
     with whole_file(name) as file:
         file.write(text)
 

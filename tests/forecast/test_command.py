@@ -104,6 +104,12 @@ def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) ->
     assert "Memory:" in errors.getvalue()
 
 
+def test_says_why_there_is_no_self_check(replayed: Replayed) -> None:
+    sentence = "--against names other rules."
+    assert sentence in replayed("--against", "1")
+    assert sentence not in replayed("--draft")
+
+
 def test_a_log_that_no_rule_is_asked_about_says_why(replayed: Replayed, settings: Any) -> None:
     settings.MIDDLEWARE = []
     text = replayed()

@@ -13,7 +13,16 @@ from ..agreement import Agreement
 from ..blind_spots import rules_left_out
 from ..comparison import Comparison
 from ..difference import ChangeRow, Difference
-from .text import agreement_table, callers_table, change_table, notes_of, summary_of, tables_of, traffic_of
+from .text import (
+    agreement_table,
+    callers_table,
+    change_table,
+    check_in_words,
+    notes_of,
+    summary_of,
+    tables_of,
+    traffic_of,
+)
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --paper: #fff; --same: #8c959f;
@@ -56,9 +65,9 @@ def _page(found: Comparison, check: Agreement | None) -> Iterator[str]:
     if notes:
         yield f"<h2>{escape(_('What the numbers leave out'))}</h2>"
         yield from _list(notes)
+    yield f"<h2>{escape(_('Self-check'))}</h2>"
+    yield from _list(check_in_words(check))
     if check is not None:
-        yield f"<h2>{escape(_('Self-check'))}</h2>"
-        yield from _list(check.sentences())
         yield from _table(list(agreement_table(check)))
     for name, rows in tables_of(found.difference):
         if rows:

@@ -22,11 +22,11 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
     difference = found.difference
     yield traffic_of(found)
     yield from notes_of(found)
+    yield ""
+    yield _("Self-check")
+    for sentence in check_in_words(check):
+        yield f"  {sentence}"
     if check is not None:
-        yield ""
-        yield _("Self-check")
-        for sentence in check.sentences():
-            yield f"  {sentence}"
         yield from _indented(agreement_table(check))
     yield ""
     yield from summary_of(found)
@@ -44,6 +44,13 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
         yield ""
         yield _("Callers who are newly rejected, those with most such requests first")
         yield from _indented(callers_table(difference))
+
+
+def check_in_words(check: Agreement | None) -> Sequence[str]:
+    """Return what the self-check found; why there is none, where the rules compared with are not those in force."""
+    if check is None:
+        return [_("None: usage was recorded under the rules in force, and --against names other rules.")]
+    return list(check.sentences())
 
 
 def traffic_of(found: Comparison) -> str:

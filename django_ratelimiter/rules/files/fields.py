@@ -124,7 +124,9 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return f"“{value[:60]}”"
-    return str(value) if isinstance(value, int | Decimal) else _("a list or a group of fields")
+    if isinstance(value, int | Decimal):
+        return str(value)
+    return _("a list") if isinstance(value, list) else _("a group of fields")
 
 
 def _named(found: Iterable[FileField]) -> dict[str, FileField]:

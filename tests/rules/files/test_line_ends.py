@@ -37,6 +37,6 @@ def test_adopt_writes_no_file_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     call_command("ratelimit", "adopt", "--to", str(path))
     kept = path.read_bytes()
-    with pytest.raises(CommandError, match="File exists"):
+    with pytest.raises(CommandError, match="exists already"):
         call_command("ratelimit", "adopt", "--to", str(path))
     assert (path.read_bytes(), [each.name for each in tmp_path.iterdir()]) == (kept, ["limits.yaml"])
