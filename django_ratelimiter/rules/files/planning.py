@@ -146,8 +146,17 @@ def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
             whole = pair.before is None or pair.after is None
             undone[subject, data["slug"]] = None if whole else {each[:2] for each in fields_of(pair)}
     return [
-        change for change in diff(base, now) if _is_undone(change, undone.get((change.subject, change.slug), set()))
+        change
+        for change in diff(_without_resets(base), _without_resets(now))
+        if _is_undone(change, undone.get((change.subject, change.slug), set()))
     ]
+
+
+def _without_resets(rules: Snapshot) -> dict[str, Any]:
+    """Return these rules as if no counter had been reset: no file says that, and none undoes it."""
+    return {**rules, "rules": [
+        {**rule, "limits": [{**limit, "generation": 0} for limit in rule["limits"]]} for rule in rules["rules"]
+    ]}  # fmt: skip
 
 
 def _is_undone(change: Change, fields: set[tuple[str, str]] | None) -> bool:

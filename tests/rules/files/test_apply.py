@@ -228,6 +228,15 @@ def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
     assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 600,"))).drift  # the file says the same by now
 
 
+def test_a_reset_of_counters_is_no_drift() -> None:
+    apply_file(file_of())
+    RuleLimit.objects.filter(quota=60).update(quota=600, generation=3)
+    cache.invalidate()
+    [change] = plan_file(file_of()).drift
+    assert "600 per minute" in change.in_words
+    assert [field.name for field in change.fields] == ["limits"]
+
+
 def test_a_rule_for_a_view_that_is_gone_may_stay_but_not_be_changed() -> None:
     Rule.objects.create(slug="old", name="Old", view_name="gone", owner="file")
     text = "rules:\n  old:\n    name: Old\n    mode: shadow\n    view_name: gone\n"
