@@ -66,6 +66,9 @@ FIELDSETS: Final[Any] = (
     ),
 )
 
+#: Fields that hold lists, and what shows them in words.
+_IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
+
 
 @admin.register(Rule)
 class RuleAdmin(
@@ -110,6 +113,16 @@ class RuleAdmin(
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         return deleted_with(list(objs), request, self.admin_site)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return those of the form; where it is for reading only, with lists in words, which Django shows as JSON."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (title, {**options, "fields": [_IN_WORDS.get(str(name), name) for name in options["fields"]]})
+            for title, options in fieldsets
+        ]
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
@@ -195,6 +208,11 @@ class RuleAdmin(
     def counted_by(self, rule: Rule) -> str:
         """Return what it is counted by, in words."""
         return split_in_words(rule)
+
+    @admin.display(description=gettext_lazy("methods"))
+    def methods_shown(self, rule: Rule) -> str:
+        """Return the methods that it is for; empty = all, as the form says above."""
+        return ", ".join(map(str, rule.methods)) or str(self.get_empty_value_display())
 
     @admin.display(description=gettext_lazy("limits"))
     def limits(self, rule: Any) -> Any:

@@ -102,6 +102,17 @@ class TestPage:
         page = shown(operator("view_rule", "view_rulelimit").get(page_of(rule)))
         assert "All callers together, in the tier “Free”, may spend 100 units per minute." in page
 
+    @pytest.mark.parametrize("owner", ["admin", "file"])
+    def test_what_is_for_reading_only_is_in_words(
+        self, operator: Callable[..., Client], rule: Rule, owner: str
+    ) -> None:
+        Rule.objects.filter(pk=rule.pk).update(partition_by=["ip", "header:X-Org"], methods=["GET", "PUT"], owner=owner)
+        permissions = ("view_rule",) if owner == "admin" else ("view_rule", "change_rule")  # a file's rule is locked
+        page = shown(operator(*permissions).get(page_of(rule)))
+        assert "IP address and header X-Org" in page
+        assert "GET, PUT" in page
+        assert "[&quot;" not in page
+
 
 class TestSentences:
     def ask(self, client: Client, **typed: Any) -> dict[str, Any]:
