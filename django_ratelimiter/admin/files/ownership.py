@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django import forms
@@ -110,6 +111,13 @@ def owner_note(rule: Rule) -> SafeString:
 def locked_among(rules: Any) -> list[str]:
     """Return the slugs of those rules that belong to a file and are locked."""
     return [rule.slug for rule in rules if _is_locked(rule)]
+
+
+def name_locked(request: HttpRequest, slugs: Sequence[str]) -> None:
+    """Say of which rules an action changes nothing, because they belong to a file and are locked."""
+    if slugs:
+        text = _("Rules of a file stay as they are: %(names)s. Change them there, or unlock them first.")
+        messages.warning(request, text % {"names": ", ".join(slugs)})
 
 
 def _is_locked(rule: Any) -> bool:

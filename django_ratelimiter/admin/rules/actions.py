@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule, RuleLimit
 from ...rules.stored.storage import primary
-from ..files.ownership import locked_among
+from ..files.ownership import locked_among, name_locked
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
@@ -85,9 +85,7 @@ class RuleActions(admin.ModelAdmin):
                 rule.mode = mode
             _save(switched, "mode")
             _log_changes(request, switched, [{"changed": {"fields": [_("Mode")]}}])
-        if locked:
-            text = _("Rules of a file stay as they are: %(names)s. Change them there, or unlock them first.")
-            self.message_user(request, text % {"names": ", ".join(locked)}, messages.WARNING)
+        name_locked(request, locked)
         if switched:
             text = ngettext("%(count)d rule set to %(mode)s.", "%(count)d rules set to %(mode)s.", len(switched))
             self.message_user(request, text % {"count": len(switched), "mode": mode.label}, messages.SUCCESS)

@@ -21,7 +21,7 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..deletion import deleted_with
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
-from ..files.ownership import OwnedRules, owner_note
+from ..files.ownership import OwnedRules, locked_among, name_locked, owner_note
 from ..files.pages import RulesFilePage
 from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
@@ -112,7 +112,9 @@ class RuleAdmin(
         return shown if request.user.has_perm(VIEW_USAGE) else [name for name in shown if name != "today"]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        return deleted_with(list(objs), request, self.admin_site)
+        rules = list(objs)
+        name_locked(request, locked_among(rules))  # Django's page says only that a permission is missing
+        return deleted_with(rules, request, self.admin_site)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return those of the form; where it is for reading only, with lists in words, which Django shows as JSON."""

@@ -62,6 +62,8 @@ class TestOwner:
         response = admin_client.post(RULES, {"action": "shadow", **chosen}, follow=True)
         assert "Rules of a file stay as they are: theirs." in shown(response)
         assert dict(Rule.objects.values_list("slug", "mode")) == {"theirs": "enforce", "ours": "shadow"}
+        page = shown(admin_client.post(RULES, {"action": "delete_selected", **chosen}))
+        assert "Rules of a file stay as they are: theirs." in page
         admin_client.post(RULES, {"action": "delete_selected", "post": "yes", **chosen})
         assert Rule.objects.count() == 2
         admin_client.post(RULES, {"action": "forget", **chosen})
