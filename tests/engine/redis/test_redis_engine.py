@@ -68,7 +68,8 @@ def test_a_counter_lives_as_long_as_it_says_something(
         limit = limit_of(case, window)
         verdict = engine.check([Charge("key", limit, cost=2)])[0]
         left_ms = redis_client.pttl(f"{{test:0}}:key{limit.tag}")
-        assert 0 <= verdict.reset_after * 1_000 + 10_001 - left_ms < 1_000
+        # Lives are counted in whole milliseconds, and one may have begun since the script asked for the time.
+        assert -1 < verdict.reset_after * 1_000 + 10_001 - left_ms < 1_000
 
 
 @pytest.mark.parametrize("case", CASES)
