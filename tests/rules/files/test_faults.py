@@ -25,6 +25,8 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
     [
         ("rules: [a\nb: 1", "r.yaml:2:2: Not YAML: while parsing a flow sequence, expected ',' or ']', but got"),
         ("rules:\n  a: \x01", "r.yaml:2:6: Not YAML: special characters are not allowed."),
+        ('rules:\n  a: {name: "x}\n', "r.yaml:2:13: Not YAML: while scanning a quoted scalar, found unexpected end of"),
+        ("rules: [a\n\n", "r.yaml:1:8: Not YAML: while parsing a flow sequence, expected ',' or ']', but got"),
         ("", "r.yaml:1:1: Must be a rules file, not nothing."),
         ("- a", "r.yaml:1:1: Must be a rules file, not a list."),
         ("rules:\n  a: {limits: {quota: 5}}", "r.yaml:2:15: Must be a list of limits, not a group of fields."),

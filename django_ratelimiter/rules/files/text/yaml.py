@@ -72,6 +72,10 @@ def tree_of_yaml(text: str, file: str) -> Node:
         found = reader.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if error.context_mark and re.search(
+            r"(stream end|end of stream)", error.problem or ""
+        ):  # show what is not closed
+            mark = error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         words = ", ".join(filter(None, (error.context, error.problem)))
         fault = _("Not YAML: %(problem)s.") % {"problem": words}
