@@ -23,7 +23,6 @@ def write_file(name: str, text: str, *, is_new: bool = False) -> None:
     If the process is killed meanwhile, the file holds the old text or the new one, unless its folder lets no file be
     replaced.
     """
-    require_writable(name)  # what may not be written is not replaced either
     if is_new and os.path.lexists(name) and not _is_device(name):
         raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
     with whole_file(name) as file:
@@ -36,7 +35,7 @@ def whole_file(name: str) -> Iterator[TextIO]:
 
     Raises CommandError if it cannot be written. A device is written at once, and so is what cannot be replaced.
     """
-    require_writable(name)
+    require_writable(name)  # what may not be written is not replaced either
     target = Path(os.path.realpath(name))  # a link stays a link
     beside = None if _is_device(name) else target.with_name(f".{target.name}.{os.getpid()}")
     try:
