@@ -8,7 +8,8 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..callers.references import digests_of, everybody
+from ..callers.references import asked_of, digests_of, everybody
+from ..explain import Question
 from ..explain.logline import LoggedRefusal
 from ..explain.readers import CALLER_FIELDS, SEES_TIERS
 from ..limiter.templates import missing
@@ -18,16 +19,10 @@ from ..values.references import DIGITS, Reference
 
 def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
     """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
-    rule = Rule.objects.filter(slug=logged.rule).first()
     found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
-    found |= {"digest": logged.digest, "method": data["method"] or "GET"}
-    if rule is not None and not (data["path"] or data["view"]):
-        if rule.path_kind in ("exact", "prefix"):
-            found["path"] = rule.path
-        found |= {"view": rule.view_name, "scope": rule.scope}
-        if isinstance(rule.methods, list) and rule.methods:
-            found["method"] = rule.methods[0]
-    return found
+    asked = {name: data[name] for name in ("path", "view", "scope")}
+    question = asked_of(logged, Question(method=data["method"] or "GET", **asked))
+    return found | {"digest": logged.digest} | {name: getattr(question, name) for name in ("method", *asked)}
 
 
 def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:

@@ -59,8 +59,13 @@ def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Questi
         text = _("This is no reference of a rejection. Write it as “export#eJL8d1F2”.")
         raise QuestionError("reference", text)
     logged = as_in_force(logged)
+    return logged, asked_of(logged, question)
+
+
+def asked_of(logged: LoggedRefusal, question: Question) -> Question:
+    """Return the question for a request that the logged rule is for, unless it says itself which request it is."""
     rule = next((rule for rule in _rules() if rule.slug == logged.rule), None)
-    return logged, question if rule is None else about_rule(question, rule)
+    return question if rule is None else about_rule(question, rule)
 
 
 def find_reference(text: str) -> Reference | None:

@@ -105,7 +105,7 @@ def lines_of(explanation: Explanation, logged: LoggedRefusal | None = None) -> I
 def _lines_of_rule(each: RuleExplanation, explanation: Explanation, logged: LoggedRefusal | None) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.rule.mode}): {rows_in_words(each, explanation.tier)}"
     for counter in each.counters:
-        mark = f" ({_('in the log')})" if logged and logged.is_of(counter.digest) else ""
+        mark = f" ({_('in the log')})" if logged and logged.is_of(each.rule.slug, counter.digest) else ""
         yield f"    {counter.words}{mark}: {counter_in_words(counter, each.rule.mode)}"
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):

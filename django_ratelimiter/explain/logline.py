@@ -30,9 +30,9 @@ class LoggedRefusal(NamedTuple):
     digest: str = ""
     version: str = ""
 
-    def is_of(self, digest: str) -> bool:
-        """Return whether it is about the caller with this digest."""
-        return is_logged(self.digest, digest)
+    def is_of(self, rule: str, digest: str) -> bool:
+        """Return whether it is about this rule's counter of the caller with this digest: rules share digests."""
+        return rule in self.rules and is_logged(self.digest, digest)
 
 
 def is_logged(logged: str, digest: str) -> bool:

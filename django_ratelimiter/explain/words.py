@@ -56,9 +56,7 @@ def bypass_in_words(explanation: Explanation) -> str:
 def is_among(explanation: Explanation, logged: LoggedRefusal) -> bool:
     """Return whether a counter of the explanation is the one that rejected the logged request."""
     return any(
-        logged.rule == each.rule.slug and logged.is_of(counter.digest)
-        for each in explanation.applying
-        for counter in each.counters
+        logged.is_of(each.rule.slug, counter.digest) for each in explanation.applying for counter in each.counters
     )
 
 

@@ -61,12 +61,14 @@ def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
 
 def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, people: None, client: Client) -> None:
     make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
+    make_rule("another", partition_by=["ip"], limit={"window_seconds": 60})  # which counts by the same digest
     rejected = [client.get("/hello/") for _ in range(2)][1]
     reference = rejected["X-RateLimit-Reference"]
     mine = run("--reference", reference, "--ip", "127.0.0.1")
     assert mine.startswith("GET /hello/, view hello, route hello/\nRejected with status 429 by hello.\n")
     assert "! One of the counters below is the one in the log." in mine
     assert "    1 per day, token bucket (in the log): 1 of 1 used" in mine
+    assert mine.count("(in the log)") == 1
     whole = f"HTTP/1.1 429 Too Many Requests\nX-RateLimit-Reference: {reference.lower()}\n\n{rejected.content.decode()}"
     assert run("--reference", whole, "--ip", "127.0.0.1") == mine
     other = run("GET", "/hello/", "--reference", reference, "--ip", "192.0.2.1")
