@@ -1,4 +1,4 @@
-"""The door for gateways: a view that nginx, Traefik, Caddy or Envoy asks whether a request for another server may pass.
+"""The entry point for gateways: nginx, Traefik, Caddy or Envoy asks this view about a request for another server.
 
 The view answers 200, or as the limiter rejects requests: 429, 503 or 403. Only a trusted proxy (TRUSTED_PROXIES) is
 believed: what it says in X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For is the request that is decided.

@@ -59,7 +59,7 @@ def test_the_map_names_each_folder() -> None:
     assert sorted(found - named) == []
 
 
-@pytest.mark.parametrize("heading", ["Add an algorithm", "Add an identity", "Add a door", "Add an admin page"])
+@pytest.mark.parametrize("heading", ["Add an algorithm", "Add an identity", "Add an entry point", "Add an admin page"])
 def test_the_names_in_the_instructions_are_in_the_code(heading: str) -> None:
     text = section(TEXT, f"## {heading}")
     sources = [path.read_text("utf-8") for top in (PACKAGE, TESTS) for path in top.rglob("*.py")]

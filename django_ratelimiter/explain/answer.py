@@ -70,7 +70,7 @@ def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
 def _answered(
     question: Question, entries: AccessList, *, has_token: bool = False
 ) -> tuple[BuiltRequest, Passage, ClientResponse]:
-    """Return the request, how it passed the doors, and its response. has_token: its user comes with a token."""
+    """Return the request, its decisions, and its response. has_token: its user comes with a token."""
     http = build_request(question)
     with translation.override(language_of(http)):
         find_view(http)
@@ -91,7 +91,7 @@ def _with_token(
 
 
 def _bypass(passage: Passage) -> Bypass:
-    """Return why no door looks at any rule; "" = one does."""
+    """Return why no entry point looks at any rule; "" = one does."""
     bypasses = [door.bypass for door in passage.doors] or [passage.bypass]
     return "" if "" in bypasses else bypasses[-1]
 
@@ -138,7 +138,7 @@ def _reason(rule: RuleRecord, passage: Passage) -> Reason:
 
 
 def _nearest(rule: RuleRecord, passage: Passage) -> Door:
-    """Return the last door whose conditions a rule meets, else the last one."""
+    """Return the last entry point at which a rule matches, else the last one."""
     met = [door for door in passage.doors if not door.bypass and not rule.mismatch(door.request.facts)]
     return met[-1] if met else passage.doors[-1]
 
@@ -182,7 +182,7 @@ def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
 
 
 def _explain_tier(passage: Passage) -> TierExplanation:
-    """Return the tier that the last door found, and the row or the setting that gives it."""
+    """Return the tier that the last entry point found, and the row or the setting that gives it."""
     door = passage.doors[-1] if passage.doors else None
     if door is None or door.bypass or not passage.rules.tiers:
         return TierExplanation("")
@@ -211,7 +211,7 @@ def _explain_tier(passage: Passage) -> TierExplanation:
 
 
 def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
-    """Return what the doors would answer, by the code that writes responses."""
+    """Return the response that the entry points would give, written by the code that writes responses."""
     decision, status = passage.decision, question.status
     if http.gateway is not None and passage.response is not None:  # is the view's, and complete
         return _as_client_gets(passage, passage.response, passage.response.status_code, is_ours=True)

@@ -1,4 +1,4 @@
-"""The doors that a request passes, and what each would be told: the path of enforcement, without its charges."""
+"""The entry points that a request reaches, and the decision at each: the path of enforcement, without charges."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ class Door:
 
 @dataclass(slots=True)
 class Passage:
-    """All doors in order, and what became of the request.
+    """All entry points in order, and the result for the request.
 
-    entries: the access entries that count. problem: why the engine could not be asked. door: the name of the one that
-    asks now. delay: seconds, of all doors. unreached: scopes that the view would ask for, were it called. error: what
-    ended it: a door raised it to reject the request, or the view's framework before it asked any. response: what the
-    framework makes of that. unexplained: what limits the view by code of its own.
+    entries: the access entries that count. problem: why the engine could not be asked. door: the name of the entry
+    point that asks now. delay: seconds, of all entry points. unreached: scopes that the view would ask for if it were
+    called. error: the exception that ended it: from an entry point, to reject the request, or from the view's framework
+    before any entry point asked. response: what the framework makes of that. unexplained: what limits the view by code
+    of its own.
     """
 
     question: Question
@@ -83,13 +84,13 @@ class Passage:
 
     @property
     def coded(self) -> list[RuleRecord]:
-        """The rules that stand in code, and that the doors asked about."""
+        """The rules in code that the entry points asked about."""
         found = {id(each.rule): each.rule for door in self.doors for each in door.charges}
         return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
 
 def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Passage:
-    """Have each door decide in its turn, until one rejects the request: its own code asks, and nothing is charged."""
+    """Let each entry point decide in turn, until one rejects the request. Its own code asks; nothing is charged."""
     rules, problem = _rules_in_force()
     passage = Passage(question, http, caller, rules, entries, problem)
     trials[id(http)] = partial(_ask, passage)
@@ -203,7 +204,7 @@ def _rules_in_force() -> tuple[RuleSet, str]:
 
 
 def _ask(passage: Passage, request: LimitRequest) -> Decision:
-    """Let a door ask, and keep what it is told: what `limiter.path.decide` does, without a charge."""
+    """Ask for an entry point and keep the decision: as `limiter.path.decide` does, without a charge."""
     earlier = request.earlier
     if not earlier.allowed:
         return earlier

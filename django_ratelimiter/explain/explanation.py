@@ -13,8 +13,8 @@ from ..middleware import Exemption
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
 
-#: Why no rule is looked at: the limiter is off by its setting, enforcement is stopped, the request is exempt, an
-#: access entry decides, no door asks, an earlier call has rejected the request, or servers read the path differently.
+#: Why no rule is looked at: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
+#: entry decides, no entry point asks, an earlier call has rejected the request, or servers read the path differently.
 Bypass = Literal[
     Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "rejected earlier", "undecided"
 ]
@@ -121,13 +121,12 @@ class ClientResponse:
 class Explanation:
     """Everything about one request.
 
-    doors: what asks the limiter, in order. bypass: why no rule is looked at. unknown: names of values that the question
-    does not give and that matter. unexplained: names of what limits the view by code of its own.
+    doors: the entry points that ask the limiter, in order. bypass: why no rule is looked at. unknown: names of values
+    that the question does not give and that matter. unexplained: names of what limits the view by code of its own.
     unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
     with_token: the response if the user comes with a token that the view checks itself, where that is another; `None` =
     it is the same. left_out: rules that are not in force at all. identities: values of the caller by name, of what the
-    rules ask for.
-    hidden: what has been taken out, for the reader may not view it.
+    rules ask for. hidden: what has been taken out, for the reader may not view it.
     """
 
     facts: Facts

@@ -31,7 +31,8 @@ _NINJAS: Final = "ninja.operation"
 class Step:
     """Something that the view's code does before its answer.
 
-    name: of the door. scope: that is asked for, if it is. is_door: what it raises rejects the request by its limits.
+    name: of the entry point. scope: the scope that it asks for, if any. is_door: what it raises rejects the request by
+    its limits.
     """
 
     name: str

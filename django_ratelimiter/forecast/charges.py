@@ -21,7 +21,7 @@ AllowedCall = list[tuple[str, int, tuple[State, int, int]]]
 
 
 class ReplayPlan:
-    """The rules that the doors of some targets ask about. Compared by identity.
+    """The rules that the entry points of some targets ask about. Compared by identity.
 
     kinds: of requests, by what their callers have in common, after authentication.
     """
@@ -34,7 +34,7 @@ class ReplayPlan:
 
 
 class RequestKind:
-    """Requests that match the same rules at one door, by callers of one tier and multiplier.
+    """Requests that match the same rules at one entry point, by callers of one tier and multiplier.
 
     template: of those who lack nothing. pick: takes the partitions of its charges out of the parts of a caller, `None`
     among them if the caller lacks one; `None` = they have to be put together.

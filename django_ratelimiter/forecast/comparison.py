@@ -34,8 +34,8 @@ Watch = Callable[[AccessLogLine, Sequence[Replay]], None]
 class Comparison:
     """What a replay found.
 
-    decided: requests that some door asks about. exempt: those that no rule applies to. inline: requests of views that
-    have rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
+    decided: requests that some entry point asks about. exempt: those that no rule applies to. inline: requests of views
+    that have rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
     doubts: what the log cannot tell, in words. dropped: counters that were dropped for lack of memory; above 0 the
     numbers are too low.
     """

@@ -237,7 +237,7 @@ def _rejects(outcome: RuleOutcome | None) -> bool:
 
 
 def _tiers(before: Iterable[RuleOutcome], after: Iterable[RuleOutcome]) -> list[str]:
-    """Return the tier of the caller; several where a door asked before authentication."""
+    """Return the tier of the caller; several if an entry point asked before authentication."""
     return list(dict.fromkeys([each.tier for each in after] or [each.tier for each in before]))[-1:]
 
 

@@ -1,4 +1,4 @@
-"""Replay: the requests of a log, decided by a rule set as the doors would, on the clock of the log."""
+"""Replay: the requests of a log, decided by a rule set as at the entry points, on the clock of the log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Replay:
         return self._decide_at_once(plan, line, target, caller)
 
     def decision(self) -> Decision:
-        """Return the decision on the request that was decided last, as its door would have it."""
+        """Return the decision on the request that was decided last, as its entry point would return it."""
         if self._decision is not None:
             return self._decision
         found = NOTHING_TO_DECIDE
@@ -82,7 +82,7 @@ class Replay:
         return DENIED
 
     def _plan(self, target: LoggedTarget) -> ReplayPlan | bool:
-        """Return the rules that the one door of a target asks about; False = it has several, or not the usual one."""
+        """Return the rules that the only entry point of a target asks about; False = several, or not the usual one."""
         if len(target.doors) > 1 or any(door.before_authentication for door in target.doors):
             return False
         return self._share([rule for door in target.doors for rule in self._match(target, door)])
@@ -137,7 +137,7 @@ class Replay:
         return outcome or self._keep(template, waits or (0,) * len(partitions))
 
     def _decided(self) -> list[tuple[RuleCharges, Sequence[Verdict]]]:
-        """Return what was decided last. The verdicts of a request with one door are made once somebody reads them."""
+        """Return what was decided last. With one entry point, the verdicts are made when they are read."""
         if self._unread is not None:
             (template, partitions, now, found), self._unread = self._unread, None
             states = states_of(found, now) if isinstance(found, list) else found
@@ -152,7 +152,7 @@ class Replay:
         return outcome
 
     def _decide_in_turn(self, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
-        """Decide at each door, as long as none rejects the request."""
+        """Decide at each entry point until one rejects the request."""
         decided: list[tuple[RuleCharges, Sequence[Verdict]]] = []
         asked: list[tuple[tuple[RuleRecord, TierRecord | None], bool]] = []
         done: set[str] = set()
@@ -197,7 +197,7 @@ class Replay:
     def _fill(
         self, door: PassedDoor, target: LoggedTarget, caller: LoggedCaller, done: set[str]
     ) -> tuple[RuleCallTemplate | None, tuple[str, ...]]:
-        """Return what a door charges, and the partitions of it; `None` = nothing. done: rules asked already."""
+        """Return what an entry point charges, and its partitions; `None` = nothing. done: rules asked already."""
         api_key, early = caller.part("api_key"), door.before_authentication
         due = [
             rule
@@ -218,7 +218,7 @@ class Replay:
         ]
         if back:
             decision = self.decision()
-            decision.binding  # noqa: B018  found by what was left before, as doors find it
+            decision.binding  # noqa: B018  found by what was left before, as entry points find it
             self._decision = decision
             self.counters.refund(back)
         if held := leases(verdicts):

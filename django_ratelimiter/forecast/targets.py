@@ -1,4 +1,4 @@
-"""What the requests of a log asked for: path and method to route, view, and the doors that they passed."""
+"""What the requests of a log asked for: path and method to route, view, and the entry points that they reached."""
 
 from __future__ import annotations
 

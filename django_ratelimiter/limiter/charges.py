@@ -1,4 +1,4 @@
-"""What a request is charged: what a door asks, and a charge for each limit of each rule that it meets."""
+"""What a request is charged: what an entry point asks, and a charge for each limit of each rule that matches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_ENTITLEMENT: Final = Entitlement(None)
 
 
 class Only(str):
-    """A scope that a door names where only the rules of this scope apply."""
+    """A scope that an entry point names if only the rules of this scope apply."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class InlineRule(NamedTuple):
 
 
 class LimitRequest(NamedTuple):
-    """What a door or a slot asks.
+    """What an entry point or a slot asks.
 
     http: Django's request; `None` for a slot. identity: `None` for a slot, which meets the rules of its scope only, and
     splits them by `partition`. cost: units; `None` = each rule's own. earlier: what other doors decided for this
@@ -103,7 +103,7 @@ def limit_request(
     inline: tuple[InlineRule, ...] = (),
     reach: Reach = "request",
 ) -> LimitRequest:
-    """Return what a door asks about a request of Django's or the REST framework's.
+    """Return what an entry point asks about a request of Django's or the REST framework's.
 
     earlier: what was decided before; `None` = as the request says.
     """

@@ -1,8 +1,9 @@
 """The path of a request: who asks, which rules it meets, what the engine says, and the decision. Read it downwards.
 
-Every door comes here by way of `limiter.check` or `limiter.acheck`, which differ in their `io` alone. A request is
-decided in one call to the engine, or in two where a REST framework view knows its user only after authentication; the
-second call then gives back what the first spent if it is refused. What this process knows is not waited for.
+Every entry point calls `limiter.check` or `limiter.acheck`, which differ only in their `io`, and so comes here. A
+request is decided in one call to the engine, or in two if a REST framework view knows its user only after
+authentication. If the second call rejects the request, it refunds the charges of the first. The path never waits for
+what this process already knows.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class _Seen:
 
 
 def _matched(rules: RuleSet, target: LoggedTarget) -> list[RuleRecord]:
-    """Return the rules that the doors of a target ask about, each once."""
+    """Return the rules that the entry points of a target ask about, each once."""
     found = [rule for door in target.doors for rule in rules.match(target.facts._replace(scope=door.scope))]
     return found if len(target.doors) == 1 else [*{rule.slug: rule for rule in found}.values()]
 

@@ -1,8 +1,8 @@
 """The models, imported when they are first used, and whether their tables exist.
 
-Modules below the doors take `models` from here. So a door can be imported before Django's registry is ready, as the
-REST framework does with the classes in its settings, and in a project that has all its limits in code and neither the
-app in INSTALLED_APPS nor the tables.
+The modules that entry points import take `models` from here. So an entry point can be imported before Django's registry
+is ready, as the REST framework does with the classes in its settings, and in a project that has all its limits in code
+and neither the app in INSTALLED_APPS nor the tables.
 """
 
 from __future__ import annotations
