@@ -50,7 +50,7 @@ class EditedForm(forms.ModelForm):
         label=gettext_lazy("Reason for this change"),
         required=False,
         max_length=RuleSetVersion._meta.get_field("reason").max_length,
-        help_text=gettext_lazy("Optional. It stands in the history."),
+        help_text=gettext_lazy("Optional. The history shows it."),
         widget=forms.TextInput({"class": "vTextField"}),
     )
     seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)

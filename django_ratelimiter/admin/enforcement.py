@@ -31,7 +31,7 @@ HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 class SwitchForm(forms.Form):
     """Why."""
 
-    reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. It stands in the history."))
+    reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it."))
 
 
 class EnforcementSwitch(admin.ModelAdmin):

@@ -68,7 +68,7 @@ class IdentitiesField(forms.MultipleChoiceField):
         for name in value:
             if ":" not in name and name not in dict(_choices()):
                 raise ValidationError(
-                    _("%(name)r is no identity; RATELIMITER['IDENTITIES'] can make it one."),
+                    _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES']."),
                     code="unknown",
                     params={"name": name},
                 )

@@ -160,7 +160,7 @@ def warn_if_unpublished(request: HttpRequest, *, always: bool = False) -> None:
         messages.warning(
             request,
             _(
-                "Saved, not yet in force everywhere: the Redis server could not be told. "
-                "It is told again each time the usage is collected."
+                "Saved, not yet in force everywhere: Redis could not be reached. This is retried each time usage "
+                "is collected."
             ),
         )

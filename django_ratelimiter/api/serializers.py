@@ -57,7 +57,7 @@ class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
     counted_by = serializers.ListField(
         source="partition_by", child=serializers.CharField(), help_text="What splits its counters; empty = nothing."
     )
-    cost = serializers.IntegerField(help_text="Units that one request spends.")
+    cost = serializers.IntegerField(help_text="Units that one request uses.")
     failure_policy = serializers.CharField()
     priority = serializers.IntegerField()
     in_words = serializers.SerializerMethodField(help_text="The limits of all tiers.")
@@ -134,7 +134,7 @@ class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(source="rule.name")
     in_words = serializers.SerializerMethodField()
     counted_by = serializers.ListField(source="rule.partition_by", child=serializers.CharField())
-    cost = serializers.IntegerField(source="rule.cost", help_text="Units that one request spends.")
+    cost = serializers.IntegerField(source="rule.cost", help_text="Units that one request uses.")
     policy = serializers.CharField(help_text="Its name in the RateLimit fields.")
     quota = serializers.IntegerField(
         source="quota.units", help_text="Units per window; of a bucket, what it holds when full. As in the fields."

@@ -160,8 +160,9 @@ class MeView(GenericAPIView[Any]):
             "until": until,
             "complete": False,
             "explanation": _(
-                "Requests are counted by rule and tier, and by caller only in hours in which a caller was among the "
-                "top clients of a rule (estimated where there were many), or where a sample has picked the caller."
+                "Requests are counted by rule and tier. They are counted by caller only in hours in which the "
+                "caller was among the top clients of a rule (estimated if there were many requests), and for "
+                "callers in the sample."
             ),
             "days": days,
         }

@@ -149,7 +149,7 @@ class GiveBack(_CounterAct):
     def judged(self, text: str, after: Counter) -> Outcome:
         if self._given >= self.units or not after.used:
             return Outcome(text)
-        rest = _("The rest was used before the present window, or is being used; it can only be reset.")
+        rest = _("The rest was used before the current window, or is in use. It can only be reset.")
         return Outcome(f"{text} {rest}", took=False)
 
 
@@ -171,7 +171,9 @@ class EndLease(_CounterAct):
 
 def unchecked(done: Done) -> Outcome:
     """Return the outcome of an act after which the engine gave no answer."""
-    return Outcome(_("%(done)s It could not be checked: Redis gives no answer now.") % {"done": done.text}, took=False)
+    return Outcome(
+        _("%(done)s It could not be checked, because Redis does not answer now.") % {"done": done.text}, took=False
+    )
 
 
 def counters_now(caller: Caller) -> Counters:

@@ -149,10 +149,10 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     if kind == "reference":
         return _caller_of_reference(value)
     if not value or len(value) > MAX_TEXT or "\0" in value:
-        raise UnknownCaller(_("Say who the caller is."))
+        raise UnknownCaller(_("Enter who the caller is."))
     if kind == "digest":
         if not _DIGEST.fullmatch(value):
-            raise UnknownCaller(_("This is no digest of a client: it has 22 letters, digits, “-” and “_”."))
+            raise UnknownCaller(_("This is not the digest of a client. A digest has 22 letters, digits, “-” and “_”."))
         return Caller(kind, value)
     if kind not in KINDS:
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
@@ -167,13 +167,13 @@ def _caller_of_reference(text: str) -> Caller:
     """Return the caller whom the reference of a rejection means. It may stand in a whole response."""
     reference = find_reference(text)
     if reference is None:
-        raise UnknownCaller(_("This is no reference of a rejection. Write it as “export#eJL8d1F2”."))
+        raise UnknownCaller(_("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”."))
     digests = digests_of(reference)
     if not digests:
         text = _("No recent rejection by the rule %(rule)s has this reference. Ask who the caller is.")
         raise UnknownCaller(text % {"rule": reference.rule})
     if len(digests) > 1:
-        raise UnknownCaller(_("Several callers fit. Enter one of their digests: %s") % ", ".join(digests))
+        raise UnknownCaller(_("Several callers match. Enter one of their digests: %s") % ", ".join(digests))
     return Caller("digest", digests[0], rule=rules_of(reference)[0])
 
 
@@ -183,7 +183,7 @@ def parts_of(text: str) -> dict[str, str]:
     for part in text.strip().split("|"):
         match = _PART.fullmatch(part.strip()) if "\0" not in part and len(part) <= MAX_TEXT else None
         if match is None or not is_identity(match[1]):
-            raise UnknownCaller(_("Write what is counted by and its value, such as “user:42” or “header:X-Org=acme”."))
+            raise UnknownCaller(_("Enter a kind of value and the value, such as “user:42” or “header:X-Org=acme”."))
         found[match[1]] = match[2].replace("%7C", "|").replace("%25", "%").strip()
     return found
 
@@ -258,7 +258,7 @@ def _addresses(text: str) -> tuple[str, str]:
     request.META["REMOTE_ADDR"] = text.partition("/")[0]
     ip, address = client_ip(request), client_address(request)
     if ip is None or address is None:
-        raise UnknownCaller(_("This is no IP address."))
+        raise UnknownCaller(_("This is not an IP address."))
     return ip, address
 
 

@@ -58,7 +58,7 @@ class _Assign(_Grant):
         found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
         if (str(found.tier or ""), found.multiplier) == self._wanted:
             return Outcome(_obeyed(done))
-        text = _("%(done)s But another assignment counts: tier %(tier)s, %(multiplier)s times each limit.")
+        text = _("%(done)s But another assignment applies: tier %(tier)s, %(multiplier)s times each limit.")
         figures = {"tier": found.tier or pgettext("tier", "none"), "multiplier": as_typed(found.multiplier)}
         return Outcome(text % {"done": done.text, **figures}, took=False)
 
@@ -132,7 +132,7 @@ class SetAccess(_Grant):
         _forget()
         found = cache.access_list().lookup(caller.address, caller.user_id, caller.api_key)
         if found is None or found.action != self.action:
-            return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
+            return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
         return Outcome(_obeyed(done))
 
 
@@ -159,7 +159,7 @@ class EndAccess(Act):
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
         if cache.access_list().lookup(caller.address, caller.user_id, caller.api_key) is not None:
-            return Outcome(_("%(done)s But another access entry counts.") % {"done": done.text}, took=False)
+            return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
         text = _("%(done)s Checked: no access entry counts any more, in every process within %(seconds)s seconds.")
         return Outcome(text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"})
 
@@ -189,7 +189,7 @@ def _assignment(
     caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
 ) -> TierAssignment:
     if settings.TIER_RESOLVER is not None:
-        raise ActRefused(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, and no assignment counts."))
+        raise ActRefused(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, so assignments are not used."))
     row = Tier.objects.filter(slug=tier).first()
     if row is None:
         raise ActRefused(_("There is no tier “%(slug)s”.") % {"slug": tier})
@@ -225,7 +225,7 @@ def _own_subject(caller: Caller) -> tuple[str, str | None]:
 
 
 def _obeyed(done: Done) -> str:
-    text = _("%(done)s Checked: it is in force; every process obeys it within %(seconds)s seconds.")
+    text = _("%(done)s Checked: it is in force. Every process applies it within %(seconds)s seconds.")
     return text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"}
 
 

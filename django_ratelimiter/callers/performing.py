@@ -67,7 +67,7 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         raise PermissionDenied
     reason = reason.strip()
     if not reason:
-        raise ActRefused(_("Say why: the reason stands in the log."))
+        raise ActRefused(_("Enter a reason. It is written to the log."))
     if len(reason) > MAX_REASON or "\0" in reason:
         raise ActRefused(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
     mark = _mark(act, number)

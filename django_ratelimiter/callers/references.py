@@ -56,7 +56,7 @@ def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Questi
     """
     logged = parse_log_line(text, known_rules())
     if logged is None:
-        text = _("This is no reference of a rejection. Write it as “export#eJL8d1F2”.")
+        text = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
         raise QuestionError("reference", text)
     logged = as_in_force(logged)
     return logged, asked_of(logged, question)

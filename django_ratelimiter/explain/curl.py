@@ -46,7 +46,7 @@ def parse_curl(text: str, question: Question | None = None) -> Question:
     found, ignored = _parser().parse_known_args([word for word in words[1:] if not _is_flag(word)])
     urls = [*found.url, *found.urls, *[word for word in ignored if not word.startswith("-")]]
     if not urls:
-        raise QuestionError("curl", _("This command names no URL."))
+        raise QuestionError("curl", _("This command contains no URL."))
     return _question(found, next((url for url in urls if "://" in url), urls[0]), question or Question())
 
 
@@ -125,7 +125,7 @@ def _datum(given: tuple[str, str]) -> str:
     """Return what is sent for one option of data. Files are the caller's, and not here."""
     name, value = given
     if value.startswith("@") and name != "--data-raw":
-        raise QuestionError("curl", _("This command sends a file. Write what is in it in the place of its name."))
+        raise QuestionError("curl", _("This command sends a file. Replace the name of the file by its content."))
     if name == "--data-urlencode":
         key, sign, rest = value.partition("=")
         return f"{key}{sign if key else ''}{quote(rest, safe='')}" if sign else quote(value, safe="")
@@ -135,7 +135,7 @@ def _datum(given: tuple[str, str]) -> str:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
-        raise QuestionError("curl", _("%(name)r is no header field.") % {"name": text})
+        raise QuestionError("curl", _("%(name)r is not a header field.") % {"name": text})
     return name.strip(), value.strip()
 
 

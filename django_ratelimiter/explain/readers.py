@@ -35,7 +35,7 @@ def explain_to(reader: Any, question: Question) -> Explanation:
     """
     named = any(getattr(question, name) or name in question.identities for name in CALLER_FIELDS)
     if named and not may_name_callers(reader):
-        text = _("To name %(names)s you need the permission to view usage reports or tier assignments.")
+        text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
         raise CallerHidden(text % {"names": ", ".join(CALLER_FIELDS)})
     return _as_seen_by(explain(question, heeds_access=reader.has_perm(SEES_ACCESS)), reader)
 

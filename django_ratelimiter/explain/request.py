@@ -161,7 +161,7 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
         except TwoUsers as error:
             raise QuestionError("user", str(error)) from error
         if user is None:
-            raise QuestionError("user", _("Nobody is known by this."))
+            raise QuestionError("user", _("No user or API key matches this."))
     elif getattr(http, "session", None) is None:
         user = AnonymousUser()
     return KnownCaller(user, question.api_key if _is_hash(question.api_key) else "")
@@ -233,7 +233,7 @@ def _address(question: Question) -> tuple[str, str, str]:
     try:
         parts = urlsplit(question.path.strip())
     except ValueError:
-        raise QuestionError("path", _("This is no path and no URL.")) from None
+        raise QuestionError("path", _("This is neither a path nor a URL.")) from None
     if not question.path.strip():
         raise QuestionError("path", _("Enter a path, or the name of a view."))
     path = parts.path if parts.path.startswith("/") else f"/{parts.path}"
@@ -262,7 +262,7 @@ def _fields(question: Question) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in question.headers:
         if not _TOKEN.fullmatch(name) or "\n" in value or "\r" in value or "\0" in value:
-            raise QuestionError("headers", _("%(name)r is no header field.") % {"name": name})
+            raise QuestionError("headers", _("%(name)r is not a header field.") % {"name": name})
         if "_" in name:  # which servers drop
             continue
         key = meta_name(name)

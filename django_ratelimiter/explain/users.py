@@ -27,7 +27,9 @@ def find_user(text: str) -> Any:
         return _of_name(rest)
     named, keyed = _of_name(text), _of_key(text)
     if named is not None and keyed is not None and named.pk != keyed.pk:
-        words = _("Two users fit: login name %(text)s (id %(pk)s) and id %(text)s. Enter name:%(text)s or id:%(text)s.")
+        words = _(
+            "Two users match: login name %(text)s (id %(pk)s) and id %(text)s. Enter name:%(text)s or id:%(text)s."
+        )
         raise TwoUsers(words % {"text": text, "pk": named.pk})
     return keyed if named is None else named
 

@@ -109,7 +109,7 @@ def _view(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExpla
 
 def _scope(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
     if facts.scope:
-        return _("Scope: it is for %(wanted)s, and %(given)s is asked for.") % {
+        return _("Scope: it is for %(wanted)s, but the code asks for %(given)s.") % {
             "wanted": rule.scope,
             "given": facts.scope,
         }
@@ -117,7 +117,7 @@ def _scope(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExpl
 
 
 def _authentication(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    return _("It waits until the view has authenticated the request, which is rejected before.")
+    return _("It is decided after the view has authenticated the request, but the request is rejected before that.")
 
 
 def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
@@ -126,7 +126,7 @@ def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExpla
     if tier.slug in rule.limits:
         return _("The tier %(tier)s is unlimited here.") % {"tier": tier.name}
     if None in rule.limits:
-        return _("Every tier that has no limits of its own is unlimited here.")
+        return _("In this rule, a tier without its own limits is unlimited.")
     if tier.slug:
         return _("It has no limits for the tier %(tier)s, and none for every other tier.") % {"tier": tier.name}
     return _("It has no limits for callers without a tier.")
@@ -134,11 +134,11 @@ def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExpla
 
 def _missing(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
     values = {"names": ", ".join(each.missing)}
-    return _("It is counted by %(names)s, which this request lacks; such requests skip it.") % values
+    return _("It counts by %(names)s, which this request lacks. Such requests skip the rule.") % values
 
 
 def _unreached(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    return _("The view would ask for its scope, and the request is rejected before.")
+    return _("The view would ask for its scope, but the request is rejected before that.")
 
 
 _CONDITIONS: Final[dict[Reason, Any]] = {
@@ -189,7 +189,7 @@ def tier_in_words(tier: TierExplanation) -> str:
         "default": _("%(tier)s, the default: nothing is assigned to this caller"),
         "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
         "none": _("none: nothing is assigned to this caller, and no tier is the default"),
-        "unchecked": _("none: nobody has checked the credentials of this request yet"),
+        "unchecked": _("none: the credentials of this request have not been checked yet"),
     }
     return texts.get(tier.kind, "") % {"tier": tier.name}
 
@@ -197,7 +197,7 @@ def tier_in_words(tier: TierExplanation) -> str:
 def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
     """Return how a counter of a rule of this mode stands."""
     if counter.left is None or counter.used is None:
-        return _("not known: Redis cannot be asked")
+        return _("not known: Redis cannot be reached")
     values = {
         "used": number_format(counter.used),
         "quota": number_format(counter.quota),
@@ -205,7 +205,7 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
     }
     words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
     if counter.never:
-        words.append(_("a request like this one never passes"))
+        words.append(_("a request like this one is never allowed"))
     elif counter.blocked_until:
         text = _("blocked until %(time)s") if mode == "enforce" else _("would be blocked until %(time)s")
         words.append(text % {"time": until_in_words(counter.blocked_until)})
@@ -243,7 +243,7 @@ def answer_in_words(response: ClientResponse) -> str:
         )
         return by % {"status": response.status, "rule": response.binding}
     if response.delay:
-        return _("Allowed, and held for %(seconds)s seconds.") % {"seconds": number_format(round(response.delay, 3))}
+        return _("Allowed after a delay of %(seconds)s seconds.") % {"seconds": number_format(round(response.delay, 3))}
     return _("Allowed.")
 
 
@@ -260,9 +260,9 @@ def doubts_of(explanation: Explanation) -> list[str]:
     if "access entries" in explanation.hidden:
         found.append(_("You may not view access entries: this answer is as if there were none."))
     if explanation.problem:
-        found.append(_("Redis cannot be asked now; the rules' failure policies decide: %s") % explanation.problem)
+        found.append(_("Redis cannot be reached now, so the rules' failure policies decide: %s") % explanation.problem)
     if explanation.unknown:
-        text = _("Not known here, and counted as missing: %(names)s. Type the values, or the body that they come from.")
+        text = _("Not known here, so treated as missing: %(names)s. Enter the values, or the body that contains them.")
         found.append(text % {"names": ", ".join(explanation.unknown)})
     if explanation.unchecked:
         found.append(
@@ -279,9 +279,9 @@ def doubts_of(explanation: Explanation) -> list[str]:
             )
         )
     if explanation.unexplained:
-        text = _("These limit the view as well, by code of their own, and are not explained here: %s.")
+        text = _("These also limit the view, with their own code, and are not explained here: %s.")
         found.append(text % ", ".join(explanation.unexplained))
     if explanation.response.error:
-        text = _("The view's code raises %s; how your project answers that is not known here.")
+        text = _("The view's code raises %s. How your project responds to it is not known here.")
         found.append(text % explanation.response.error)
     return found

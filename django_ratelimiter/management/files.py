@@ -108,7 +108,7 @@ class FileCommands(BaseCommand):
         except (WrongFile, YamlMissing, OSError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
 
     def run_adopt(self) -> None:
         """Write rules that do what other limiters do; what could not be translated goes into comments."""
@@ -135,7 +135,7 @@ class FileCommands(BaseCommand):
         rules = ngettext("%d rule", "%d rules", len(file.rules)) % len(file.rules)
         tiers = ngettext("%d tier", "%d tiers", len(file.tiers)) % len(file.tiers)
         self.stdout.write(
-            _("%(file)s is right: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
+            _("%(file)s is valid: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
         )
 
     def run_plan(self) -> None:
@@ -146,7 +146,7 @@ class FileCommands(BaseCommand):
         except WrongFile as error:
             raise self._wrong(error) from error
         except DatabaseError as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
         text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
         if options["out"]:
             write_file(options["out"], f"{text}\n")
@@ -170,7 +170,7 @@ class FileCommands(BaseCommand):
         except (WrongFormat, WrongOption, OSError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
         (self.stderr if options["json"] else self.stdout).write(text)
         if excess:
             raise CommandError("\n".join([_("This would newly reject too many:"), *excess]))
@@ -207,7 +207,7 @@ class FileCommands(BaseCommand):
             version = latest
         self.stdout.write(_("Applied, as version %(number)s.") % {"number": version.number})
         if cache.last_publish_failed():
-            untold = _("Redis could not be told. Processes read the new rules once the usage is collected again.")
+            untold = _("Redis could not be reached. Processes read the new rules when usage is next collected.")
             self.stderr.write(self.style.WARNING(untold))
 
     def _load(self) -> RulesFile:
@@ -237,9 +237,9 @@ class FileCommands(BaseCommand):
         except OSError as error:
             raise CommandError(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(_("%(file)s is no plan.") % {"file": self._options["plan"]}) from error
+            raise CommandError(_("%(file)s is not a plan.") % {"file": self._options["plan"]}) from error
         if digest != file.digest or prune is not self._options["prune"]:
-            raise CommandError(_("The plan is of another file, or of other options. Make the plan again."))
+            raise CommandError(_("The plan was made for another file, or with other options. Make the plan again."))
         return str(state)
 
     def _author(self) -> Any:

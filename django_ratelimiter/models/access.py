@@ -39,7 +39,7 @@ class AccessEntry(models.Model):
         max_length=200,
         help_text=_("An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex."),
     )
-    expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = for good."))
+    expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = no end."))
     reason = models.CharField(_("reason"), max_length=200, blank=True, help_text=_("For operators."))
 
     objects = AccessEntryQuerySet.as_manager()
@@ -52,7 +52,7 @@ class AccessEntry(models.Model):
             models.UniqueConstraint(
                 fields=["kind", "value"],
                 name="ratelimiter_access_entry_value",
-                violation_error_message=_("There is an entry for this caller already. Change that one."),
+                violation_error_message=_("This caller already has an entry. Change that entry instead."),
             ),
         ]
 

@@ -96,13 +96,13 @@ class RuleLimit(models.Model):
         default="",
         db_default="",
         blank=True,
-        help_text=_("Whose midnight is meant. Empty = UTC."),
+        help_text=_("Windows begin at midnight in this time zone. Empty = UTC."),
     )
     anchor_day = models.PositiveSmallIntegerField(
         _("first day of the month"),
         null=True,
         blank=True,
-        help_text=_("1 to 31; in shorter months their last day. Empty = 1."),
+        help_text=_("1 to 31. In a shorter month, its last day is used. Empty = 1."),
     )
     anchor = models.CharField(
         _("windows begin"),
@@ -112,7 +112,7 @@ class RuleLimit(models.Model):
         db_default=NOT_GIVEN["anchor"],
     )
     burst = models.PositiveBigIntegerField(
-        _("burst"), null=True, blank=True, help_text=_("What a full bucket holds. Empty = the quota.")
+        _("burst"), null=True, blank=True, help_text=_("The capacity of the bucket, in units. Empty = the quota.")
     )
     refill = models.CharField(
         _("units come back"),
@@ -138,10 +138,10 @@ class RuleLimit(models.Model):
         _("soft quota"),
         null=True,
         blank=True,
-        help_text=_("Requests beyond it still pass, and are counted and marked as such. Empty = none."),
+        help_text=_("Requests beyond this number are allowed, but marked and counted. Empty = none."),
     )
     unlimited = models.BooleanField(
-        _("unlimited"), default=False, help_text=_("The tier is not limited by this rule; no numbers then.")
+        _("unlimited"), default=False, help_text=_("This rule does not limit the tier. Leave the numbers empty.")
     )
     generation = models.PositiveIntegerField(_("generation"), default=0, db_default=0, editable=False)
 
@@ -158,14 +158,14 @@ class RuleLimit(models.Model):
                 *_EXPRESSIONS,
                 condition=Q(unlimited=False),
                 name="ratelimiter_limit_of_tier",
-                violation_error_message=_("This tier has a limit that counts the same already."),
+                violation_error_message=_("This tier already has a limit that counts in the same way."),
             ),
             models.UniqueConstraint(
                 F("rule"),
                 *_EXPRESSIONS,
                 condition=Q(unlimited=False, tier=None),
                 name="ratelimiter_limit_of_others",
-                violation_error_message=_("Every other tier has a limit that counts the same already."),
+                violation_error_message=_("“Every other tier” already has a limit that counts in the same way."),
             ),
             models.UniqueConstraint(
                 fields=["rule", "tier"],
@@ -243,7 +243,7 @@ class RuleLimit(models.Model):
         if self.timezone == "UTC":  # one meaning, one value: the database tells limits apart by it
             self.timezone = ""
         if self.unlimited:
-            self._refuse_given(NOT_GIVEN, lambda: gettext("Leave this empty, or take the tick from “unlimited”."))
+            self._refuse_given(NOT_GIVEN, lambda: gettext("Leave this empty, or turn off “unlimited”."))
         elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field says so itself
             self._clean_limited()
 
@@ -259,7 +259,7 @@ class RuleLimit(models.Model):
         self._refuse_given(by_algorithm - used, lambda: gettext("Not used with this choice of calendar."))
         missing = [column for column in ("quota", "window_seconds") if column in used and getattr(self, column) is None]
         if missing:
-            text = gettext("Needed, unless the tier is unlimited.")
+            text = gettext("Required unless “unlimited” is set.")
             raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
         try:
             limit: Any = self.to_limit()
@@ -269,7 +269,7 @@ class RuleLimit(models.Model):
             raise ValidationError(_by_field(str(error))) from error
         cost = self.rule.cost if self.rule_id or hasattr(self, "rule") else 1
         if isinstance(cost, int) and limit.capacity < cost:
-            text = gettext("Never lets a request pass: one costs %(cost)s.") % {"cost": cost}
+            text = gettext("This would reject every request, because one request costs %(cost)s.") % {"cost": cost}
             raise ValidationError({"burst" if self.burst else "quota": text})
 
     def _check_interval(self, limit: Limit) -> None:

@@ -59,7 +59,9 @@ class Rule(models.Model):
     slug = models.SlugField(
         _("slug"),
         unique=True,
-        help_text=_("Its name in responses, reports and fixtures. With a new one, its counters start from zero."),
+        help_text=_(
+            "The name of the rule in responses, reports and fixtures. If you change it, the counters start from zero."
+        ),
     )
     name = models.CharField(_("name"), max_length=100)
     mode = models.CharField(
@@ -87,26 +89,29 @@ class Rule(models.Model):
         _("scope"),
         max_length=100,
         blank=True,
-        help_text=_("Only where code asks for this scope: a DRF view's throttle_scope, say. Empty = everywhere."),
+        help_text=_(
+            "The rule applies only where code asks for this scope, for example with a DRF view's throttle_scope. "
+            "Empty = everywhere."
+        ),
     )
     partition_by = models.JSONField(
         _("counted by"),
         default=list,
         blank=True,
-        help_text=_("Each value has a counter of its own. None chosen = one counter that all callers share."),
+        help_text=_("Each value has its own counter. None chosen = one counter that all callers share."),
     )
     missing_partition = models.CharField(
         _("a request without such a value"),
         max_length=16,
         choices=MissingPartition.choices,
         default=MissingPartition.SKIP,
-        help_text=_("An anonymous request has no user, and an unknown API key is none."),
+        help_text=_("For example, an anonymous request has no user. An unknown API key counts as missing."),
     )
     failure_policy = models.CharField(
         _("while Redis is out of reach"), max_length=16, choices=FailurePolicy.choices, default=FailurePolicy.LOCAL
     )
     cost = models.PositiveIntegerField(
-        _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request spends.")
+        _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request uses.")
     )
     charge_when = models.CharField(
         _("charge when"),
@@ -115,8 +120,8 @@ class Rule(models.Model):
         default=ChargeWhen.ANY,
         db_default="any",  # rows that SQL writes may lack it
         help_text=_(
-            "A request spends when it comes, and what it spent is given back if its response turns out otherwise. "
-            "A failure is a status of 400 or above, or a log-in that failed."
+            "Each request is charged when it arrives. The charge is refunded if the response does not match this "
+            "choice. A failure is a status of 400 or above, or a failed login."
         ),
     )
     count_refusals = models.BooleanField(
@@ -131,14 +136,15 @@ class Rule(models.Model):
         blank=True,
         validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_MS)],
         help_text=_(
-            "Empty = Redis decides each request. Milliseconds = each process decides by what it has counted, and asks "
-            "Redis once in so long. -1 = each process for itself, for good. Only for windows that are counted."
+            "Empty = Redis decides each request. A number of milliseconds = each process counts by itself, and "
+            "asks Redis once in this interval. -1 = each process always counts by itself. Only for fixed and "
+            "sliding windows that are not exact."
         ),
     )
     priority = models.IntegerField(
         _("priority"),
         default=100,
-        help_text=_("Every rule that matches applies; the lower number is decided and shown first."),
+        help_text=_("All rules that match apply. Rules with lower numbers are decided and shown first."),
     )
     message = models.CharField(
         _("message"), max_length=300, blank=True, help_text=_("Shown to the caller whose request is rejected.")

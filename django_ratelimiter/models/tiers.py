@@ -36,17 +36,19 @@ class Tier(models.Model):
         ANONYMOUS = "anonymous", _("anonymous callers")
         AUTHENTICATED = "authenticated", _("authenticated callers")
 
-    slug = models.SlugField(_("slug"), unique=True, help_text=_("Its name in rules, reports and fixtures."))
+    slug = models.SlugField(_("slug"), unique=True, help_text=_("The name of the tier in rules, reports and fixtures."))
     name = models.CharField(_("name"), max_length=100)
     rank = models.IntegerField(
-        _("rank"), default=0, help_text=_("A caller assigned to several tiers is in the one of highest rank.")
+        _("rank"),
+        default=0,
+        help_text=_("A caller who is assigned to several tiers gets the one with the highest rank."),
     )
     default_for = models.CharField(
         _("default for"),
         max_length=16,
         choices=DefaultFor.choices,
         default=DefaultFor.NONE,
-        help_text=_("Callers without an assignment who are in this tier."),
+        help_text=_("These callers are in this tier if they have no assignment."),
     )
 
     objects = TierQuerySet.as_manager()
@@ -60,7 +62,7 @@ class Tier(models.Model):
                 fields=["default_for"],
                 condition=~Q(default_for="none"),
                 name="ratelimiter_tier_one_default",
-                violation_error_message=_("Another tier is the default for these callers already."),
+                violation_error_message=_("Another tier is already the default for these callers."),
             )
         ]
 
@@ -127,7 +129,7 @@ class TierAssignment(models.Model):
         blank=True,
         default="",
         validators=[validate_hash],
-        help_text=_("The SHA-256 digest of the key, in hex. The key itself is not kept."),
+        help_text=_("The SHA-256 digest of the key, in hex. The key itself is not stored."),
     )
     partition = models.CharField(
         _("partition"),
@@ -135,7 +137,7 @@ class TierAssignment(models.Model):
         blank=True,
         default="",
         db_default="",  # rows that SQL writes may lack it
-        help_text=_("A value that rules count by, kept as it is typed: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
+        help_text=_("A value that rules count by, stored as you enter it: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
     )
     multiplier = models.DecimalField(
         _("multiplier"),
@@ -147,7 +149,7 @@ class TierAssignment(models.Model):
         help_text=_("Multiplies quota, burst and soft quota of every limit that applies. 2 = twice as much."),
     )
     starts_at = models.DateTimeField(
-        _("from"), null=True, blank=True, help_text=_("Dated assignments go before those without a date.")
+        _("from"), null=True, blank=True, help_text=_("Assignments with dates take precedence over those without.")
     )
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
@@ -210,7 +212,7 @@ class TierAssignment(models.Model):
             models.CheckConstraint(
                 condition=Q(starts_at=None) | Q(ends_at=None) | Q(ends_at__gt=F("starts_at")),
                 name="ratelimiter_assignment_dates",
-                violation_error_message=_("It must end after it has begun."),
+                violation_error_message=_("“until” must be later than “from”."),
             ),
         ]
 

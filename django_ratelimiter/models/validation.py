@@ -75,7 +75,7 @@ def validate_route(route: str) -> None:
             _("Not a route as in urls.py: %(error)s"), code="broken", params={"error": error}
         ) from error
     if not _is_regex(route) and re.search(r"[<>]", re.sub(r"<[^<>]+>", "", route)):
-        raise ValidationError(_("A bracket “<” or “>” has no partner."), code="broken")
+        raise ValidationError(_("A “<” or “>” has no matching bracket."), code="broken")
 
 
 def _is_regex(route: str) -> bool:
@@ -104,11 +104,11 @@ def normal_partition(text: str) -> str:
     """A partition such as "tenant:acme" or "user:7|ip:192.0.2.7". An address or network alone gets its usual form."""
     names = partition_names(text)
     if not all(names):
-        raise ValidationError(_("Write what is counted by and its value, such as “ip:192.0.2.7”."), code="no_value")
+        raise ValidationError(_("Enter a kind of value and the value, such as “ip:192.0.2.7”."), code="no_value")
     for name in names:
         if not is_identity(name):
             raise ValidationError(
-                _("%(name)r is unknown; begin with %(known)s."),
+                _("Unknown kind of value: %(name)r. Begin with %(known)s."),
                 code="unknown",
                 params={"name": name, "known": ", ".join(f"“{known}:”" for known in IDENTITIES)},
             )
@@ -140,7 +140,7 @@ def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
     prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > prefix:
         raise ValidationError(
-            _("Clients are told apart by %(bits)s bits of their address; write %(network)s."),
+            _("Clients are distinguished by the first %(bits)s bits of their address. Enter %(network)s."),
             code="narrow",
             params={"bits": prefix, "network": network.supernet(new_prefix=prefix)},
         )

@@ -37,9 +37,9 @@ class RuleSetState(models.Model):
         permissions: ClassVar = [
             ("switch_enforcement", _("Can stop and resume all enforcement")),
             ("publish_rule", _("Can have rules enforced, and bring back a version")),
-            ("unblock_caller", _("Can reset a caller's counters, and give back what was spent")),
+            ("unblock_caller", _("Can reset a caller's counters, and refund usage")),
             ("grant_caller", _("Can grant a caller more, another tier or access for a while")),
-            ("reveal_caller", _("Can see who a caller is, where digests stand for names")),
+            ("reveal_caller", _("Can see the names of callers instead of digests")),
         ]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(id=1), name="ratelimiter_state_one_row"),
@@ -75,7 +75,7 @@ class RuleSetVersion(models.Model):
         max_length=255,
         blank=True,
         db_default="",  # rows that SQL writes may lack it
-        help_text=_("Why the rules were changed. It stands in the history."),
+        help_text=_("Why the rules were changed. The history shows it."),
     )
     source = models.CharField(
         _("file"),

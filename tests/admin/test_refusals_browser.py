@@ -90,7 +90,7 @@ def test_whoever_is_there_with_the_keyboard_stays_there(page: Browser) -> None:
 def test_what_fails_is_told_and_tried_again(page: Browser) -> None:
     User.objects.get().user_permissions.clear()
     page.script("return new Promise(done => setTimeout(done, 500))")
-    assert page.texts("[role=status]") == ["The list cannot be updated now. It is tried again."]
+    assert page.texts("[role=status]") == ["The list cannot be updated now. It will be tried again."]
     assert callers(page) == [ANN]
 
 

@@ -58,7 +58,7 @@ class TestTier:
     def test_one_default_each(self, kind: str) -> None:
         Tier.objects.create(slug="first", name="First", default_for=kind)
         second = Tier(slug="second", name="Second", default_for=kind)
-        assert refused(second) == {"__all__": ["Another tier is the default for these callers already."]}
+        assert refused(second) == {"__all__": ["Another tier is already the default for these callers."]}
         assert_database_refuses("ratelimiter_tier_one_default", second)
 
     def test_many_tiers_are_nobodys_default(self) -> None:

@@ -40,9 +40,9 @@ def _api_key_field() -> forms.CharField:
         label=capfirst(gettext_lazy("API key")),
         max_length=MAX_API_KEY,
         required=False,
-        validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only carry ASCII characters."))],
+        validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only contain ASCII characters."))],
         widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
-        help_text=gettext_lazy("Only its hash is kept. The key cannot be shown again."),
+        help_text=gettext_lazy("Only the hash of the key is stored, so the key cannot be shown again."),
     )
 
 
@@ -110,13 +110,16 @@ class NewAccessEntryForm(AccessEntryForm):
         label=gettext_lazy("Address or network"),
         required=False,
         widget=AdminTextInputWidget,
-        help_text=gettext_lazy("Such as 192.0.2.7 or 192.0.2.0/24. Of several networks the narrowest counts."),
+        help_text=gettext_lazy(
+            "For example 192.0.2.7 or 192.0.2.0/24. If several networks contain an address, the smallest network "
+            "applies."
+        ),
     )
     user = forms.CharField(
         label=gettext_lazy("User"),
         required=False,
         widget=AdminTextInputWidget,
-        help_text=gettext_lazy("The name that they log in with."),
+        help_text=gettext_lazy("The user's login name."),
     )
     api_key = _api_key_field()
 
@@ -129,7 +132,7 @@ class NewAccessEntryForm(AccessEntryForm):
         try:
             return str(users._default_manager.get_by_natural_key(name).pk)
         except users.DoesNotExist:
-            raise ValidationError(_("There is no user of this name."), code="unknown") from None
+            raise ValidationError(_("There is no user with this name."), code="unknown") from None
 
     def clean(self) -> dict[str, Any] | None:
         """Make a kind and a value of the one field that is filled in."""

@@ -135,7 +135,7 @@ class CallerPage(admin.ModelAdmin):
         except ActRefused as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": error})
         except EngineUnavailable as error:
-            text = _("Redis gave no answer, so it may have been done in part or not at all: %(why)s")
+            text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
             messages.error(request, text % {"why": error})
         except ValidationError as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})

@@ -132,7 +132,7 @@ def _row(counter: Counter, links: Links, is_assumed: bool, before_login: Iterabl
     full_in = round((counter.full_in or 0) * 1_000_000)
     by = _(" and ").join(label_of(name) for name in counter.rule.partition_by) or _("all callers together")
     if counter.stands_in:
-        by = _("IP address, for lack of: %(names)s") % {"names": by}
+        by = _("IP address, because these are missing: %(names)s") % {"names": by}
     figures = {"used": units(counter.used or 0), "capacity": units(counter.capacity), "left": units(counter.left or 0)}
     return CounterRow(
         counter,

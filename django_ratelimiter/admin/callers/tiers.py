@@ -27,7 +27,7 @@ MAX_FOUND = 500
 
 GRANT = {
     "fields": ("multiplier", ("starts_at", "ends_at")),
-    "description": _("A dated assignment goes before those without a date; else the tier of highest rank holds."),
+    "description": _("Assignments with dates take precedence. Otherwise the tier with the highest rank applies."),
 }
 
 

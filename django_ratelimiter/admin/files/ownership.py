@@ -33,7 +33,7 @@ LOCKED: Final = Rule.Owner.FILE
 class ReasonForm(forms.Form):
     """Why."""
 
-    reason = ReasonField(help_text=gettext_lazy("It stands in the history."))
+    reason = ReasonField(help_text=gettext_lazy("The history shows it."))
 
 
 class OwnedRules(admin.ModelAdmin):

@@ -39,7 +39,7 @@ OLDER: Final = "until"
 class BringBackForm(forms.Form):
     """Why, and what the operator has seen: the version that was the latest when the changes were shown."""
 
-    reason = ReasonField(help_text=gettext_lazy("Why you bring this version back. It stands in the history."))
+    reason = ReasonField(help_text=gettext_lazy("Why you bring this version back. The history shows it."))
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
 
 

@@ -79,7 +79,7 @@ def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Ite
         "bad",
         text % {"number": status.number, "older": older},
         [(_("History"), history)] if history and viewer.sees_rules else [],
-        _("At once: manage.py ratelimit collect"),
+        _("To publish it now: manage.py ratelimit collect"),
     )
 
 

@@ -36,8 +36,8 @@ _WARNING: Final = gettext_lazy(
 
 
 _NEEDED: Final = gettext_lazy(
-    "You cannot choose “enforce”: that takes the permission “Can have rules enforced, and bring back a version”. "
-    "Save the rule in shadow, and ask somebody who has it."
+    "You cannot choose “enforce”: you need the permission “Can have rules enforced, and bring back a version”. "
+    "Save the rule in shadow, and ask somebody who has this permission."
 )
 
 

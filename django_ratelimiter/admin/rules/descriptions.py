@@ -27,14 +27,14 @@ def sentences(row: RuleLimit) -> str:
         return _unlimited(row)
     parts = [*_of_algorithm(limit, rule, row)]
     if limit.soft_quota is not None:
-        text = _("What is beyond %(soft)s still passes, marked and counted as beyond the soft quota.")
+        text = _("Usage beyond %(soft)s is still allowed, but marked and counted as beyond the soft quota.")
         parts.append(text % {"soft": units(limit.soft_quota)})
     if isinstance(rule.cost, int) and rule.cost > 1:
-        parts.append(_("One request spends %(cost)s.") % {"cost": units(rule.cost)})
+        parts.append(_("One request uses %(cost)s.") % {"cost": units(rule.cost)})
     if rule.charge_when == Rule.ChargeWhen.SUCCESS:
-        parts.append(_("What a request spent is given back if its response is a failure."))
+        parts.append(_("The charge is refunded if the response is a failure."))
     if rule.charge_when == Rule.ChargeWhen.FAILURE:
-        parts.append(_("What a request spent is given back unless its response is a failure."))
+        parts.append(_("The charge is refunded unless the response is a failure."))
     if rule.count_refusals is True:
         parts.append(_("A rejected request counts as well, so whoever keeps asking may wait longer."))
     parts += _counted_apart(rule)
@@ -47,7 +47,7 @@ def _counted_apart(rule: Rule) -> list[str]:
     if not isinstance(interval, int) or not interval:
         return []
     if interval < 0:
-        return [_("Each process counts for itself, so that with four processes four times as much can pass.")]
+        return [_("Each process counts separately: with four processes, four times as much can pass.")]
     text = _(
         "Each process asks Redis once in %(interval)s and decides by its own count in between, so that each process "
         "beyond the first can add what it allows in twice that time."
@@ -77,7 +77,7 @@ def _of_algorithm(limit: Limit, rule: Rule, row: RuleLimit) -> Iterator[str]:
     who, cost = _who(rule, row), rule.cost if isinstance(rule.cost, int) else 1
     quota = ngettext("%(quota)s unit", "%(quota)s units", limit.quota) % {"quota": units(limit.quota)}
     if not limit.holds_leases:
-        yield _("%(who)s may spend %(rate)s.") % {"who": who, "rate": rate_in_words(limit, quota)}
+        yield _("%(who)s can use %(rate)s.") % {"who": who, "rate": rate_in_words(limit, quota)}
     common = {
         "who": who,
         "quota": quota,

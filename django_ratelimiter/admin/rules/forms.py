@@ -183,9 +183,11 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
             key = (tier, limit and limit.tag)
             of_tier = [unlimited for other, unlimited in seen.items() if other[0] == tier]
             if key in seen and limit:
-                form.add_error(None, _("This tier has a limit that counts the same already. Change that one."))
+                form.add_error(
+                    None, _("This tier already has a limit that counts in the same way. Change that limit instead.")
+                )
             elif of_tier and (limit is None or any(of_tier)):
-                form.add_error(None, _("A tier that is unlimited has no other limits. Delete one or the other."))
+                form.add_error(None, _("An unlimited tier cannot have other limits. Delete one of them."))
             seen[key] = limit is None
 
     def save_new(self, form: Any, commit: bool = True) -> Any:

@@ -106,7 +106,7 @@ def live_preview(typed: QueryDict) -> dict[str, Any]:
     if form.is_valid():
         return {"sentences": sentences(form.instance), "errors": {}}
     if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):
-        return {"sentences": _("Fill in the numbers to read here what this limit will do."), "errors": {}}
+        return {"sentences": _("Enter the numbers. This field then describes what the limit does."), "errors": {}}
     apart = " ".join(map(str, form.non_field_errors()))
     return {"sentences": apart, "errors": {name: form.errors[name] for name in form.errors if name != NON_FIELD_ERRORS}}
 

@@ -75,7 +75,9 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
     "webhooks": Preset(
         gettext_lazy("Webhook inbox"),
-        gettext_lazy("Takes 10 deliveries per second from each address, bursts of 50, and all if Redis fails."),
+        gettext_lazy(
+            "Allows 10 deliveries per second from each address, with bursts of 50. Allows all of them if Redis fails."
+        ),
         {
             "path_kind": "prefix",
             "path": "/webhooks/",
@@ -87,7 +89,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
     "outgoing": Preset(
         gettext_lazy("Outgoing calls"),
-        gettext_lazy("Spaces your own calls of another service: 5 per second from all processes together."),
+        gettext_lazy("Spaces out your own calls to another service: 5 per second from all processes together."),
         {"scope": "other-service"},
         _of(quota=5, window_seconds=1, algorithm="leaky_bucket", burst=50),
     ),
@@ -168,9 +170,9 @@ def from_rule(rule: Rule, *, with_limits: bool) -> Start:
     name = _("%(name)s (copy)") % {"name": rule.name}
     fields |= {"name": name[:100], "slug": _free_slug(f"{rule.slug[:40]}-copy"), "mode": Rule.Mode.SHADOW.value}
     limits = [_row(limit) for limit in rule.limits.all()] if with_limits else []
-    source = _("A copy of “%(rule)s” in shadow, with counters of its own. Nothing is saved yet.") % {"rule": rule.name}
+    source = _("A copy of “%(rule)s” in shadow, with its own counters. Nothing is saved yet.") % {"rule": rule.name}
     if not with_limits:
-        source += " " + _("Its limits are not copied: that takes the permissions to view and to add limits.")
+        source += " " + _("Its limits are not copied: you need the permissions to view and to add limits.")
     return Start(fields, limits, source)
 
 

@@ -64,7 +64,9 @@ class ClientForm(forms.Form):
             return typed.strip() if name.startswith("header:") else typed
         value = identity.value(name)
         if value is None:
-            self.add_error(name, _("This is no IP address.") if name == "ip" else _("Nobody is known by this."))
+            self.add_error(
+                name, _("This is not an IP address.") if name == "ip" else _("No user or API key matches this.")
+            )
         return value or ""
 
 

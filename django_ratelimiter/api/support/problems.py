@@ -34,7 +34,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         likely = get_close_matches(name, self.fields, 1)
         if likely:
             return _("Unknown field. Did you mean “%(name)s”?") % {"name": likely[0]}
-        return _("Unknown field. There are: %(names)s.") % {"names": ", ".join(self.fields)}
+        return _("Unknown field. The fields are: %(names)s.") % {"names": ", ".join(self.fields)}
 
 
 class ProblemView(GenericAPIView[Any]):

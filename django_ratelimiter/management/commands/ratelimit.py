@@ -76,9 +76,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             found = lag()
             send_alerts(found, self._thresholds)
         except (EngineUnavailable, DatabaseError) as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
         if not found.batches:
-            self.stdout.write(_("Nothing waits to be collected."))
+            self.stdout.write(_("No usage is waiting to be collected."))
             return
         batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
         self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds})
@@ -91,14 +91,14 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             send_alerts(lag_before, self._thresholds)
             deleted = prune()
         except EngineUnavailable as error:
-            raise CommandError(_("Nothing is lost, but Redis cannot be asked now: %s") % error) from error
+            raise CommandError(_("No usage is lost, but Redis cannot be reached now: %s") % error) from error
         except OperationalError as error:
-            raise CommandError(_("Nothing is lost, but the database cannot be written now: %s") % error) from error
+            raise CommandError(_("No usage is lost, but the database cannot be written now: %s") % error) from error
         self._warn_of_memory()
         self.stdout.write(_summary(collected))
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
-            self.stdout.write(_("Deleted %s that RETENTION keeps no longer.") % rows)
+            self.stdout.write(_("Deleted %s that are older than RETENTION allows.") % rows)
         if collected.failed:
             raise CommandError(
                 ngettext(
@@ -111,7 +111,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def _warn_of_memory(self) -> None:
         if isinstance(get_engine(), MemoryEngine):
-            unseen = _("RATELIMITER names no Redis: each process counts in its own memory, which no command can see.")
+            unseen = _(
+                "RATELIMITER names no Redis, so each process counts in its own memory. No other process can read "
+                "these counts."
+            )
             self.stderr.write(self.style.WARNING(unseen))
 
     def _progress(self) -> Progress:
@@ -137,7 +140,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except QuestionError as error:
             raise CommandError(f"{error.field}: {error}") from error
         except DatabaseError as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
         self._warn_of_memory()
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(explanation, logged), indent=2, ensure_ascii=False))
@@ -156,7 +159,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except UnknownCaller as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(_("It cannot be asked now: %s") % error) from error
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
         if who.is_unknown_user and not any(each["used"] != 0 for each in own_counters(summary)):
             text = _(
                 "There is no such user, and no rule has counted one under this key lately. Check what you have typed."
@@ -164,7 +167,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             raise CommandError(text)
         self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))
         if summary["problem"]:
-            raise CommandError(_("Redis cannot be asked now: %s") % summary["problem"])
+            raise CommandError(_("Redis cannot be reached now: %s") % summary["problem"])
 
     def off(self) -> None:
         """Stop all enforcement."""
@@ -178,16 +181,19 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         try:
             changed = cache.switch_enforcement(enabled, reason=self._options["reason"])
         except DatabaseError as error:
-            unwritten = _("The database cannot be written now; RATELIMITER['ENABLED'] needs none: %s")
+            unwritten = _(
+                "The database cannot be written now. You can set RATELIMITER['ENABLED'] to False, which needs no "
+                "database. %s"
+            )
             raise CommandError(unwritten % error) from error
         if cache.last_publish_failed():
             untold = _(
-                "Redis could not be told. A process that cannot reach it either reads the database within a second; "
-                "run this again once Redis is back."
+                "Redis could not be reached. Processes that cannot reach it either read the database within a "
+                "second. Run this command again when Redis is back."
             )
             self.stderr.write(self.style.WARNING(untold))
         if not settings.ENABLED:
-            disabled = _("RATELIMITER['ENABLED'] is False: nothing is enforced where that setting holds.")
+            disabled = _("RATELIMITER['ENABLED'] is False: processes with this setting enforce nothing.")
             self.stderr.write(self.style.WARNING(disabled))
         if enabled:
             text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
@@ -234,7 +240,7 @@ def _summary(collected: Collected) -> str:
         return _("Nothing to collect: no minute with usage has ended since the last collection.")
     batches = ngettext("%d batch", "%d batches", collected.batches) % collected.batches
     requests = ngettext("%d request", "%d requests", collected.requests) % collected.requests
-    return _("Collected %(batches)s: %(requests)s, each counted once for every rule that it met.") % {
+    return _("Collected %(batches)s: %(requests)s, each counted once for every rule that it matched.") % {
         "batches": batches,
         "requests": requests,
     }

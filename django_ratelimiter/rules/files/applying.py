@@ -93,7 +93,7 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
                     write(plan.now, plan.planned)
                     write_access(plan.access)
             except IntegrityError as error:
-                text = _("The database does not take it: %(error)s")
+                text = _("The database rejects it: %(error)s")
                 raise NotApplied(text % {"error": error}) from error
             _verify(plan)
         version = Version(number, epoch)
@@ -107,7 +107,7 @@ def _verify(plan: FilePlan) -> None:
     if by_slug(found) == by_slug(plan.planned):
         return
     reasons = " ".join(f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"])
-    raise NotApplied(_("The database holds something else after it was written. %(reasons)s") % {"reasons": reasons})
+    raise NotApplied(_("After the write, the database contains something else. %(reasons)s") % {"reasons": reasons})
 
 
 def _changed() -> RulesHaveChanged:

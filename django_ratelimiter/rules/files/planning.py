@@ -204,7 +204,7 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
         text = _("Rules that cannot be enforced stay as they are, not in force: %(names)s.")
         yield text % {"names": ", ".join(faulty)}
     if not now["enforcement"]:
-        yield _("All enforcement is stopped, and stays so until it is resumed.")
+        yield _("All enforcement is stopped until you resume it.")
 
 
 def _digest(now: Mapping[str, Any], access: str) -> str:

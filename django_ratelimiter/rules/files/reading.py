@@ -180,7 +180,7 @@ class _Reader:
         known = (*IDENTITIES, *settings.IDENTITIES)
         for name in rule.partition_by:
             if name not in known and ":" not in name:
-                text = _("partition_by: %(word)s is no identity of this project.") % {"word": shown(name)}
+                text = _("partition_by: %(word)s is not an identity of this project.") % {"word": shown(name)}
                 place = entries["partition_by"].node.place
                 fault = Fault(place, f"{text} {did_you_mean(name, (*known, *NAMED))}")
                 self.doubts.setdefault(rule.slug, []).append(fault)
@@ -199,9 +199,7 @@ class _Reader:
                 continue
             key = row["kind"], row["value"] or row["digest"]
             if key in seen:
-                self._fault(
-                    each, _("There is an entry for this caller in line %(line)s already.") % {"line": seen[key].line}
-                )
+                self._fault(each, _("This caller already has an entry, in line %(line)s.") % {"line": seen[key].line})
             seen.setdefault(key, each.place)
             self.access.append(AccessRow(**row, place=each.place))
 

@@ -63,9 +63,9 @@ class RowReader:
         return found
 
     def _unknown(self, name: str, known: Sequence[str], what: str) -> str:
-        text = _("%(word)s is no field of %(what)s.") % {"word": shown(name), "what": what}
+        text = _("%(word)s is not a field of %(what)s.") % {"word": shown(name), "what": what}
         if name in self._limit_fields and "limits" in known:
-            return f"{text} {_('It belongs to one of its “limits”.')}"
+            return f"{text} {_('This field belongs in one of the “limits” of the rule.')}"
         return f"{text} {did_you_mean(name, known)}"
 
     def read_tier(self, slug: str, entry: KeyedNode) -> None:
@@ -84,7 +84,7 @@ class RowReader:
         seen: dict[str, str] = {}
         for slug, (kind, place) in self._default_places.items():
             if kind in seen and kind != "none":
-                text = _("The tier %(other)s is the default for %(kind)s callers already. Only one can be.")
+                text = _("The tier %(other)s is already the default for %(kind)s callers. Only one tier can be.")
                 self._faults.append(Fault(place, text % {"other": seen[kind], "kind": kind}))
             seen.setdefault(kind, slug)
 
@@ -120,7 +120,7 @@ class RowReader:
             except OverflowError:  # in UTC it would be before the year 1, or after 9999
                 self._fault(found["expires_at"].node, "expires_at: " + _("This date cannot be stored."))
         if bool(digest) == bool(entry.value):
-            self._fault(node, _("An access entry has a “value”, or a “digest” that stands for one."))
+            self._fault(node, _("An access entry needs a “value”, or a “digest” instead of a value."))
         elif "kind" not in found:
             self._fault(node, _("“%(name)s” is missing.") % {"name": "kind"})
         elif len(self._faults) == faults and not digest:
@@ -144,7 +144,9 @@ class RowReader:
             engine = limit.to_limit()
             key = limit.tier and limit.tier.slug, engine and engine.tag
             if key in seen:
-                text = _("This tier has a limit that counts the same already, in line %(line)s. Keep one of them.")
+                text = _(
+                    "This tier already has a limit that counts in the same way, in line %(line)s. Keep one of them."
+                )
                 self._fault(each, text % {"line": seen[key]})
             seen.setdefault(key, each.place.line)
             limits.append(limit)

@@ -42,7 +42,7 @@ def drift_of(plan: FilePlan) -> Iterator[str]:
 def summary_of(plan: FilePlan) -> str:
     """Return the last line of a plan: how much it changes."""
     if plan.is_empty:
-        return _("No changes. The database is as the file says.")
+        return _("No changes. The database matches the file.")
     count = Counter(change.kind for change in plan.all_changes)
     text = _("Plan: %(added)s to add, %(changed)s to change, %(removed)s to delete.")
     return text % {kind: count[kind] for kind in _SIGNS}

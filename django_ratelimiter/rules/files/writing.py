@@ -36,7 +36,7 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
         document = {"version": VERSION, "exported_version": _written(version), **document}
     if style == "json":
         return json_of(document)
-    comments = [_("Left out, for it cannot be enforced: %(rule)s. %(reason)s") % entry for entry in left_out]
+    comments = [_("Left out, because it cannot be enforced: %(rule)s. %(reason)s") % entry for entry in left_out]
     return yaml_of(document, [line for text in comments for line in text.splitlines()])
 
 

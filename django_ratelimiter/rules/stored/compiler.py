@@ -80,7 +80,7 @@ def _compile(
         limit.rule = rule
         faults = _faults(limit, exclude={"rule", "tier"}) + faulty_tiers.get(limit.tier_id or 0, [])
         if limit.tier_id is not None and not limit.tier:  # else it would count as a limit for every other tier
-            faults.append(_("Its tier is gone."))
+            faults.append(_("Its tier no longer exists."))
         reasons += [f"{capfirst(limit._meta.verbose_name)} “{limit.in_short}”: {fault}" for fault in faults]
     if reasons:
         return {}, reasons

@@ -47,7 +47,7 @@ class TestForm:
             ({}, "Fill in exactly one of address, user and API key."),
             ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of address, user and API key."),
             ({"ip": "300.0.0.1"}, "Not an address or network"),
-            ({"user": "nobody"}, "There is no user of this name."),
+            ({"user": "nobody"}, "There is no user with this name."),
             ({"api_key": "schlüssel"}, "only carry ASCII characters"),
         ],
     )

@@ -66,7 +66,7 @@ class TestList:
         assert f'href="{HISTORY}"' in shown(admin_client.get(RULES))
 
     def test_the_oldest_that_is_stored_cannot_say_what_it_changed(self, admin_client: Client, good: int) -> None:
-        assert "The oldest version that is stored." in shown(admin_client.get(HISTORY))
+        assert "The oldest stored version." in shown(admin_client.get(HISTORY))
 
     def test_is_empty_at_first(self, admin_client: Client) -> None:
         assert "No version is stored yet." in shown(admin_client.get(HISTORY))
@@ -82,7 +82,7 @@ class TestList:
         assert costs[0] == costs[1] <= 12
         page = shown(admin_client.get(f"{HISTORY}?p=2"))
         assert 'rel="prev" href="?p=1"' in page
-        assert "The oldest version that is stored." in page
+        assert "The oldest stored version." in page
         for wrong in ("x", "999%00", "-1"):
             assert admin_client.get(f"{HISTORY}?p={wrong}").status_code == 200
 

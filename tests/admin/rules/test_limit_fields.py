@@ -154,7 +154,7 @@ class TestSentences:
     def test_says_what_is_still_to_be_typed(self, admin_client: Client) -> None:
         for typed in ({}, {"quota": 5}, {"window_seconds": 60}):
             assert self.ask(admin_client, **typed) == {
-                "sentences": "Fill in the numbers to read here what this limit will do.",
+                "sentences": "Enter the numbers. This field then describes what the limit does.",
                 "errors": {},
             }
 

@@ -251,7 +251,7 @@ class TestEmpty:
         add(120, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
         told = text_of(staff.get(f"{REPORT}?period=1h"))
-        assert "No request met a rule in this period" in told
+        assert "No request matched a rule in this period" in told
         assert "Latest minute with usage" in told
         assert re.search(r"Counts last came in \w+\.? \d", told)
 
@@ -263,6 +263,6 @@ class TestEmpty:
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
-        assert "Counts last came in less than a minute ago." in text_of(staff.get(REPORT))
+        assert "The latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
         UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
         assert "Counts last came in 2 minutes ago." in text_of(staff.get(REPORT))

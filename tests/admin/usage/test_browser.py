@@ -161,7 +161,7 @@ def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None
     page.click(".ratelimiter-totals tbody th a")
     page.type(".ratelimiter-search input[name$=ip]", "nowhere" + ENTER)
     page.wait_for(".ratelimiter-search .errorlist")
-    assert page.texts(".ratelimiter-search .errorlist") == ["This is no IP address."]
+    assert page.texts(".ratelimiter-search .errorlist") == ["This is not an IP address."]
     page.script("document.querySelector('.ratelimiter-search input[name$=ip]').value = ''")
     page.type(".ratelimiter-search input[name$=ip]", "192.0.2.7" + ENTER)
     page.wait_for(".ratelimiter-search [role=status]")

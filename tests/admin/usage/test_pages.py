@@ -105,7 +105,7 @@ class TestOneRule:
     def test_a_rule_that_nobody_met(self, staff: Client) -> None:
         Rule.objects.create(slug="search", name="Search")
         count(2 * HOUR, rule="other", allowed=1)
-        assert "No request met a rule in this period" in text_of(staff.get(RULE))
+        assert "No request matched a rule in this period" in text_of(staff.get(RULE))
 
     @pytest.mark.parametrize("slug", ["a\0", "\0", "x" * 5_000, "\U0001f600", "a\n", "\ud800"])
     def test_what_no_rule_is_called(self, staff: Client, slug: str) -> None:

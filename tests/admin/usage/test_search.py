@@ -118,7 +118,7 @@ def test_one_whom_nobody_knows(staff: Client, split_by: Any, name: str, typed: s
     assert ("by login name or primary key" in text_of(response)) is (name == "user")
 
 
-@pytest.mark.parametrize(("typed", "says"), [("here", "This is no IP address."), ("\0", "Null characters are not")])
+@pytest.mark.parametrize(("typed", "says"), [("here", "This is not an IP address."), ("\0", "Null characters are not")])
 def test_what_is_no_address(staff: Client, split_by: Any, typed: str, says: str) -> None:
     split_by("ip")
     assert says in text_of(find(staff, ip=typed))

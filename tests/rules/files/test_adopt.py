@@ -50,7 +50,7 @@ def test_throttles_with_code_of_their_own_are_not_translated() -> None:
     """A class may let requests pass, find addresses or decide by code: a rule would do something else."""
     found = adopt()
     missed = "\n".join(found.missed)
-    decides, finds = "it decides by code of its own", "it finds its key by code of its own"
+    decides, finds = "it decides with its own code", "it finds its key with its own code"
     for name, why in (("PostThrottle", decides), ("ProxyThrottle", finds), ("LoadThrottle", decides)):
         assert f"{name}: {why}. Views: code-throttles." in missed
     assert "posts" not in found.rules
@@ -65,7 +65,7 @@ def test_notes_on_throttles_say_what_differs() -> None:
     assert shared.format("tests.rules.files.adopted.BurstThrottle") in strict
     assert "DRF reads only the first letter of “month”: this is a rate per minute." in strict
     assert shared.format("tests.rules.files.adopted.StrictThrottle") in found.notes["burst"]
-    known = "Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."
+    known = "The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling."
     assert known in found.notes["anon"]
     assert any("X-Forwarded-For" in text for text in found.differences)
     assert any("each throttle of a view counts" in text for text in found.differences)
@@ -142,7 +142,7 @@ def test_what_has_no_rule_is_said() -> None:
     assert missed[5].startswith("Decorator of django-ratelimit on code: its key, tests.rules.files.adopted.<lambda>,")
     text = text_of(adopt(), "yaml")
     assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
-    known = "Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling."
+    known = "The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling."
     assert f"  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  # {known}\n  anon:\n" in text
     assert "  # There, it counts together with all of the group forms.\n" in text
 

@@ -455,7 +455,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert (code, said) == (1, "The database has changed since the plan was made. Make the plan again.")
     Path(path).write_text(FILE + "# more\n")
     assert run("apply", path, "--plan", kept)[1] == (
-        "The plan is of another file, or of other options. Make the plan again."
+        "The plan was made for another file, or with other options. Make the plan again."
     )
     assert run("export", "--to", made) == (0, "")
     assert run("plan", made)[0] == 0

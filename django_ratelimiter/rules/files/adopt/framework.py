@@ -63,7 +63,7 @@ def _throttles_of(match: ResolverMatch, found: Found) -> Iterator[tuple[Any, str
     throttles = [each for each in chosen_classes(match.func, "throttle_classes") if not _is_for_rules(each)]
     view = getattr(match.func, "cls", None)
     if view is not None and not _owner_of(view, "get_throttles").startswith("rest_framework."):
-        text = _("View %(view)s: it chooses its throttles by code of its own, get_throttles.")
+        text = _("View %(view)s: it chooses its throttles with its own code, get_throttles.")
         found.miss(text % {"view": match.view_name})
         return
     if len(throttles) > 1:
@@ -103,7 +103,7 @@ def _adopt(use: _Use, matches: Sequence[ResolverMatch], rates: dict[str, Any], f
     label = scope or throttle.__name__
     prefix = "" if kind == "ScopedRateThrottle" else _prefix_of(use.views, matches)
     if kind == "ScopedRateThrottle":
-        needs = _("Scopes apply where the view has RuleThrottle of django_ratelimiter.throttling.")
+        needs = _("Scopes apply only if the view has RuleThrottle of django_ratelimiter.throttling.")
         found.add(label, {**rule, "scope": scope}, [notes[0], needs, *notes[1:]])
     elif prefix:
         found.add(label, {**rule, "path": prefix, "path_kind": "prefix"}, notes)
@@ -129,7 +129,7 @@ def _differences(use: _Use, rate: Any) -> Iterator[str]:
     if not read.startswith(period.removesuffix("s") or "s") and period not in ("sec", "hr"):
         text = _("DRF reads only the first letter of “%(period)s”: this is a rate per %(read)s.")
         yield text % {"period": period, "read": read}
-    yield _("Users are known to it where the view has RuleThrottle of django_ratelimiter.throttling.")
+    yield _("The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling.")
 
 
 def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:
@@ -159,9 +159,9 @@ def _is_for_rules(throttle: Any) -> bool:
 def _code_of(throttle: Any) -> str:
     """Return what code of the project's own does in this class; "" = there is none."""
     if any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _DECIDES):
-        return _("it decides by code of its own")
+        return _("it decides with its own code")
     if not _kind_of(throttle) or any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _FINDS):
-        return _("it finds its key by code of its own")
+        return _("it finds its key with its own code")
     return ""
 
 

@@ -35,7 +35,9 @@ def adopt_smart_settings(found: Found) -> None:
             found.miss(text % {"name": name})
     by_path = {str(path): rate for path, rate in (written.get("RATE_LIMITS") or {}).items()}
     lenient = [_rejects_nothing()] if not written.get("BLOCK", True) or written.get("SHADOW") else []
-    together = [_("There, a path has the first rate that it begins with; here every rule that matches applies.")]
+    together = [
+        _("There, a path has the rate of the first prefix that it begins with; here every rule that matches applies.")
+    ]
     apart = [_("There, each path has a counter of its own; here all paths of the rule share one.")]
     for path, rate in by_path.items():
         rule = {"path": path, "path_kind": "prefix"} if path.startswith("/") else None

@@ -138,8 +138,8 @@ def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
 def _notes_on_tiers(now: Snapshot, then: Snapshot, assigned: Mapping[str, int]) -> Iterator[str]:
     for slug, count in assigned.items():
         text = ngettext(
-            "The tier %(tier)s was not there then, but %(count)s assignment refers to it. It stays, with it.",
-            "The tier %(tier)s was not there then, but %(count)s assignments refer to it. It stays, with them.",
+            "The tier %(tier)s did not exist then, but %(count)s assignment refers to it. Both are kept.",
+            "The tier %(tier)s did not exist then, but %(count)s assignments refer to it. All are kept.",
             count,
         )
         yield text % {"tier": slug, "count": number_format(count, force_grouping=True)}
@@ -155,8 +155,7 @@ def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
     gone = {pair.before["slug"] for pair in here if pair.before and not pair.after}
     if deleted := sorted(gone - out_then):
         text = _(
-            "Rules that were not there then are deleted: %(rules)s. This history keeps them, so that you can bring "
-            "them back."
+            "Rules that did not exist then are deleted: %(rules)s. The history keeps them, so you can bring them back."
         )
         yield text % {"rules": ", ".join(deleted)}
     if off := sorted(gone & out_then):
@@ -171,4 +170,4 @@ def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
     if now["enforcement"] and then.get("enforcement", True) is False:
         yield _("All enforcement was stopped then. It is not stopped again.")
     elif not now["enforcement"]:
-        yield _("All enforcement is stopped, and stays so until it is resumed.")
+        yield _("All enforcement is stopped until you resume it.")
