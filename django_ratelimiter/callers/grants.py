@@ -160,7 +160,9 @@ class EndAccess(Act):
         _forget()
         if cache.access_list().lookup(caller.address, caller.user_id, caller.api_key) is not None:
             return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
-        text = _("%(done)s Checked: no access entry counts any more, in every process within %(seconds)s seconds.")
+        text = _(
+            "%(done)s Checked: no access entry applies any more. Every process follows within %(seconds)s seconds."
+        )
         return Outcome(text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"})
 
 

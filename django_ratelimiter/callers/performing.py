@@ -81,7 +81,7 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
             done = act.do(caller, operator, reason)
             _log_row(operator, done, reason)
         else:
-            done = Done(_("Begun. What became of it is not known."))
+            done = Done(_("Started. The result is not known."))
         entry = _log(operator, caller, done, reason, mark if act.writes_rows else _mark(act, f"{number} begun"))
     if not act.writes_rows:  # up to hundreds of calls of the engine: nobody who saves a rule is to wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
@@ -133,11 +133,11 @@ def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | 
     if message is None:
         return None
     if message.endswith(done):
-        return Outcome(_("This was done already, so nothing was changed."), took=True, changed=False)
+        return Outcome(_("This was already done, so nothing was changed."), took=True, changed=False)
     if message.endswith(unsure):
-        text = _("This was done already, so nothing was changed. It was not found in force then: look at the caller.")
+        text = _("This was already done, so nothing was changed. Afterwards it was not in force: look at the caller.")
         return Outcome(text, took=False, changed=False)
-    text = _("This was begun already, and what became of it is not known. Look at the counters, then try again.")
+    text = _("This was already started, and the result is not known. Look at the counters, then try again.")
     return Outcome(text, took=False, changed=False)
 
 

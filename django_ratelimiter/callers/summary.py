@@ -138,7 +138,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
         lines.append(f"{text} {', '.join(summary['blocked_scopes'])}")
     if who.is_unknown_user:
-        lines.append(_("There is no such user. Shown are the counters of requests that came under this key."))
+        lines.append(_("There is no such user. The counters shown are those of requests with this key."))
     if access:
         lines.append(_("Access entry: %(action)s until %(until)s. %(reason)s") % {
             **access, "until": _words(access["until"]) or _("it is deleted")})  # fmt: skip

@@ -42,7 +42,7 @@ def parse_curl(text: str, question: Question | None = None) -> Question:
     except ValueError as error:
         raise QuestionError("curl", _("This command cannot be read: %s") % error) from error
     if not words or words[0].rpartition("/")[2] != "curl":
-        raise QuestionError("curl", _("This is no curl command, no line of the log and no reference."))
+        raise QuestionError("curl", _("This is neither a curl command nor a line of the log nor a reference."))
     found, ignored = _parser().parse_known_args([word for word in words[1:] if not _is_flag(word)])
     urls = [*found.url, *found.urls, *[word for word in ignored if not word.startswith("-")]]
     if not urls:

@@ -128,10 +128,10 @@ def _build_forwarded(question: Question) -> BuiltRequest:
         raise QuestionError("gateway", _("No view that gateways ask has this route."))
     for name in ("view", "session", *(() if options.user_header else ("user",))):
         if getattr(question, name):
-            raise QuestionError(name, _("This is not known of a request that a gateway asks about."))
+            raise QuestionError(name, _("This is not known for a request that a gateway asks about."))
     address = question.ip.strip()
     if not address:
-        raise QuestionError("ip", _("Enter the address of the client: a gateway names it in each question."))
+        raise QuestionError("ip", _("Enter the address of the client: a gateway always sends it."))
     parts = question.path.strip().partition("?")
     meta = {**_fields(question), "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": address}
     meta.pop("HTTP_FORWARDED", None)

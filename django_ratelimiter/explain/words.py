@@ -267,15 +267,16 @@ def doubts_of(explanation: Explanation) -> list[str]:
     if explanation.unchecked:
         found.append(
             _(
-                "The credentials in the field Authorization are not checked here: this answer is for a caller who is "
-                "not logged in. Enter the user to have the answer for that user."
+                "The credentials in the field Authorization are not checked here: this answer is for a caller "
+                "who is not logged in. Enter the user to see the answer for that user."
             )
         )
     if explanation.with_token is not None:
         found.append(
             _(
                 "The middleware cannot check a token: it decides the rules that need no user as for an anonymous "
-                "caller. What follows is for a session. Add the field Authorization to have it for a token."
+                "caller. The answer below is for a session. Add the field Authorization to see the answer for a "
+                "token."
             )
         )
     if explanation.unexplained:

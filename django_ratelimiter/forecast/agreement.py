@@ -83,9 +83,11 @@ class Agreement:
         numbers = {"replayed": _percent(replayed), "recorded": _percent(total.recorded_rejected / total.recorded)}
         found.append(text % numbers)
         if unknown := {rule for rule, _tier in self.by_rule} - self.recorded_rules:
-            found.append(_("Nothing is recorded of these rules: %s.") % ", ".join(sorted(unknown)))
+            found.append(_("Nothing is recorded for these rules: %s.") % ", ".join(sorted(unknown)))
         if self.versions > 1:
-            text = _("The rules were changed %d times in this period, so the records are of other rules as well.")
+            text = _(
+                "The rules were changed %d times in this period, so the recorded usage is also that of other rules."
+            )
             found.append(text % (self.versions - 1))
         return found
 
@@ -94,7 +96,7 @@ def agreement(comparison: Comparison) -> Agreement:
     """Compare the first rule set of a replay, if it is the one in force, with the recorded usage."""
     found = Agreement(versions=1 + _later_versions(comparison.first_us, comparison.last_us))
     if not comparison.decided:
-        found.why_not = _("The log holds no request that rules are asked about.")
+        found.why_not = _("The log contains no request that rules can apply to.")
         return found
     rows, found.since, found.until = _recorded(comparison)
     replayed = _replayed(comparison, found.since, found.until)
@@ -107,7 +109,8 @@ def agreement(comparison: Comparison) -> Agreement:
         one.replayed, one.replayed_rejected = matched, rejected
     if not found.total.recorded:
         found.why_not = _(
-            "No usage is recorded for the time of this log, so nobody can say how much of the traffic it holds."
+            "No usage is recorded for the time of this log, so it is not known how much of the traffic the log "
+            "contains."
         )
     return found
 

@@ -53,15 +53,15 @@ def doubts(
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:
-        found.append(_("TIER_RESOLVER cannot be asked about a log; tiers come from the assignments."))
+        found.append(_("TIER_RESOLVER cannot be called for a log; tiers come from the assignments."))
     if "duration" not in held and (slugs := _slugs(rules, _holds_leases)):
         text = _(
-            "The log holds no durations, so each request is taken to end at once: the concurrency limits of %s reject "
-            "nobody here, and the numbers say nothing about them."
+            "The log has no durations, so each request is treated as if it ended at once: the concurrency limits "
+            "of %s reject nobody here, and the numbers say nothing about them."
         )
         found.append(text % slugs)
     if "status" not in held and (slugs := _slugs(rules, _depends_on_status)):
-        found.append(_("The log holds no status, so each response counts as a success for %s.") % slugs)
+        found.append(_("The log has no status, so each response counts as a success for %s.") % slugs)
     return found
 
 
@@ -72,7 +72,7 @@ def rules_left_out(left_out: Iterable[LeftOut]) -> list[str]:
 
 
 def _left_out_in_words(lacks: tuple[str, ...], rules: list[str]) -> str:
-    text = _("The log cannot tell %(lacks)s apart, so the rules by that are left out: %(rules)s.")
+    text = _("The log cannot tell %(lacks)s apart, so the rules that count by them are left out: %(rules)s.")
     return text % {"lacks": _in_words(lacks), "rules": ", ".join(sorted(set(rules)))}
 
 

@@ -142,8 +142,8 @@ def _memory_in_words(most: int | None) -> str:
 def _expected_in_words(expected: Expected | None) -> str:
     if expected is None:
         return _(
-            "How much this log needs cannot be known before: only files that are not compressed can be looked at. "
-            "If it is more than %d MB, the progress says so."
+            "The memory that this log needs is not known in advance, because only uncompressed files can be "
+            "examined. If it needs more than %d MB, the progress line says so."
         ) % (MAX_SILENT_BYTES // 1_000_000)
     megabytes = Between(*(round(each / 1_000_000) for each in expected.bytes))
     callers = f"{expected.callers.low:,}" if expected.is_exact else _between(expected.callers)

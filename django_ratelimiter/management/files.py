@@ -192,7 +192,9 @@ class FileCommands(BaseCommand):
         except WrongFile as error:
             raise self._wrong(error) from error
         except WouldUndo as error:
-            undone = _("Nothing was changed. The file would undo what was changed in the database meanwhile:")
+            undone = _(
+                "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
+            )
             ways = _("Bring it into the file with `export --to FILE`; or apply with --overwrite, or with a --plan.")
             raise CommandError("\n".join([undone, *drift_of(error.plan), ways])) from error
         except NotApplied as error:

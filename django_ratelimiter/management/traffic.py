@@ -51,7 +51,7 @@ class TrafficForecast:
             return []
         if not self.found.decided:
             return [
-                _("The log has no request that rules can apply to, so nobody can say whom the change would reject.")
+                _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
             ]
         difference = self.found.difference
         checked = (
@@ -68,7 +68,7 @@ class TrafficForecast:
         """Yield which changed rules the replay leaves out, which then seem to reject nobody."""
         for slug, lacks in dict(self.found.left_out).items():
             if slug in self.changed:
-                text = _("%(rule)s: it is left out, because the log does not tell what it needs: %(names)s.")
+                text = _("%(rule)s: it is left out, because the log does not contain what it needs: %(names)s.")
                 yield text % {"rule": slug, "names": ", ".join(lacks)}
 
 
@@ -138,7 +138,9 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
     changed = _changed_rules(before, after, old_slugs)
     if SAMPLES in logs:
         if len(logs) > 1 or identities:
-            raise WrongOption(_("--traffic samples stands alone; a log of this name is ./samples."))
+            raise WrongOption(
+                _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
+            )
         return _from_samples(changed, options["traffic_period"])
     with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
         slugs = frozenset(rule.slug for _saved, rule in changed)
@@ -171,7 +173,7 @@ def _as_rejecting(rule: RuleRecord) -> RuleRecord:
 
 
 def _unknown(slug: str) -> str:
-    return _("%(rule)s: nothing is recorded in this period, so nobody can say whom it would reject.") % {"rule": slug}
+    return _("%(rule)s: nothing is recorded in this period, so it is not known whom it would reject.") % {"rule": slug}
 
 
 def _untold(slug: str, found: Forecast) -> str | None:
@@ -182,7 +184,7 @@ def _untold(slug: str, found: Forecast) -> str | None:
         text = _("%(rule)s: what it applies to or counts by changes, so the samples do not say whom it would reject.")
         return text % {"rule": slug}
     if found.unrecorded:
-        text = _("%(rule)s: nothing is recorded of tiers that are not limited now: %(tiers)s.")
+        text = _("%(rule)s: nothing is recorded for tiers that are not limited now: %(tiers)s.")
         return text % {"rule": slug, "tiers": tiers_in_words(found.unrecorded)}
     return None
 

@@ -132,7 +132,9 @@ class RuleLimit(models.Model):
         default=NOT_GIVEN["max_delay_ms"],
         db_default=NOT_GIVEN["max_delay_ms"],
         blank=True,
-        help_text=_("For synchronous workers, which sleep meanwhile. 0 = reject what would have to wait."),
+        help_text=_(
+            "For synchronous workers, which sleep during the delay. 0 = reject requests that would have to wait."
+        ),
     )
     soft_quota = models.PositiveBigIntegerField(
         _("soft quota"),

@@ -128,7 +128,7 @@ class Rule(models.Model):
         _("count rejections"),
         default=False,
         db_default=False,  # rows that SQL writes may lack it
-        help_text=_("A rejected request counts as well. Callers who keep asking may then be kept out for longer."),
+        help_text=_("Rejected requests count too. Callers who keep trying may then be rejected for longer."),
     )
     sync_interval_ms = models.IntegerField(
         _("count in each process for (ms)"),

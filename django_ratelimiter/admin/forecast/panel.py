@@ -142,9 +142,9 @@ class ForecastPanel(VersionedAdmin):
         if recorded is None:
             return {
                 "problem": _(
-                    "Nothing is known of these requests: requests are recorded by rules, and no saved rule applies to "
-                    "the same views and methods and counts by the same. Save this rule in shadow, which rejects "
-                    "nothing, and ask again tomorrow."
+                    "Nothing is known about these requests: only rules record requests, and no saved rule "
+                    "applies to the same views and methods and counts by the same value. Save this rule in "
+                    "shadow, which rejects nothing, and look again tomorrow."
                 )
             }
         after = replace(after, slug=recorded.slug)

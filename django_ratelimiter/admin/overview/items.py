@@ -94,8 +94,8 @@ def health_items(health: Health) -> Iterator[Item]:
     cut_off = sum(each.open_breakers > 0 for each in others)
     if cut_off:
         text = ngettext(
-            "%d other process has said that it does not reach a Redis server.",
-            "%d other processes have said that they do not reach a Redis server.",
+            "%d other process reports that it does not reach a Redis server.",
+            "%d other processes report that they do not reach a Redis server.",
             cut_off,
         )
         yield Item("bad", text % cut_off)

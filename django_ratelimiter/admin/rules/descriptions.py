@@ -36,7 +36,7 @@ def sentences(row: RuleLimit) -> str:
     if rule.charge_when == Rule.ChargeWhen.FAILURE:
         parts.append(_("The charge is refunded unless the response is a failure."))
     if rule.count_refusals is True:
-        parts.append(_("A rejected request counts as well, so whoever keeps asking may wait longer."))
+        parts.append(_("Rejected requests count too, so callers who keep trying may wait longer."))
     parts += _counted_apart(rule)
     return " ".join(parts)
 
@@ -99,8 +99,10 @@ def _shown(value: object) -> object:
 
 def _delay(max_delay_ms: object) -> str:
     if not isinstance(max_delay_ms, int) or not max_delay_ms:  # SQLite may hold a text there
-        return _("A synchronous worker holds none, and rejects what would have to wait.")
-    text = _("A synchronous worker sleeps meanwhile, and rejects what would have to wait longer than %(delay)s.")
+        return _("Synchronous workers delay no requests: they reject those that would have to wait.")
+    text = _(
+        "Synchronous workers sleep during the delay, and reject requests that would have to wait longer than %(delay)s."
+    )
     return text % {"delay": duration(max_delay_ms * 1_000)}
 
 

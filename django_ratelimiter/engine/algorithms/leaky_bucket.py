@@ -22,14 +22,15 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     if limit.capacity <= cost:
         yield (
             _(
-                "They pass one by one, %(pace)s. None is held: a request that comes earlier is rejected, and can be "
-                "retried then."
+                "Requests pass one by one, %(pace)s. None is delayed: a request that comes too early is "
+                "rejected, and can be retried at its time."
             ),
             {},
         )
         return
     text = _(
-        "They pass at an even pace, %(pace)s: a request is held until what came before has drained, for %(longest)s "
-        "at most. %(size)s have room; without room a request is rejected, and can be retried as soon as there is some."
+        "Requests pass at an even pace, %(pace)s: each is delayed until the earlier ones have passed, for "
+        "%(longest)s at most. The queue has room for %(size)s. If it is full, a request is rejected, and can be "
+        "retried as soon as there is room."
     )
     yield text, {"longest": Microseconds(longest)}

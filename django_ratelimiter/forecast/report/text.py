@@ -56,7 +56,7 @@ def check_in_words(check: Agreement | None) -> Sequence[str]:
 def traffic_of(found: Comparison) -> str:
     """Return in words what was replayed."""
     if not found.last_us:
-        return _("The log holds no request that rules are asked about.")
+        return _("The log contains no request that rules can apply to.")
     difference = found.difference
     callers = _callers(difference.callers)
     words = {

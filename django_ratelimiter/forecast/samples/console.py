@@ -80,9 +80,9 @@ def _of_view(name: str) -> Iterator[str]:
     rules = [rule for rule in Rule.objects.exclude(mode=Rule.Mode.OFF) if any(view.may_match(rule) for view in found)]
     if not rules:
         yield _(
-            "Nothing is recorded of this view: requests are recorded by the rules that match them, and no rule does. "
-            "Save a rule for it in shadow with a high quota, which rejects nothing, and ask again in some days. "
-            "Or replay an access log: manage.py ratelimit replay."
+            "Nothing is recorded for this view: only rules record requests, and no rule matches it. Save a rule "
+            "for it in shadow with a high quota, which rejects nothing, and look again after some days. Or "
+            "replay an access log: manage.py ratelimit replay."
         )
         return
     yield _("The requests of this view are recorded by these rules, perhaps with those of other views:")
@@ -128,15 +128,15 @@ def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Ite
         if each.attack_share is not None:
             yield f"    {attack_in_words(each)}"
     if not all(each.is_certain for each in advice.proposals):
-        text = _("Too few callers to tell %(percent)s %%: some of these quotas are what the largest one needs.")
+        text = _("Too few callers for %(percent)s %%: some of these quotas are what the largest caller needs.")
         yield text % {"percent": percent}
     if advice.largest is not None:
         yield _("The largest caller that is known made %(count)s requests in an hour.") % {
             "count": units(advice.largest)
         }
     yield _(
-        "Samples know requests by the minute: they say nothing of limits under a minute, of bursts within one, or of "
-        "requests in progress at once."
+        "Samples count requests per minute: they say nothing about limits under a minute, bursts within a "
+        "minute, or requests in progress at once."
     )
 
 

@@ -42,26 +42,32 @@ def _of_rules(forecast: Forecast) -> Iterator[str]:
     after = forecast.after
     if is_of_others(forecast):
         yield _(
-            "You have changed what the rule applies to, or what it is counted by. The samples were taken by the saved "
-            "rule: this forecast is of its requests and callers."
+            "You have changed what the rule applies to, or what it counts by. The saved rule took the samples: "
+            "this forecast is for its requests and callers."
         )
     limits = [record.limit for records in after.limits.values() for record in records]
     if any(limit.holds_leases for limit in limits):
         yield _("Requests in progress at once are not recorded: limits of concurrency are left out.")
     if any(not limit.holds_leases and limit.window_us < MINUTE_SECONDS * MICROSECONDS for limit in limits):
         yield _(
-            "Requests are recorded by the minute. What a window below a minute rejects depends on how they come within "
-            "it: the guess is for an even pace, and the range reaches to all of them at once."
+            "Requests are recorded per minute. The number that a window under a minute rejects depends on their "
+            "times within the minute: the estimate assumes an even pace, and the upper end of the range assumes "
+            "that all come at once."
         )
     elif any(not limit.holds_leases and not _is_by_the_clock(limit) for limit in limits):
         yield _(
-            "Requests are recorded by the minute, and this window or bucket follows each of them. The guess is for an "
-            "even pace, and the range reaches to bursts over the ends of windows."
+            "Requests are recorded per minute, but this window or bucket follows each request. The estimate "
+            "assumes an even pace, and the range includes bursts around the ends of windows."
         )
     if after.charge_when != "any":
-        yield _("The outcome of requests is not recorded: every request is taken as charged, so less is rejected.")
+        yield _(
+            "The outcome of requests is not recorded: the forecast charges every request, so the rule will reject "
+            "fewer."
+        )
     if after.count_refusals:
-        yield _("Rejected requests count as well: who keeps trying is rejected more often than this forecast says.")
+        yield _(
+            "Rejected requests count as well: callers who keep trying are rejected more often than this forecast says."
+        )
 
 
 def _is_by_the_clock(limit: Limit) -> bool:
@@ -83,15 +89,16 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
     complete = forecast.completeness
     if forecast.sampled and complete is not None and complete < COMPLETE_ENOUGH:
         text = _(
-            "The sample stands for %(percent)s %% of the requests that were counted: at most 100 callers are kept of "
-            "each minute. Requests are scaled up to what was counted; the numbers of callers are too low."
+            "The sample contains %(percent)s %% of the requests that were counted: at most 100 callers are kept "
+            "for each minute. Requests are scaled up to the number that was counted; the numbers of callers are "
+            "too low."
         )
         yield text % {"percent": round(100 * complete)}
     kept = settings.RETENTION[Granularity.MINUTE]
     if kept is not None and forecast.period.start < now() - timedelta(days=kept):
-        yield _("Samples are kept for %(days)s days: the period begins before.") % {"days": kept}
+        yield _("Samples are kept for %(days)s days, but the period begins earlier.") % {"days": kept}
     if forecast.unrecorded:
-        text = _("Tiers that are not limited now are not counted, so nothing is known of them: %(tiers)s.")
+        text = _("Tiers that are not limited now are not counted, so nothing is known about them: %(tiers)s.")
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
     yield from multiplier_doubts(forecast.period)
 

@@ -25,12 +25,13 @@ def multiplier_doubts(*periods: Period) -> Iterator[str]:
         return
     if any(_assigned(period) for period in periods):
         yield _(
-            "Some callers have a multiplier. It is not recorded: they are taken for ordinary callers of their tier."
+            "Some callers have a multiplier. It is not recorded, so the forecast uses the limits of their tier "
+            "without it."
         )
     elif _changed_since(min(period.start for period in periods)):
         yield _(
-            "Tier assignments were changed or deleted since the period began. If they had a multiplier, it is not "
-            "recorded: their callers are taken for ordinary callers of their tier."
+            "Tier assignments were changed or deleted since the period began. If they had a multiplier, it is "
+            "not recorded, so the forecast uses the limits of the tier without it."
         )
 
 

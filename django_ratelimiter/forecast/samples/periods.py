@@ -59,5 +59,5 @@ def read_period(text: str) -> NamedPeriod:
     try:
         return one_day(date.fromisoformat(text))
     except ValueError:
-        error = _("%(text)r is no period. Write yesterday, 7d, or a day such as 2026-11-22.") % {"text": text}
+        error = _("%(text)r is not a period. Write yesterday, 7d, or a day such as 2026-11-22.") % {"text": text}
         raise ValueError(error) from None

@@ -162,7 +162,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             raise CommandError(_("It cannot be reached now: %s") % error) from error
         if who.is_unknown_user and not any(each["used"] != 0 for each in own_counters(summary)):
             text = _(
-                "There is no such user, and no rule has counted one under this key lately. Check what you have typed."
+                "There is no such user, and no rule has counted requests with this key recently. Check your input."
             )
             raise CommandError(text)
         self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))

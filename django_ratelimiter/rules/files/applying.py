@@ -37,7 +37,7 @@ class WouldUndo(NotApplied):
 
     def __init__(self, plan: FilePlan) -> None:
         self.plan = plan
-        super().__init__(_("The file would undo what was changed in the database since."))
+        super().__init__(_("The file would undo changes that were made in the database since then."))
 
 
 class Applied(NamedTuple):

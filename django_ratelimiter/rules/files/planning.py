@@ -192,8 +192,8 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
     rules, tiers = ({data["slug"] for data in rows} for rows in (file.rules, file.tiers))
     if file.exported and _is_forgotten(file):
         text = _(
-            "The file was exported from version %(number)s, which is not stored any more. All that it changes is taken "
-            "for a change that was made in the database since."
+            "The file was exported from version %(number)s, which is not stored any more. So each difference is "
+            "treated as a change that was made in the database since then."
         )
         yield text % {"number": file.exported.number}
     if others := [data["slug"] for data in planned["rules"] if data["slug"] not in rules]:

@@ -26,7 +26,7 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
     for change in plan.all_changes:
         yield from _lines_of_change(change)
     if plan.drift:
-        yield _("Changed in the database since the file was last applied or exported, and undone by it:")
+        yield _("Changed in the database since the file was last applied or exported; the file would undo this:")
         yield from drift_of(plan)
         yield ""
     yield from plan.notes

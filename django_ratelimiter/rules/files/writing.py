@@ -72,8 +72,8 @@ def _updated(text: str, path: Path, access: Iterable[Mapping[str, Any]], style: 
     if document_of(read(found, str(path)).snapshot) == told:
         return found
     problem = _(
-        "What stands in two places of this file, by a reference such as “*name”, is not the same in the database any "
-        "more. Write out what each stands for, or export into a new file."
+        "A reference such as “*name” uses one value in two places of this file, but the two now differ in the "
+        "database. Write out both values, or export into a new file."
     )
     raise WrongFile(str(path), [Fault(place_of_reference(text), problem)])
 

@@ -66,9 +66,7 @@ def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, a
     assert "One rule rejects requests of this caller now" in text
     assert "Allow more" not in text
     text = press(admin_client, page, "reset:export:f3600")
-    assert "There is no such user. Shown are the counters of requests that came under this key." in " ".join(
-        text.split()
-    )
+    assert "There is no such user. The counters shown are those of requests with this key." in " ".join(text.split())
 
 
 def test_a_digest_is_neither_blocked_nor_not(admin_client: Client, page: str, ann: User) -> None:

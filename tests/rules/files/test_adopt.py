@@ -155,7 +155,7 @@ def test_settings_of_django_smart_ratelimit() -> None:
     assert (found.rules["path-api"]["path"], limits(found.rules["path-api"])[:2]) == ("/api/", (10, 300))
     assert limits(found.rules["all-paths"])[:3] == (100, 60, "sliding_window_log")
     assert found.rules["all-paths"]["count_refusals"] is True
-    apart = "There, each path has a counter of its own; here all paths of the rule share one."
+    apart = "There, each path has its own counter; here all paths of the rule share one."
     assert apart in found.notes["path-api"]
     assert apart not in found.notes["all-paths"]
     assert any("SKIP_PATHS" in text for text in found.missed)

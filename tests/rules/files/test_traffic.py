@@ -95,7 +95,7 @@ def test_a_bound_fails_where_the_log_has_no_request_that_is_limited(words: list[
     log.write_text(log.read_text().replace("/hello/", "/static/site.css"))
     code, text = plan(*words, "--max-newly-refused", "100%")
     assert code == 1
-    assert "The log has no request that rules can apply to, so nobody can say whom the change would reject." in text
+    assert "The log has no request that rules can apply to, so it is not known whom the change would reject." in text
 
 
 def test_a_share_needs_traffic(words: list[str]) -> None:

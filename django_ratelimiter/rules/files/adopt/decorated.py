@@ -50,7 +50,7 @@ def adopt_decorators(matches: Sequence[ResolverMatch], found: Found) -> None:
             _adopt(use, view, found, [*_differences(use, uses, sorted(views[use.counter] - {view}))])
     if any(use.package == DJANGO_RATELIMIT for _view, uses in by_view for use in uses):
         found.differ(
-            _("django-ratelimit begins each caller's windows at a moment of its own; here they begin on the clock.")
+            _("django-ratelimit begins the windows of each caller at a different moment; here they begin by the clock.")
         )
         for name in _ADDRESS_SETTINGS:
             if django_setting(name):

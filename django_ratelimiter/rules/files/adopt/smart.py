@@ -38,7 +38,7 @@ def adopt_smart_settings(found: Found) -> None:
     together = [
         _("There, a path has the rate of the first prefix that it begins with; here every rule that matches applies.")
     ]
-    apart = [_("There, each path has a counter of its own; here all paths of the rule share one.")]
+    apart = [_("There, each path has its own counter; here all paths of the rule share one.")]
     for path, rate in by_path.items():
         rule = {"path": path, "path_kind": "prefix"} if path.startswith("/") else None
         _add(found, f"path {path}", rule, rate, [_("From RATE_LIMITS."), *together, *apart, *lenient])

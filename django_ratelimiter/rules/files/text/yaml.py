@@ -80,7 +80,7 @@ def tree_of_yaml(text: str, file: str) -> Node:
         words = ", ".join(filter(None, (error.context, error.problem)))
         fault = _("Not YAML: %(problem)s.") % {"problem": words}
         if mark and mark.buffer[mark.pointer : mark.pointer + 1] == "\t":
-            fault = _("A tab cannot stand here. Indent YAML with spaces.")
+            fault = _("A tab is not allowed here. Indent YAML with spaces.")
         raise WrongFile(file, [Fault(place, fault)]) from error
     except (YAMLError, ValueError, RecursionError) as error:  # such as a character that YAML does not allow
         at = getattr(error, "position", 0) or 0
