@@ -111,9 +111,9 @@ def _write(store: Any, version: Version) -> None:
     try:
         store.write(process, json.dumps(rest))
     except EngineUnavailable as error:
-        logger.debug("Redis was not told that this process is there: %s", error)
+        logger.debug("The heartbeat of this process was not sent to Redis: %s", error)
     except Exception:  # a thread's end is nobody's business
-        logger.exception("Redis was not told that this process is there.")
+        logger.exception("The heartbeat of this process was not sent to Redis.")
 
 
 def read_fleet(version: Version) -> Fleet:

@@ -54,14 +54,16 @@ FLUSH_SECONDS: Final = 1.0
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
-    "Requests that met a rule, by what the rule itself decided: allowed, denied, shadow_denied.",
+    "Requests that matched a rule, by the rule's own decision: allowed, denied, shadow_denied.",
     ("rule", "tier", "outcome"),
 )
 SOFT_EXCEEDED: Final = Counter(
-    "ratelimiter_soft_exceeded", "Those that were allowed beyond a soft quota.", ("rule", "tier")
+    "ratelimiter_soft_exceeded", "Requests that were allowed beyond a soft quota.", ("rule", "tier")
 )
 DEGRADED: Final = Counter(
-    "ratelimiter_degraded_decisions", "Those that were decided without Redis, by failure policy.", ("rule", "tier")
+    "ratelimiter_degraded_decisions",
+    "Requests that were decided without Redis, by the failure policy.",
+    ("rule", "tier"),
 )
 SECONDS: Final = Histogram(
     "ratelimiter_decision_seconds",
@@ -70,7 +72,7 @@ SECONDS: Final = Histogram(
 )
 BREAKERS: Final = Gauge(
     "ratelimiter_breakers_open",
-    "Redis servers that are not asked until they answer again; summed over processes.",
+    "Redis servers that are not called until they answer again; summed over processes.",
     multiprocess_mode="livesum",
 )
 VERSION: Final = Gauge(
@@ -88,7 +90,8 @@ class CollectorLag(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The metrics without values, so that registering asks nothing."""
         yield GaugeMetricFamily(
-            "ratelimiter_collector_lag_seconds", "Since the oldest minute that waits to be collected has ended."
+            "ratelimiter_collector_lag_seconds",
+            "Seconds since the end of the oldest minute that waits to be collected.",
         )
         yield GaugeMetricFamily("ratelimiter_batches_waiting", "Batches of usage that wait to be collected.")
 

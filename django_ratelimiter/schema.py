@@ -17,14 +17,17 @@ _TEXT: Final = {"type": "string"}
 #: The fields of each family, as `HEADERS` names them.
 _FIELDS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
     "ratelimit": {
-        "RateLimit-Policy": (_TEXT, "The limits that the request met: quota (q) and window in seconds (w) of each."),
-        "RateLimit": (_TEXT, "What remains of them (r), and the seconds until there is more (t)."),
+        "RateLimit-Policy": (
+            _TEXT,
+            "The limits that apply to the request: quota (q) and window in seconds (w) of each.",
+        ),
+        "RateLimit": (_TEXT, "Their remaining quota (r), and the seconds until there is more (t)."),
     },
     "x-ratelimit": {
-        "X-RateLimit-Limit": (_NUMBER, "The quota of the limit that refused."),
-        "X-RateLimit-Remaining": (_NUMBER, "What remains of it."),
-        "X-RateLimit-Reset": (_NUMBER, "When all of it is back, in seconds since 1970."),
-        "X-RateLimit-Reference": (_TEXT, "Names the rejection towards the operators of this site."),
+        "X-RateLimit-Limit": (_NUMBER, "The quota of the limit that rejected the request."),
+        "X-RateLimit-Remaining": (_NUMBER, "Its remaining quota."),
+        "X-RateLimit-Reset": (_NUMBER, "When the full quota is back, in seconds since 1970."),
+        "X-RateLimit-Reference": (_TEXT, "Identifies the rejection for the operators of this site."),
     },
 }
 _RETRY_AFTER: Final = {
@@ -32,7 +35,7 @@ _RETRY_AFTER: Final = {
     "description": "Seconds until the request would pass. Absent if it never will.",
 }
 #: The framework's body, where the view's throttle refuses.
-_REFERENCE: Final = {**_TEXT, "description": "Names the rejection towards the operators of this site."}
+_REFERENCE: Final = {**_TEXT, "description": "Identifies the rejection for the operators of this site."}
 _DETAIL: Final = {
     "type": "object",
     "properties": {"detail": _TEXT, "reference": _REFERENCE},

@@ -100,7 +100,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Error(
-            "RateLimitMiddleware stands before AuthenticationMiddleware in MIDDLEWARE: it knows no user.",
+            "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
             hint="Move RateLimitMiddleware below AuthenticationMiddleware.",
             id=f"{TAG}.E005",
         )
@@ -120,7 +120,7 @@ def check_proxies(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"{signs[0]} says that a proxy stands in front, and RATELIMITER['TRUSTED_PROXIES'] trusts none: "
+            f"{signs[0]} indicates a proxy, but RATELIMITER['TRUSTED_PROXIES'] trusts none: "
             f"all clients share the proxy's address in rules by IP address: {', '.join(slugs)}.",
             hint='Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
             "or give their number.",
@@ -134,7 +134,7 @@ def check_rules(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             f"Rule {slug} is not in force: {reason}",
-            hint="Correct the rule in the admin and save it; SQL can write what forms refuse.",
+            hint="Correct the rule in the admin and save it. SQL can write values that the forms reject.",
             id=f"{TAG}.W006",
         )
         for slug, reason in _left_out().items()
@@ -213,8 +213,9 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
     missing = [name for name in names if not _has_timeout(cache, name)]
     if missing:
         yield checks.Warning(
-            f"CACHES[{alias!r}] has no {' and no '.join(missing)}: a silent Redis holds up the collector.",
-            hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], to half a second, say.',
+            f"CACHES[{alias!r}] has no {' and no '.join(missing)}, so the collector waits for a Redis that does "
+            "not answer.",
+            hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], for example to half a second.',
             id=f"{TAG}.W003",
         )
 

@@ -46,7 +46,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
         return [
             checks.Error(
                 f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
-                hint="Refused clients would get the usual page. Name a template that TEMPLATES can find.",
+                hint="Rejected clients would get the usual page. Name a template that TEMPLATES can find.",
                 id=f"{TAG}.E007",
             )
         ]
@@ -62,8 +62,10 @@ def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"Clients choose what these rules count by, and find a fresh counter with each choice: {', '.join(slugs)}.",
-            hint="Put a rule by IP address beside each, for the same requests, wide enough for honest clients.",
+            "Clients can choose the value that these rules count by, and get a new counter with each value: "
+            f"{', '.join(slugs)}.",
+            hint="For each, add a rule that counts the same requests by IP address, with a quota that is high "
+            "enough for honest clients.",
             id=f"{TAG}.W007",
         )
     ]
@@ -76,8 +78,8 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
     known = {*IDENTITIES, *settings.IDENTITIES}
     return [
         checks.Warning(
-            f"Rule {rule.slug} counts by {name}, which is no identity: it is missing from every request.",
-            hint=f"Make it one in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
+            f"Rule {rule.slug} counts by {name}, which is not an identity, so it is missing from every request.",
+            hint=f"Define it in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
             id=f"{TAG}.W008",
         )
         for rule in rules_in_force()
@@ -99,8 +101,9 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: clients there are believed whatever they claim.",
-            hint="Name the networks of your own proxies only, or give their number.",
+            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: clients in these networks can claim any "
+            "address.",
+            hint="Name only the networks of your own proxies, or give their number.",
             id=f"{TAG}.W009",
         )
     ]

@@ -27,9 +27,10 @@ def check_collecting(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"No usage has come in from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it for 8 days.",
-            hint="Run `manage.py ratelimit collect` each minute, or Celery's beat with the entry of the documentation. "
-            "Where no request has met a rule since then, all is well.",
+            f"No usage has been collected from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it only for "
+            "8 days.",
+            hint="Run `manage.py ratelimit collect` each minute, or Celery beat with the entry from the documentation. "
+            "If no request has matched a rule since then, you can ignore this.",
             id=f"{TAG}.W013",
         )
     ]

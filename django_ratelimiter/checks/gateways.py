@@ -26,16 +26,16 @@ def check_gateways(**_kwargs: object) -> list[CheckMessage]:
     if trusted.hops:
         return [
             checks.Warning(
-                f"RATELIMITER['TRUSTED_PROXIES'] is a number, so whoever reaches this server is believed at {shown}: a "
-                "client could choose the path, the method and the address of the request that is decided there.",
+                f"RATELIMITER['TRUSTED_PROXIES'] is a number, so every client that can reach {shown} is trusted "
+                "there: a client could choose the path, the method and the address of the request to decide.",
                 hint='Name the networks of your gateways instead, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
                 id=f"{TAG}.W022",
             )
         ]
     return [
         checks.Error(
-            f"RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks at {shown} gets a 403, and lets "
-            "no request pass.",
+            f"RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks {shown} gets a 403, and rejects "
+            "every request.",
             hint='Name the networks of your gateways, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
             id=f"{TAG}.E010",
         )

@@ -26,7 +26,7 @@ def check_settings_of_django_ratelimit(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"{name} is a setting of django-ratelimit, and has no meaning here.",
+            f"{name} is a setting of django-ratelimit, and has no effect here.",
             hint=f"Remove it. See instead: {instead}.",
             id=f"{TAG}.W010",
         )

@@ -35,8 +35,9 @@ def check_exempt(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"The middleware leaves alone the paths that these rules are for: {', '.join(slugs)}.",
-            hint="Name in RATELIMITER['EXEMPT_PATHS'] what no rule shall touch, and these paths not.",
+            f"These rules never apply in the middleware, because their paths are exempt: {', '.join(slugs)}.",
+            hint="Set RATELIMITER['EXEMPT_PATHS'] to the paths that no rule applies to, without the paths of "
+            "these rules.",
             id=f"{TAG}.W012",
         )
     ]

@@ -41,10 +41,11 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
     }
     return [
         checks.Warning(
-            f"CACHES[{alias!r}] and CACHES[{other!r}] have one address, for which django-redis keeps one pool of "
-            f"connections: whichever is used first decides for both, and they differ in {', '.join(names)}.",
-            hint="Give both the same OPTIONS, or the limiter a database of its own, which is better anyway. "
-            '"redis://host:6379/0" and "redis://host:6379?db=0" are two addresses as well.',
+            f"CACHES[{alias!r}] and CACHES[{other!r}] have the same address, so django-redis keeps one pool of "
+            "connections for both. The entry that is used first decides its options, but they differ in "
+            f"{', '.join(names)}.",
+            hint="Give both the same OPTIONS. Or give the limiter its own database, which is better anyway. "
+            '"redis://host:6379/0" and "redis://host:6379?db=0" count as different addresses.',
             id=f"{TAG}.W014",
         )
         for other, names in differences.items()
@@ -67,9 +68,9 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"When its memory is full, Redis drops keys (maxmemory-policy {', '.join(policies)}): who was counted by "
-            "them begins with a full quota, and usage that has not been collected is lost.",
-            hint="Set `maxmemory-policy noeviction`, and give a cache that needs another a Redis of its own.",
+            f"When its memory is full, Redis drops keys (maxmemory-policy {', '.join(policies)}). Callers whose "
+            "counters are dropped get a full quota again, and usage that has not been collected is lost.",
+            hint="Set `maxmemory-policy noeviction`, and use a separate Redis for a cache that needs another policy.",
             id=f"{TAG}.W015",
         )
     ]
@@ -87,7 +88,7 @@ def check_scripts(**_kwargs: object) -> list[CheckMessage]:
         return [
             checks.Error(
                 f"The server cannot decide: {error}",
-                hint="Which servers can, and with what settings: docs/howto/servers.md.",
+                hint="docs/howto/servers.md lists the servers that can, and their settings.",
                 id=f"{TAG}.E008",
             )
         ]
@@ -96,7 +97,7 @@ def check_scripts(**_kwargs: object) -> list[CheckMessage]:
 
 def _undeciding(error: EngineUnavailable) -> CheckMessage:
     return checks.Warning(
-        f"The Redis at {server_in_words()} decides nothing now: {str(error).rstrip('.')}. Until it does, each request "
+        f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('.')}. Until it does, each request "
         "is decided by the failure policies of its rules.",
         hint="The message says what the server lacks: memory, a place to save to, replicas, or the role of the master.",
         id=f"{TAG}.W018",
@@ -110,8 +111,8 @@ def check_clock(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             'RATELIMITER["CLOCK"] is "client": windows begin and end by the clock of the machine that is ahead.',
-            hint="Keep all machines synchronised (NTP). Silence this check if they are, and the server refuses TIME in "
-            "scripts; else leave CLOCK out.",
+            hint="Keep all machines synchronised (NTP). Silence this check if they are, and the server does not "
+            "allow TIME in scripts. Otherwise remove CLOCK.",
             id=f"{TAG}.W020",
         )
     ]

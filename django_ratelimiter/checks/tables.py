@@ -17,7 +17,7 @@ def check_tables(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             "The tables of django_ratelimiter do not exist: only limits written in code apply, and no rule can be "
-            "made in the admin.",
+            "created in the admin.",
             hint="Run `manage.py migrate`. If all limits are in code, you can also take the app out of INSTALLED_APPS.",
             id=f"{TAG}.W016",
         )

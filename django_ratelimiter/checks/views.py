@@ -34,7 +34,7 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             f"{cls.__module__}.{cls.__qualname__} authenticates its user after the middleware has decided, "
-            f"so that it never meets rules by user: {', '.join(sorted(slugs))}.",
+            f"so rules by user never apply to it: {', '.join(sorted(slugs))}.",
             hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
             "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
             id=f"{TAG}.W004",
@@ -60,8 +60,8 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so that clients choose their address by X-Forwarded-For, and "
-            f"find a fresh counter with each choice: {', '.join(sorted(believing))}.",
+            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so clients can choose their address with X-Forwarded-For, and "
+            f"get a new counter with each address: {', '.join(sorted(believing))}.",
             hint="Set it to the number of your proxies, 0 if there are none, or name them in "
             "RATELIMITER['TRUSTED_PROXIES'].",
             id=f"{TAG}.W011",
@@ -75,7 +75,7 @@ def check_rates(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Error(
             fault,
-            hint="Correct it in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or where the class has its rate.",
+            hint="Correct the rate in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or in the class.",
             id=f"{TAG}.E009",
         )
         for fault in sorted(faults - {""})

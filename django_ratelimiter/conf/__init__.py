@@ -77,7 +77,7 @@ def _hash_key(value: Any) -> bytes:
     if value is None:
         value = f"django_ratelimiter.partitions:{django_settings.SECRET_KEY}"
     if not isinstance(value, str | bytes) or not value:
-        raise ValueError("None, or a secret text or bytes")
+        raise ValueError("None, or a secret as text or bytes")
     return blake2b(value.encode() if isinstance(value, str) else value).digest()
 
 
@@ -170,7 +170,7 @@ class Settings:
     HEADERS: tuple[str, ...]
     #: What makes refusals: the dotted path of a callable(request, decision), or the page's template; None = our own.
     RESPONSE: str | None
-    #: Days for which usage is kept, by granularity, and versions of the rule set; None = for ever.
+    #: Days for which usage is kept, by granularity, and versions of the rule set; None = forever.
     RETENTION: Mapping[str, int | None]
     #: The identities whose values staff with the permission may see instead of digests.
     REVEAL: tuple[str, ...]

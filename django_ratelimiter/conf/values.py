@@ -138,7 +138,7 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
     except ValueError as error:
         raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
     if network.prefixlen == 0:
-        raise ValueError(f"{value} trusts everybody, so that a client could choose its address; give a number")
+        raise ValueError(f"{value} trusts everybody, so a client could choose its address; give a number instead")
     return network
 
 
@@ -150,7 +150,7 @@ def retention(value: Any) -> dict[str, int | None]:
     ):
         raise ValueError(
             'a dict such as {"minute": 8, "hour": 100, "day": None, "version": 365}, '
-            "in days from 1 to 36500; None = for ever"
+            "in days from 1 to 36500; None = forever"
         )
     return RETENTION | value
 

@@ -212,7 +212,7 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
     elif callable(key) or _DOTTED.fullmatch(key):
         value, key = _called(key, group, request), "key"
     elif kind != "ip" or name:
-        raise ImproperlyConfigured(f"@ratelimit of {group}: {key!r} is no key.")
+        raise ImproperlyConfigured(f"@ratelimit of {group}: {key!r} is not a valid key.")
     if kind == "ip" and not name:
         key, value = "ip", _address(request, identity)
     return None if value in (None, "") else f"{key}:{value}"

@@ -72,7 +72,7 @@ class CircuitBreaker:
             if self._clock() - self._closed_at > MAX_WAIT:
                 self._probes = 0  # else it comes and goes: the waits go on growing
             self._put_off()
-        logger.warning("Redis is not asked any more until it answers again: %s", error)
+        logger.warning("Redis is not called until it answers again: %s", error)
         _notify_state_change()
         return True
 
@@ -100,7 +100,7 @@ class CircuitBreaker:
         for listener in _recovery_listeners:  # before anybody asks
             listener()
         self.is_open = False
-        logger.warning("Redis is asked again.")
+        logger.warning("Redis is called again.")
         _notify_state_change()
 
     def retire(self) -> None:
@@ -110,7 +110,7 @@ class CircuitBreaker:
 
     def reason(self) -> str:
         """Why it is open, for an error's text."""
-        return f"Redis is not asked at present: {self._cause}"
+        return f"Redis is not called at present: {self._cause}"
 
     def _put_off(self) -> None:
         wait = min(FIRST_WAIT * 2**self._probes, MAX_WAIT)

@@ -95,12 +95,15 @@ class Limit:
         for name in ("quota", "burst", "soft_quota"):
             check_units(name, getattr(self, name), optional=name != "quota")
         if algorithm.traits.keeps_entries and self.quota > MOST_ENTRIES:
-            raise ValueError(f"quota: {algorithm} keeps every request, so at most {MOST_ENTRIES}; choose another.")
+            raise ValueError(
+                f"quota: {algorithm} stores every request, so the quota is at most {MOST_ENTRIES}; choose another "
+                "algorithm."
+            )
         if self.calendar is not None:
             check_calendar(self)
             object.__setattr__(self, "window", None)
         if self.capacity * self.window_us > self.quota * MAX_REFILL_US:
-            raise ValueError(f"burst: {self.capacity} units would take more than 100 years to come back; lower it.")
+            raise ValueError(f"burst: {self.capacity} units would take more than 100 years to refill; lower the burst.")
         ceiling = min(self.quota, self.capacity)
         if self.soft_quota is not None and self.soft_quota >= ceiling:
             raise ValueError(f"soft_quota: must be below {ceiling}, the quota or the smaller burst.")
@@ -153,7 +156,7 @@ class Limit:
             if max(self.capacity, rate, 1) * period < EXACT // 2:
                 return Terms(period, rate, self.capacity, tick_us, soft_floor, EXACT if self.holds else 0)
         raise ValueError(
-            f"quota: {self.capacity} units over a window of {self.window} s cannot be reckoned exactly; "
+            f"quota: {self.capacity} units over a window of {self.window} s cannot be computed exactly; "
             "lower the quota, shorten the window, or make the window a whole number of seconds."
         )
 
@@ -162,7 +165,9 @@ class Limit:
         if "slots" not in self.traits.options:
             return ON_CALENDAR if self.calendar else ANCHORS.index(self.anchor)
         if self.number_of_slots > self.window_us:
-            raise ValueError(f"slots: a window of {self.window_us} microseconds cannot have more slots than these.")
+            raise ValueError(
+                f"slots: a window of {self.window_us} microseconds cannot have more slots than microseconds."
+            )
         return self.number_of_slots
 
     @cached_property

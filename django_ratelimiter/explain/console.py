@@ -33,25 +33,27 @@ def add_question(parser: ArgumentParser) -> None:
     parser.add_argument("method", nargs="?", default="GET", metavar="METHOD", help="Such as GET.")
     parser.add_argument("path", nargs="?", default="", metavar="PATH", help="A path of this site, or a URL.")
     for name, text in (
-        ("view", "The name of a view, in the place of a path."),
+        ("view", "The name of a view, instead of a path."),
         ("user", "A login name or a primary key."),
-        ("api-key", "As callers send it, or the hash of a known one."),
-        ("ip", "The address that is connected to the site."),
-        ("session", "The key of a session."),
-        ("scope", "A scope that code asks for."),
+        ("api-key", "An API key as callers send it, or the hash of a known key."),
+        ("ip", "The IP address that connects to the site."),
+        ("session", "A session key."),
+        ("scope", "A scope that your code asks for."),
         ("body", "The body of the request."),
         ("gateway", "The route of a view that gateways ask, such as /gateway/: for a request to another server."),
     ):
         parser.add_argument(f"--{name}", default="", help=text)
-    parser.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="May be repeated.")
-    identity = "What the request counts as, such as tenant=acme or field:email=a@example.org. May be repeated."
-    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
-    parser.add_argument("--status", type=int, default=200, help="Of the response, if it is allowed: %(default)s.")
     parser.add_argument(
-        "--curl", default="", metavar="COMMAND", help="A curl command, in the place of METHOD and PATH."
+        "--header", action="append", default=[], metavar="NAME:VALUE", help="A header field. May be repeated."
     )
+    identity = "A value that rules count by, such as tenant=acme or field:email=a@example.org. May be repeated."
+    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
+    parser.add_argument(
+        "--status", type=int, default=200, help="The status of the view's response. Default: %(default)s."
+    )
+    parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
     reference = (
-        "Of a rejection, such as export#eJL8d1F2: its counter is marked. A response or a line of the log will do."
+        "The reference of a rejection, such as export#eJL8d1F2, or a response or line of the log: marks its counter."
     )
     parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
     parser.add_argument("--json", action="store_true", help="Write JSON.")

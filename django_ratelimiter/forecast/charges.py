@@ -140,7 +140,7 @@ def _prepare(call: CallTemplate) -> list[Prepared]:
     """Return what all calls of a template have in common, and keep it."""
     parts = prepared(call)
     if len({part[:2] for part in parts}) != len(parts):
-        raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+        raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
     call.kept[ReplayCounters] = parts
     return parts
 

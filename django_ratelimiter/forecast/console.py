@@ -40,25 +40,31 @@ def add_replay(command: ArgumentParser) -> None:
     after = command.add_mutually_exclusive_group()
     after.add_argument("--rules", metavar="FILE", help="Replay the rules of this file.")
     after.add_argument("--version", type=int, metavar="N", dest="rule_version", help="Replay this stored version.")
-    after.add_argument("--draft", action="store_true", help="Replay today's rules as if those in shadow were enforced.")
-    command.add_argument("--against", metavar="FILE|N", help="Compare with these rules; default: those in force.")
+    after.add_argument(
+        "--draft", action="store_true", help="Replay today's rules, as if rules in shadow were enforced."
+    )
+    command.add_argument("--against", metavar="FILE|N", help="Compare with these rules. Default: the rules in force.")
     command.add_argument(
-        "--format", default="auto", help="auto, common, combined, json, or an expression with named groups."
+        "--format", default="auto", help="auto, common, combined, json, or a regular expression with named groups."
     )
     add_identity(command)
-    command.add_argument("--asgi", action="store_true", help="Queues hold requests for any time, as under ASGI.")
-    command.add_argument("--memory", type=int, metavar="MB", help="Drop the oldest counters beyond this much memory.")
-    command.add_argument("--top", type=int, default=20, metavar="N", help="List so many callers: %(default)s.")
+    command.add_argument("--asgi", action="store_true", help="Let queues delay requests for any time, as under ASGI.")
+    command.add_argument(
+        "--memory", type=int, metavar="MB", help="Use at most this much memory: drop the oldest counters."
+    )
+    command.add_argument(
+        "--top", type=int, default=20, metavar="N", help="The number of callers to list. Default: %(default)s."
+    )
     command.add_argument("--json", action="store_true", help="Write JSON.")
     command.add_argument("--csv", action="store_true", help="Write all tables as CSV.")
     command.add_argument("--html", metavar="FILE", help="Write a report with charts to this file.")
     command.add_argument("--decisions", metavar="FILE", help="Write each decision to this file, as JSON lines.")
-    command.add_argument("--no-progress", action="store_true", help="Do not show how far it is.")
+    command.add_argument("--no-progress", action="store_true", help="Do not show progress.")
 
 
 def add_identity(command: ArgumentParser) -> None:
     """Add the argument that lets fields of the log be identities."""
-    text = "Let a field of the log be an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
+    text = "Use a field of the log as an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
     command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
 
 

@@ -90,7 +90,7 @@ def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, 
     "user:42"; without it, their `missing_partition` applies. Tiers do not apply, because there is no caller.
     """
     if not scope:
-        raise ValueError("scope: name the scope whose rules shall be met.")
+        raise ValueError("scope: name the scope whose rules apply.")
 
     async def decide_once(io: IO, max_delay: float | None, *, only_leases: bool = False) -> Decision:
         if not settings.ENABLED:

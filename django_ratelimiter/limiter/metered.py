@@ -98,7 +98,7 @@ class MeteredCost:
             try:
                 spent = fallback.spend(charges) if local else await io.check(charges) if charges else []
             except Exception as error:
-                logger.warning("%s units of a request's cost could not be spent: %s", cost, error)
+                logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
                 continue
             for verdict, latest in zip(verdicts, spent, strict=True):  # for the response's fields
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after

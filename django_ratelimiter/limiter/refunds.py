@@ -60,7 +60,7 @@ async def release(io: IO, decision: Decision) -> None:
     try:
         await _give_back(io.release, held)
     except Exception as error:
-        logger.warning("A lease could not be released; it ends by itself: %s", error)
+        logger.warning("A lease could not be released; it will expire: %s", error)
 
 
 async def refund_results(io: IO, results: Iterable[Result]) -> None:
@@ -68,7 +68,7 @@ async def refund_results(io: IO, results: Iterable[Result]) -> None:
     try:
         await _give_back(io.refund, [result for result in results if result.verdict and result.verdict.spent])
     except Exception as error:
-        logger.warning("What a request spent could not be given back: %s", error)
+        logger.warning("The charge of a request could not be refunded: %s", error)
 
 
 async def _give_back(method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result]) -> None:

@@ -38,24 +38,30 @@ CHANGES: Final = 2
 def add_file_commands(commands: Any) -> None:
     """Add the subcommands for rules files."""
     _add_export(commands.add_parser("export", help="Write tiers, rules and limits as a file."))
-    plan = commands.add_parser("plan", help="Say what a rules file would change. Exit code 0: nothing, 2: something.")
-    plan.add_argument("--out", metavar="PLAN", help="Keep the plan in this file, for `apply --plan`.")
+    plan = commands.add_parser("plan", help="Show what a rules file would change. Exit code 0: nothing, 2: something.")
+    plan.add_argument("--out", metavar="PLAN", help="Save the plan to this file, for `apply --plan`.")
     plan.add_argument("--json", action="store_true", help="Write JSON.")
     add_traffic(plan)
-    apply = commands.add_parser("apply", help="Make the database what a rules file says.")
-    apply.add_argument("--plan", metavar="PLAN", help="Do nothing unless this plan of `plan --out` still holds.")
-    apply.add_argument("--author", metavar="USERNAME", help="Who stands in the history.")
-    apply.add_argument("--reason", default="", help="Why. It stands in the history.")
-    apply.add_argument("--overwrite", action="store_true", help="Undo what was changed beside the file meanwhile.")
-    adopt = commands.add_parser("adopt", help="Write a rules file that does what other limiters of the project do.")
+    apply = commands.add_parser("apply", help="Change the database to match a rules file.")
+    apply.add_argument(
+        "--plan", metavar="PLAN", help="Apply only if this plan, saved by `plan --out`, is still correct."
+    )
+    apply.add_argument("--author", metavar="USERNAME", help="The user who is shown in the history.")
+    apply.add_argument("--reason", default="", help="The reason, shown in the history.")
+    apply.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="Also undo changes made in the database since the last apply or export.",
+    )
+    adopt = commands.add_parser("adopt", help="Write a rules file with the limits of the project's other limiters.")
     adopt.add_argument("--format", choices=("yaml", "json"), default="yaml", help="Default: %(default)s.")
-    adopt.add_argument("--to", metavar="FILE", help="Write into this new file.")
-    check = commands.add_parser("check", help="Say whether a rules file is right, without a database and Redis.")
+    adopt.add_argument("--to", metavar="FILE", help="Write to this new file.")
+    check = commands.add_parser("check", help="Check a rules file, without a database or Redis.")
     check.set_defaults(skip_checks=True)  # some of which ask both
     for command in (plan, apply, check):
         command.add_argument("file", metavar="FILE", help="A rules file, YAML or JSON; - = standard input.")
     for command in (plan, apply):
-        prune = "Also delete what the file does not have: rules of the admin, and tiers that nobody needs."
+        prune = "Also delete what is not in the file: rules of the admin, and tiers that nothing uses."
         command.add_argument("--prune", action="store_true", help=prune)
 
 
@@ -64,12 +70,14 @@ def _add_export(command: ArgumentParser) -> None:
     command.add_argument(
         "--to",
         metavar="FILE",
-        help="Write into this file. What the file has of access entries stays; in YAML, comments too.",
+        help="Write to this file. Its access entries are kept; in YAML, its comments too.",
     )
-    command.add_argument("--own", action="store_true", help="From now on, all rules belong to the file.")
+    command.add_argument("--own", action="store_true", help="Make all rules belong to the file from now on.")
     access = command.add_mutually_exclusive_group()
-    access.add_argument("--access", action="store_true", help="With access entries, but not whom they are about.")
-    access.add_argument("--personal", action="store_true", help="With access entries, and whom they are about.")
+    access.add_argument(
+        "--access", action="store_true", help="Include access entries, but only the digests of their callers."
+    )
+    access.add_argument("--personal", action="store_true", help="Include access entries with their callers.")
     command.add_argument("--schema", action="store_true", help="Write the JSON Schema of rules files instead.")
 
 

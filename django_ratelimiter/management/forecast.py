@@ -28,7 +28,7 @@ class ForecastCommands(BaseCommand):
 
     def add_forecast_commands(self, commands: Any) -> None:
         """Add the subcommands."""
-        add_replay(commands.add_parser("replay", help="Say what rules would do with the requests of an access log."))
+        add_replay(commands.add_parser("replay", help="Show what rules would do with the requests of an access log."))
         advice.add_arguments(commands.add_parser("advise", help="Propose limits for a rule, from recorded usage."))
 
     def advise(self) -> None:

@@ -117,10 +117,10 @@ class SamplesForecast:
 
 def add_traffic(command: ArgumentParser) -> None:
     """Add the arguments for a forecast to `plan`."""
-    log = "Say what the change would have done to the requests of this access log, which may be repeated; or samples."
+    log = "Show what the change would have done to the requests of this access log (may be repeated), or `samples`."
     command.add_argument("--traffic", action="append", default=[], metavar="LOG", help=log)
-    command.add_argument("--traffic-format", default="auto", metavar="FORMAT", help="As --format of `replay`.")
-    period = "With `--traffic samples`: yesterday, 7d, or a day such as 2026-11-22: %(default)s."
+    command.add_argument("--traffic-format", default="auto", metavar="FORMAT", help="Like --format of `replay`.")
+    period = "With `--traffic samples`: yesterday, 7d, or a day such as 2026-11-22. Default: %(default)s."
     command.add_argument("--traffic-period", default=WEEK, metavar="PERIOD", help=period)
     add_identity(command)
     for name, what in (("", "callers"), ("-requests", "requests")):
@@ -201,5 +201,5 @@ def _percent(share: float) -> str:
 def _share(text: str) -> float:
     match = _PERCENT.fullmatch(text.strip())
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is no share; write 0.1%")
+        raise ArgumentTypeError(f"{text!r} is not a percentage; write it like 0.1%")
     return float(match[1]) / 100

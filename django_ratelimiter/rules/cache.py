@@ -204,7 +204,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
                 rules = _reaching(behind)
         except Error as error:
             _state.failed_at = time.monotonic()
-            raise RulesUnavailable("The rules are stale and the database cannot be asked now.") from error
+            raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
         uncommitted = versions.uncommitted_rules()
         if uncommitted is not None:  # the new epoch is
             return uncommitted

@@ -223,7 +223,7 @@ def _find_partitions() -> _Partitions:
     for number, (subject, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
         value = subject.partition
         if number == MAX_ASSIGNMENTS:
-            logger.error("More than %s partitions have a tier; the oldest assignments are not obeyed.", MAX_ASSIGNMENTS)
+            logger.error("More than %s partitions have a tier; the oldest assignments have no effect.", MAX_ASSIGNMENTS)
             break
         of = partition_names(value)
         if not all(map(is_identity, of)):  # written by SQL, or by a later version

@@ -47,7 +47,7 @@ def _answer(call: Callable[[], Any]) -> Any:
         close = getattr(answer, "close", None)
         if close:
             close()
-        raise TypeError("What is asked is asynchronous; await aassert_limited(...) instead.")
+        raise TypeError("The client or function is asynchronous; await aassert_limited(...) instead.")
     return answer
 
 
@@ -61,8 +61,8 @@ async def _aanswer(call: Callable[[], Any]) -> Any:
 
 def _check_admitted(answer: Any, number: int, after: int) -> None:
     if _is_refused(answer):
-        names = ", ".join(_refusing(answer)) or "nothing that could be told"
-        raise AssertionError(f"Request {number + 1} of {after} that should pass was rejected, by {names}.")
+        names = ", ".join(_refusing(answer)) or "an unknown rule"
+        raise AssertionError(f"Request {number + 1} of {after} was rejected, by {names}; it should be allowed.")
 
 
 def _checked_refusal(answer: Any, after: int, by: str | None) -> Any:

@@ -34,7 +34,7 @@ class FrozenClock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward by this time or a little more, to a whole microsecond."""
         if seconds < 0:
-            raise ValueError(f"seconds: time does not run backwards, so not {seconds!r}.")
+            raise ValueError(f"seconds: must not be negative, so not {seconds!r}.")
         self._now_us += ceil(Decimal(str(seconds)) * 1_000_000)
 
     def move_to(self, at: datetime) -> None:

@@ -133,7 +133,7 @@ def _send_all() -> None:
         try:
             send()
         except Exception:  # a thread's end is nobody's business
-            logger.exception("Redis was not told of denied callers.")
+            logger.exception("Denied callers were not recorded in Redis.")
         sleep(SEND_SECONDS)
         if waiting.may_end():
             return

@@ -181,7 +181,7 @@ def _write(texts: Mapping[str, str]) -> None:
     try:
         _store().write(texts)
     except EngineUnavailable as error:
-        logger.debug("Names of callers were not kept: %s", error)
+        logger.debug("Names of callers were not stored: %s", error)
 
 
 def remember(digest: str, kind: str, value: str) -> None:

@@ -109,7 +109,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
     Raises ValueError, also where bits beyond the prefix are set.
     """
     if "%" in text:
-        raise ValueError(f"{text!r} has a zone, which means something on one machine only")
+        raise ValueError(f"{text!r} has a zone, which is valid only on one machine")
     network = ip_network(text)
     mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
     if mapped is not None and network.prefixlen >= 96:

@@ -32,4 +32,6 @@ def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
         names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.counts_locally)
         raise ValueError(f"algorithm: {limit.algorithm} cannot be counted in each process; choose one of {names}.")
     if sync_interval * 1_000_000 > limit.window_us:
-        raise ValueError("window: must not be shorter than the interval at which processes tell what they counted.")
+        raise ValueError(
+            "window: must not be shorter than sync_interval_ms, the interval at which processes send their counts."
+        )

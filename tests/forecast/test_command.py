@@ -90,7 +90,7 @@ def test_a_line_that_is_no_json_is_named_by_its_own_number(replayed: Replayed, l
     line = '{"time": 1700000000, "remote_addr": "192.0.2.1", "request": "GET / HTTP/1.1"}'
     log.write_text(f'{line}\n{{"time":\n{line}\n')
     assert "Traffic: 2 requests" in replayed(errors=errors)
-    assert 'access.log:2: is no JSON at character 10: {"time":' in errors.getvalue()
+    assert 'access.log:2: is not JSON at character 10: {"time":' in errors.getvalue()
 
 
 def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) -> None:

@@ -139,7 +139,7 @@ def test_a_field_that_a_line_lacks_is_named(tmp_path: Path) -> None:
     log.write_text(NGINX + "\n" + '{"status": 200}\n[1]\n')
     files = LogFiles([str(log)], "auto", (), UTC)
     assert len(lines(files)) == 1
-    assert [why for _, _, why, _ in files.shown] == ["has no field 'request'", "is no JSON object"]
+    assert [why for _, _, why, _ in files.shown] == ["has no field 'request'", "is not a JSON object"]
 
 
 def test_several_files_are_read_by_time_and_compressed_ones_too(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ class TestOutages:
                 client.get("/plain/")
         told = [record.getMessage() for record in caplog.records if "Deciding without" in record.getMessage()]
         assert len(told) == 1
-        assert "The server refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
+        assert "The server does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
 
 
 @pytest.mark.django_db(transaction=True)

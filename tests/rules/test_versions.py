@@ -309,7 +309,7 @@ def test_rows_that_cannot_be_compiled_leave_the_last_version_that_could_be(
     caplog.clear()
     rules = storage.load()
     assert (rules.version, rules.rules[0].limits[None][0].limit.quota) == (good, 5)
-    assert caplog.messages == ["The rules cannot be compiled; the last version that could be is used."]
+    assert caplog.messages == ["The rules cannot be compiled; the last version that could be compiled is used."]
     assert "broken on purpose" in caplog.text
 
 

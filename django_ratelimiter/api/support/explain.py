@@ -32,7 +32,10 @@ class RateLimitQuestionSerializer(StrictSerializer):
     scope = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="That your code asks for.")
     user = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Login name or primary key.")
     api_key = serializers.CharField(
-        default="", allow_blank=True, max_length=300, help_text="As callers send it, or the hash of a known one."
+        default="",
+        allow_blank=True,
+        max_length=300,
+        help_text="An API key as callers send it, or the hash of a known key.",
     )
     session = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="Its key.")
     ip = serializers.IPAddressField(default="", allow_blank=True, help_text="The address that connects to the site.")

@@ -60,7 +60,7 @@ class _LocalFirst:
         for charge in charges:
             check_units(charge)
         if is_twice(charges):
-            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+            raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
         await self._sync_wider(charges)
         call = SyncCall(counters, charges, version, receipts, counters.now())
         with counters.lock:

@@ -67,7 +67,7 @@ class MemoryCounters:
                 for charge in charges
             ]
         if len(named) > 1 and len({each[0] for each in named}) != len(named):
-            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+            raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
         return named
 
     def decide(

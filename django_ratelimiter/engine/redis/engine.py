@@ -76,7 +76,7 @@ class RedisEngine(RedisCore):
             self._cluster = cluster_transport(client, self, deadline)
             self._coordinate(self._cluster.is_down)
         elif not getattr(client.connection_pool, "is_master", True):
-            raise ValueError("client: asks the replicas that Sentinel names, and they do not count.")
+            raise ValueError("client: this client asks the replicas of Sentinel, but only the master can count.")
         else:
             self._transport = Transport(client, Handshake(self), deadline)
         #: Names of callers, for pages that may show them.

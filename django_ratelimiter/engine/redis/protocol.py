@@ -37,7 +37,7 @@ OUT_OF_TIME: Final = f"The time of Redis left its minute or calendar windows {AT
 
 #: 2001. A server that says it is earlier has no clock in its scripts; that of one has been 0.
 EARLIEST_US: Final = 10**15
-_NO_CLOCK: Final = "The server's scripts know no time. Set RATELIMITER['CLOCK'] = \"client\"."
+_NO_CLOCK: Final = "Scripts on this server cannot read the time. Set RATELIMITER['CLOCK'] = \"client\"."
 
 
 class ScriptMode(IntEnum):
@@ -148,7 +148,7 @@ class CallEncoder:
                 records.append(cost_of(charge))
             lines.append("" if label is None else label if gating else usage.SHADOW + label)
         if len(names) > 1 and len(set(names)) != len(names):
-            raise ValueError("charges: the same key and limit stand twice in one call; add up their costs instead.")
+            raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))

@@ -97,9 +97,9 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     try:
         example = json.loads(first)
     except (ValueError, RecursionError):
-        raise WrongFormat("The first line is no JSON. Name the log's --format.") from None
+        raise WrongFormat("The first line is not JSON. Choose the --format of the log.") from None
     if not isinstance(example, dict):
-        raise WrongFormat("The first line is no JSON object. Name the log's --format.")
+        raise WrongFormat("The first line is not a JSON object. Choose the --format of the log.")
     roles = _roles(tuple(example))
     build = _builder(roles, more, zone)
     loads = json.loads
@@ -108,11 +108,11 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
         try:
             data = loads(text)
         except json.JSONDecodeError as error:  # which would name a line of its own count
-            raise ValueError(f"is no JSON at character {error.pos + 1}") from None
+            raise ValueError(f"is not JSON at character {error.pos + 1}") from None
         if "\\ud" in text or "\\uD" in text or "\\Ud" in text:
             json.dumps(data, ensure_ascii=False).encode()  # half a character is no text: UnicodeEncodeError
         if type(data) is not dict:
-            raise ValueError("is no JSON object")
+            raise ValueError("is not a JSON object")
         return build(data, number, file)
 
     return LogFormat("json", parse, _holds(roles), tuple(example))
@@ -123,7 +123,8 @@ def _pattern_format(text: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
         pattern = re.compile(text)
     except re.error as error:
         raise WrongFormat(
-            f"--format is auto, common, combined, json, or a regular expression; this is no expression: {error}."
+            "--format is auto, common, combined, json, or a regular expression; this is not a valid expression: "
+            f"{error}."
         ) from None
     names = tuple(pattern.groupindex)
     roles = _roles(names)
@@ -144,9 +145,9 @@ def _roles(names: tuple[str, ...]) -> dict[str, str]:
     """Return the field for each role that some field has. Raises WrongFormat where a needed one is missing."""
     roles = {role: found for role, known in ROLES.items() for found in [_first(known, names)] if found is not None}
     if "time" not in roles:
-        raise WrongFormat(f"No field holds the time: call it one of {', '.join(ROLES['time'])}.")
+        raise WrongFormat(f"No field contains the time. Name the field one of {', '.join(ROLES['time'])}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
-        raise WrongFormat("No field holds the request: call it request, or write method and path.")
+        raise WrongFormat("No field contains the request. Name the field request, or log method and path.")
     return roles
 
 

@@ -36,7 +36,7 @@ def time_reader(zone: tzinfo) -> Callable[[str], int]:
                 known.clear()
             found = _read(text, zone, minutes)
             if not 0 <= found < _END_US:
-                raise ValueError("is of no time from 1970 to 2999")
+                raise ValueError("has a time that is not between 1970 and 2999")
             known[text] = found
         return found
 

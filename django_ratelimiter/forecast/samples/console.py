@@ -28,13 +28,18 @@ from .periods import WEEK, read_period
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("rule", nargs="?", help="Slug of the rule.")
-    what.add_argument("--view", help="Name of a view: tells which rules have recorded its requests.")
+    what.add_argument("rule", nargs="?", help="The slug of a rule.")
+    what.add_argument("--view", help="The name of a view: list the rules that have recorded its requests.")
     parser.add_argument(
-        "--share", type=float, default=0.1, help="Callers that may be rejected, in percent: %(default)s."
+        "--share",
+        type=float,
+        default=0.1,
+        help="The share of callers that may be rejected, in percent. Default: %(default)s.",
     )
-    parser.add_argument("--period", default=WEEK, help="yesterday, 7d, or a day such as 2026-11-22: %(default)s.")
-    parser.add_argument("--attack", help="A day on which there was an attack, to see what each proposal would reject.")
+    parser.add_argument(
+        "--period", default=WEEK, help="yesterday, 7d, or a day such as 2026-11-22. Default: %(default)s."
+    )
+    parser.add_argument("--attack", help="A day of an attack: show what each proposal would reject on that day.")
     parser.add_argument("--json", action="store_true", help="Write JSON.")
 
 

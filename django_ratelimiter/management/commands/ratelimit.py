@@ -42,15 +42,20 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         for name, text in (
             ("collect", "Move the usage that Redis counted to the database. Run it each minute."),
-            ("watch", "Tell of rules that refuse much and of collecting that is behind, as `collect` does."),
+            (
+                "watch",
+                "Warn if a rule rejects too much or if collecting is behind, as `collect` does, but collect nothing.",
+            ),
         ):
             _add_thresholds(commands.add_parser(name, help=text))
         for name, text in (
             ("off", "Stop all enforcement, on every process, within a second."),
             ("on", "Resume enforcement."),
         ):
-            commands.add_parser(name, help=text).add_argument("--reason", default="", help="Why, for the history.")
-        add_question(commands.add_parser("explain", help="Say what a request would be answered now, and why."))
+            commands.add_parser(name, help=text).add_argument(
+                "--reason", default="", help="The reason, shown in the history."
+            )
+        add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
         self.add_forecast_commands(commands)
@@ -205,11 +210,18 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 def _add_thresholds(command: ArgumentParser) -> None:
     """What is worth telling of, see `Thresholds`."""
     usual = Thresholds()
-    percent = "Tell of a rule that refuses more than this share of its requests: %(default)s."
+    percent = "Warn if a rule rejects more than this percentage of its requests. Default: %(default)s."
     command.add_argument("--percent", type=float, default=usual.percent, help=percent)
-    command.add_argument("--minutes", type=int, default=usual.minutes, help="In so many minutes: %(default)s.")
-    command.add_argument("--least", type=int, default=usual.least, help="If they were so many: %(default)s.")
-    behind = "Tell of usage that waits for more than so many seconds: %(default)s."
+    command.add_argument(
+        "--minutes", type=int, default=usual.minutes, help="In this number of past minutes. Default: %(default)s."
+    )
+    command.add_argument(
+        "--least",
+        type=int,
+        default=usual.least,
+        help="Only if there were at least this many requests. Default: %(default)s.",
+    )
+    behind = "Warn if usage has waited for more than this number of seconds. Default: %(default)s."
     command.add_argument("--behind", type=float, default=usual.behind, help=behind)
 
 
@@ -224,14 +236,21 @@ def _add_common(command: ArgumentParser) -> None:
 def _add_caller(command: ArgumentParser) -> None:
     """Who the caller is, in one of the ways that there are."""
     who = command.add_mutually_exclusive_group(required=True)
-    who.add_argument("--user", help="Primary key, or login name.")
-    who.add_argument("--api-key", help="The key, or its SHA-256 in hex, which does not stand in the shell's history.")
-    who.add_argument("--ip", help="Address.")
-    who.add_argument("--session", help="Key of the session.")
-    who.add_argument("--partition", help="What is counted by and its value, such as header:X-Org=acme.")
-    who.add_argument("--digest", help="As it stands in reports.")
-    who.add_argument("--reference", help="Of a rejection, such as export#eJL8d1F2.")
-    command.add_argument("--known", action="append", default=[], help="What else is known, such as path:pk=7.")
+    who.add_argument("--user", help="The primary key or login name of a user.")
+    who.add_argument(
+        "--api-key", help="An API key, or its SHA-256 in hex, which keeps the key out of the shell's history."
+    )
+    who.add_argument("--ip", help="An IP address.")
+    who.add_argument("--session", help="A session key.")
+    who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
+    who.add_argument("--digest", help="The digest of a client, as shown in reports.")
+    who.add_argument("--reference", help="The reference of a rejection, such as export#eJL8d1F2.")
+    command.add_argument(
+        "--known",
+        action="append",
+        default=[],
+        help="Another value of the caller's requests, such as path:pk=7. May be repeated.",
+    )
     command.add_argument("--json", action="store_true", help="Write JSON.")
 
 

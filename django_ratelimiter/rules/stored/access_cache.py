@@ -35,7 +35,7 @@ def _find() -> AccessList:
     rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
     found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason", "pk")[: MAX_ENTRIES + 1])
     if len(found) > MAX_ENTRIES:
-        logger.error("There are more than %s access entries; the oldest are not obeyed.", MAX_ENTRIES)
+        logger.error("There are more than %s access entries; the oldest have no effect.", MAX_ENTRIES)
         found = found[:MAX_ENTRIES]
     if found != _latest[0]:
         _latest = found, _list_of(found)

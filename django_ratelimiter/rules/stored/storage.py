@@ -86,7 +86,7 @@ def _load() -> RuleSet:
         except Error:
             raise
         except Exception:
-            logger.exception("The rules cannot be compiled; the last version that could be is used.")
+            logger.exception("The rules cannot be compiled; the last version that could be compiled is used.")
             break
         if snapshot:
             return RuleSet.from_snapshot(snapshot, version)

@@ -91,7 +91,7 @@ def _alert_if_behind(lag: Lag, thresholds: Thresholds) -> None:
 
 def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
     rule, denied, requests = rate
-    logger.warning("Rule %s refused %d of %d requests in %d minutes.", *rate, minutes, extra={"rule": rule})
+    logger.warning("Rule %s rejected %d of %d requests in %d minutes.", *rate, minutes, extra={"rule": rule})
     refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, denied=denied, requests=requests, minutes=minutes)
 
 

@@ -78,7 +78,9 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         except (EngineUnavailable, OperationalError, InterfaceError):
             raise
         except Exception:  # whatever is wrong with this batch must not hold up the others
-            logger.exception("Usage batch %s could not be added. It waits; the others go on.", batch)
+            logger.exception(
+                "Usage batch %s could not be added. It stays in Redis; the other batches are added.", batch
+            )
             failed += 1
         else:
             batches += added
@@ -88,9 +90,9 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     except (OperationalError, InterfaceError):
         raise
     except EngineUnavailable as error:  # some shards could be asked, or it would have been raised before
-        logger.warning("What the engine knows of partitions cannot be collected now: %s", error)
+        logger.warning("The figures of partitions cannot be collected now: %s", error)
     except Exception:  # the counts have come in; these figures are estimates, and wait
-        logger.exception("What the engine knows of partitions could not be collected. It waits.")
+        logger.exception("The figures of partitions could not be collected. They stay in Redis.")
     # Last, when no batch waits whose name would be needed: a clock may be wrong by days.
     UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - BATCH_NAME_LIFETIME).delete()
     return Collected(batches, requests, failed)

@@ -69,7 +69,7 @@ class _DryEngine(RedisEngine):
         second = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard))
         repeated = [verdict for verdict in second if not verdict.charge.limit.traits.resets_at_end]  # in one window
         if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in repeated):
-            raise WrongServer("The server runs the script, and decides wrongly.")
+            raise WrongServer("The server runs the script, but its decisions are wrong.")
         run_sync(self._call(ScriptMode.REFUND, (), first, None, None, None, shard))
 
     def _collect(self, shard: int) -> None:
@@ -78,7 +78,7 @@ class _DryEngine(RedisEngine):
         batches = self._run(shard, lambda client: close_minutes(client, prefix, shard, later))
         counts = [count for batch in batches for count in self.read_usage(batch)]
         if sum(count.allowed + count.denied for count in counts) != 3:
-            raise WrongServer("The server runs the scripts, and counts wrongly.")
+            raise WrongServer("The server runs the scripts, but its counts are wrong.")
         for batch in batches:
             self.drop_usage(batch)
 

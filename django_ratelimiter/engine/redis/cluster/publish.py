@@ -84,7 +84,7 @@ class VersionBroadcast:
         if isinstance(reply, list) and reply:
             del self._calls[shard]  # it is in force there, or a later one is
         elif not isinstance(reply, NoScriptError):  # lost on the way, and loaded again the next time
-            error = EngineUnavailable(f"Redis gave no decision: {explain(reply)}")
+            error = EngineUnavailable(f"Redis did not decide: {explain(reply)}")
             error.__cause__ = reply if isinstance(reply, Exception) else None
             self._miss(shard, address, error)
 
@@ -104,5 +104,5 @@ class VersionBroadcast:
         """Raises EngineUnavailable if a shard was not told."""
         if self._calls:
             problem = self._problem or "no node serves them."
-            missed = f"{len(self._calls)} of {self._shards} shards were not told: {problem}"
+            missed = f"{len(self._calls)} of {self._shards} shards could not be reached: {problem}"
             raise EngineUnavailable(missed) from self._problem

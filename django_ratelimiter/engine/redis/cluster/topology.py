@@ -62,7 +62,9 @@ class Topology:
         address = self.node_of(shard)
         if address is None:
             self.refresh_soon()
-            unknown = "No node serves this shard." if self.is_known else "The cluster is being asked who serves it."
+            unknown = (
+                "No node serves this shard." if self.is_known else "The cluster is being asked which node serves it."
+            )
             raise EngineUnavailable(self._problem or unknown)
         return address
 
@@ -129,7 +131,7 @@ class Topology:
         with suppress(RuntimeError):  # it has not begun, since the process is ending
             thread.join(max(deadline_at - time.monotonic(), 0.0))
         if self._problem or not self._addresses:
-            raise EngineUnavailable(self._problem or "The cluster is being asked who serves what.")
+            raise EngineUnavailable(self._problem or "The cluster is being asked which node serves which slots.")
 
     def _refresh(self, failed: Address | None) -> None:
         """Learn from the first node that tells. failed: a node to be asked last."""
@@ -158,7 +160,7 @@ class Topology:
             if None not in found:
                 break
         if not any(best):
-            raise EngineUnavailable(f"No node of the cluster can say which one serves what. {problem}")
+            raise EngineUnavailable(f"No node of the cluster can say which node serves which slots. {problem}")
         addresses = [address and self._remapped(address) for address in best]
         if self._addresses:  # and they were agreed on: nobody has to wait until they are once more
             self._addresses = addresses

@@ -67,7 +67,7 @@ class AsyncConnectionPool:
             connection: AsyncConnection = await within(self.loop, waiter, loop_deadline)
         except RedisTimeoutError as error:
             if self._acquired:
-                raise PoolTimeout("All connections were at work until the deadline.") from error
+                raise PoolTimeout("All connections were in use until the deadline.") from error
             raise
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:

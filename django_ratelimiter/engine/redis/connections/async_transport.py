@@ -83,7 +83,7 @@ class AsyncTransport:
         if self._breaker.failures:
             self._breaker.succeed()
         if type(reply) is not kind:
-            raise EngineUnavailable(f"Redis gave no decision: {explain(reply)}") from reply
+            raise EngineUnavailable(f"Redis did not decide: {explain(reply)}") from reply
         return reply
 
     async def pipeline(self, packed: bytes, replies: int) -> list[Any]:
@@ -121,7 +121,7 @@ class AsyncTransport:
         ):
             pool.close_idle()  # what is idle may be as lost
             self._start_probing(pool)
-        return EngineUnavailable(f"Redis gave no decision: {explain(error)}")
+        return EngineUnavailable(f"Redis did not decide: {explain(error)}")
 
     @property
     def is_open(self) -> bool:

@@ -72,12 +72,12 @@ class Transport:
                 raise
         except (RedisError, OSError) as error:
             pool.report_failure(error)
-            raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
+            raise EngineUnavailable(f"Redis did not decide: {explain(error)}") from error
         pool.release(connection)
         if pool.breaker.failures:
             pool.breaker.succeed()
         if type(reply) is not list:
-            raise EngineUnavailable(f"Redis gave no decision: {explain(reply)}") from reply
+            raise EngineUnavailable(f"Redis did not decide: {explain(reply)}") from reply
         return reply
 
     def pipeline(self, packed: bytes, replies: int) -> Callable[[], list[Any]]:
@@ -143,7 +143,7 @@ def _reporting_to(pool: ConnectionPool) -> Iterator[None]:
         yield
     except (RedisError, OSError) as error:
         pool.report_failure(error)
-        raise EngineUnavailable(f"Redis gave no decision: {explain(error)}") from error
+        raise EngineUnavailable(f"Redis did not decide: {explain(error)}") from error
 
 
 @contextmanager
