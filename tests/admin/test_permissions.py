@@ -13,7 +13,7 @@ from .pages import ADD_RULE, RULES, BrowserForm, number, page_of, rule_form, sho
 
 pytestmark = pytest.mark.django_db
 
-HINT = "The limits of this rule are not shown, and you cannot change them"
+HINT = "You cannot see or change the limits of this rule"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_says_why_a_rule_shows_no_limits(
     assert ("free: 100 per minute" in page) is hint  # what the list of rules shows them as well
 
 
-LOCKED = "You can see the limits of this rule, but not change them"
+LOCKED = "You can see the limits of this rule, but you need the permission"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_says_why_limits_are_locked(
 ) -> None:
     page = shown(operator(*codenames).get(page_of(rule)))
     assert (LOCKED in page) is hint
-    assert "may spend 100 units per minute" in page
+    assert "can use 100 units per minute" in page
 
 
 def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., Client], rule: Rule) -> None:
@@ -61,7 +61,7 @@ def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., 
     page = client.get(page_of(rule))
     sent = BrowserForm(page.content.decode()).sent
     assert not {"name", "mode", "path", "limits-0-tier", "limits-0-quota"} & sent.keys()
-    for text in ("What it applies to", "Matches no view.", "Wait.", "Expert options", "may spend 100 units per minute"):
+    for text in ("What it applies to", "Matches no view.", "Wait.", "Expert options", "can use 100 units per minute"):
         assert text in shown(page)
     assert client.post(page_of(rule), rule_form(name="Forged", mode="off")).status_code == 403
     for action in ("enforce", "shadow", "switch_off", "forget"):

@@ -174,7 +174,7 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         assert "Whether this client is blocked" not in text
     page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})
     text = " ".join(page.content.decode().split())
-    assert "All callers share this rule&#x27;s counter" in text or "All callers share this rule's counter" in text
+    assert "All callers share this rule&#x27;s counter" in text or "All callers share the counter of this rule" in text
     assert f'<a href="{address}">Open the rule Site</a>' in text
     assert page.context["logged_urls"] == []
     shown = client.post(

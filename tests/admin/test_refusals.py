@@ -101,7 +101,7 @@ def test_says_what_it_shows_and_what_it_may_miss(staff: Client) -> None:
     assert "Shown The latest 100 callers that rules or access entries have rejected, at most a day ago." in text
     assert "the first 20 are recorded one by one, then one in 20, which counts as 20." in text
     assert "Some 600 callers are kept." in text
-    assert "Access entries Each process sends once a second whom they denied." in text
+    assert "Access entries Each process reports once a second whom the entries denied." in text
     assert "Access entries that deny" not in text
 
 

@@ -81,7 +81,7 @@ class TestRule:
         ada, bob = editors
         ada.save(mode="shadow")
         page = shown(bob.save(name="Exports"))
-        assert f'<a href="{bob.page}">Keep what is saved, and drop mine</a>' in page
+        assert f'<a href="{bob.page}">Keep the saved values and discard mine</a>' in page
         assert BrowserForm(shown(bob.client.get(bob.page))).sent["mode"] == ["shadow"]
 
     def test_a_third_change_stops_it_again(self, editors: tuple[Editor, Editor]) -> None:

@@ -289,7 +289,7 @@ def _compare(found: Any, serializer: Any) -> None:
 @pytest.mark.parametrize(
     ("sent", "pointer", "told"),
     [({"valeu": "1", "kind": "ip"}, "#/valeu", "Did you mean “value”?"), ({}, "#/kind", "required"),
-     ({"kind": "ip", "value": "nothing"}, "#/value", "no IP address"),
+     ({"kind": "ip", "value": "nothing"}, "#/value", "not an IP address"),
      ({"kind": "ip", "value": "192.0.2.7", "known": [[]]}, "#/known/0", "string"),
      ({"kind": "ip", "value": "192.0.2.7", "known": ["x"]}, "#/value", "header:X-Org=acme")],
 )  # fmt: skip

@@ -143,7 +143,7 @@ def test_doubles_until_friday(
     assert not ask(user).allowed
     outcome = perform(operator, caller, GrantMore(Decimal(2), FRIDAY), "he called", "1")
     assert outcome.took
-    assert "Checked: it is in force; every process obeys it within 5 seconds." in outcome.text
+    assert "Checked: it is in force. Every process applies it within 5 seconds." in outcome.text
     assert ask(user).allowed
     assert counter(caller, "export").capacity == 4
     [row] = TierAssignment.objects.all()
@@ -161,11 +161,11 @@ def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
     assert str(grounds_of(caller, latest_rules()).entitlement.tier) == "pro"
     outcome = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")  # of lower rank
     assert not outcome.took
-    assert "But another assignment counts: tier pro" in outcome.text
+    assert "But another assignment applies: tier pro" in outcome.text
     again = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")
     assert not again.took
     assert not again.changed
-    assert "was not found in force" in again.text
+    assert "was not in force" in again.text
     assert performing.log_of(caller)[0].number == "2"  # it was done, so its page says where
     with pytest.raises(ActRefused):
         perform(operator, caller, MoveTier("gold", FRIDAY), "trial", "3")
@@ -230,7 +230,7 @@ def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
     for value in ("192.0.2.0/24", "192.0.2.7"):
         AccessEntry.objects.create(action="deny", kind="ip", value=value, expires_at=FRIDAY)
     outcome = perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "1")
-    assert (outcome.took, "But another access entry counts." in outcome.text) == (False, True)
+    assert (outcome.took, "But another access entry applies." in outcome.text) == (False, True)
     assert AccessEntry.objects.get(value="192.0.2.0/24").expires_at == FRIDAY
     with pytest.raises(ActRefused, match="No access entry of this caller's own"):
         perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "2")
@@ -306,7 +306,7 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
     outcome = perform(operator, caller, made(name), "he called", "1")
     assert not outcome.took
     assert outcome.changed
-    assert outcome.text.endswith("It could not be checked: Redis gives no answer now.")
+    assert outcome.text.endswith("It could not be checked, because Redis does not answer now.")
     assert ask(user).allowed  # it was done
 
 
@@ -344,7 +344,7 @@ def test_nobody_waits_for_calls_of_the_engine(
 
     monkeypatch.setattr(get_engine(), "reset", watched)
     perform(operator, caller, ResetCounters(), "he called", "1")
-    assert open_now == [(False, "Begun. What became of it is not known. Reason: he called")]
+    assert open_now == [(False, "Started. The result is not known. Reason: he called")]
     assert LogEntry.objects.get().change_message.startswith("Reset 1 counter: export. Reason: he called [reset 1]")
 
 
@@ -367,7 +367,7 @@ def test_what_is_only_begun_is_not_said_to_be_done(
     for outcome in (*meanwhile, perform(operator, caller, ResetCounters(), "he called", "1")):
         assert not outcome.took
         assert not outcome.changed
-        assert outcome.text.startswith("This was begun already, and what became of it is not known.")
+        assert outcome.text.startswith("This was already started, and the result is not known.")
     assert perform(operator, caller, ResetCounters(), "he called", "2").took
 
 

@@ -103,23 +103,23 @@ def test_an_access_entry_counts_first(user: User) -> None:
 
 
 def test_who_is_nobody_is_an_error() -> None:
-    with pytest.raises(CommandError, match="This is no IP address"):
+    with pytest.raises(CommandError, match="This is not an IP address"):
         run("--ip", "nonsense")
     with pytest.raises(CommandError):
         run()
 
 
 def test_a_user_whom_nobody_knows_is_an_error() -> None:
-    with pytest.raises(CommandError, match="There is no such user, and no rule has counted one"):
+    with pytest.raises(CommandError, match="There is no such user, and no rule has counted requests"):
         run("--user", "424242")
 
 
 def test_without_redis_nobody_is_called_not_blocked(user: User, capsys: pytest.CaptureFixture[str]) -> None:
     with unreachable(), mock.patch.object(connecting, "WAIT_SECONDS", 0.0):
-        with pytest.raises(CommandError, match="Redis cannot be asked now: "):
+        with pytest.raises(CommandError, match="Redis cannot be reached now: "):
             call_command("ratelimit", "caller", "--user", "ann")
         assert capsys.readouterr().out.splitlines()[0].endswith(": whether it is blocked is not known")
-        with pytest.raises(CommandError, match="Redis cannot be asked now: "):
+        with pytest.raises(CommandError, match="Redis cannot be reached now: "):
             call_command("ratelimit", "caller", "--user", "ann", "--json")
         assert json.loads(capsys.readouterr().out)["blocked"] is None
 

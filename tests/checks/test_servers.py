@@ -201,7 +201,7 @@ def test_a_server_that_refuses_what_the_scripts_need(strict: Any) -> None:
     with strict.StrictServer(strict.Rules(time=False)) as server:
         (message,) = scripts(server)
         assert ids([message]) == ["E008"]
-        assert "refuses TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
+        assert "does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
         assert server.space.keys == {}
         assert ids(scripts(server, CLOCK="client")) == ["W020"]
 

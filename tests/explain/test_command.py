@@ -86,7 +86,7 @@ def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRu
 
 def test_what_is_no_reference_is_an_error(make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
-    with pytest.raises(CommandError, match="reference: This is no reference of a rejection"):
+    with pytest.raises(CommandError, match="reference: This is not the reference of a rejection"):
         run("GET", "/hello/", "--reference", "all")
     with pytest.raises(CommandError, match="path:"):  # the rule is for any path
         run("--reference", "all#12345678")

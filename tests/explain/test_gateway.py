@@ -167,7 +167,7 @@ def test_page_command_and_api_ask_for_it(make_rule: MakeRule, operator: Callable
     assert "Decided by the view that gateways ask." in page.content.decode()
     assert '<option value="/gateway/nginx/" selected>' in page.content.decode()
     wrong = client.post(reverse("admin:django_ratelimiter_explain"), {"path": "/x", "gateway": "/gateway/"})
-    assert "gateway names it" in str(wrong.context["form"].errors["ip"])
+    assert "gateway always sends it" in str(wrong.context["form"].errors["ip"])
 
 
 @pytest.mark.urls("tests.explain.urls")

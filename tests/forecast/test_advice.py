@@ -95,7 +95,7 @@ def test_the_command(ratelimit: Callable[..., str]) -> None:
     found = json.loads(ratelimit("search", "--json"))
     assert (found["sampled"], found["proposals"][0]["busiest"]["largest"]) == (2, 20)
     assert "advise search" in ratelimit("--view", "hello")
-    assert "no rule does" in ratelimit("--view", "item")
+    assert "no rule matches" in ratelimit("--view", "item")
     for wrong in (["nothing"], ["search", "--period", "soon"], ["search", "--share", "0"], ["--view", "nobody"]):
         with pytest.raises(CommandError):
             ratelimit(*wrong)

@@ -156,7 +156,7 @@ def test_what_cannot_be_known_is_said_as_well(tmp_path: Path, monkeypatch: pytes
     path = write(tmp_path / "log", range(100))
     packed = tmp_path / "log.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert "cannot be known before" in replayed(packed)
+    assert "is not known in advance" in replayed(packed)
     stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(path.read_bytes())))
     monkeypatch.setattr("sys.stdin", stdin)
-    assert "cannot be known before" in replayed(Path("-"))
+    assert "is not known in advance" in replayed(Path("-"))

@@ -145,7 +145,7 @@ def test_what_samples_cannot_know() -> None:
     before = rule(free=Limit(5, 60, FIXED))
     after = replace(rule(free=Limit(5, 1, FIXED), pro=Limit(5, 60, "concurrency"), gold=Limit(9, 60)), path="/x/")
     text = " ".join(doubts(forecast(before, replace(after, charge_when="failure", count_refusals=True), PERIOD)))
-    for words in ("what the rule applies to", "at once are not recorded", "below a minute", "outcome", "keeps trying"):
+    for words in ("what the rule applies to", "at once are not recorded", "under a minute", "outcome", "keep trying"):
         assert words in text
     for words in ("1 caller only", "40 % of the requests", "nothing is known of them: gold"):
         assert words in text
@@ -192,7 +192,7 @@ def test_a_quota_beyond_what_databases_can_hold() -> None:
 
 @pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])
 def test_a_day_too_far_away_is_no_period(day: str) -> None:
-    with pytest.raises(ValueError, match="is no period"):
+    with pytest.raises(ValueError, match="is not a period"):
         read_period(day)
 
 

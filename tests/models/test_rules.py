@@ -215,7 +215,7 @@ class TestLimit:
     def test_refuses_what_never_passes(self, rule: Rule, values: dict[str, Any], field: str) -> None:
         rule.cost = 5
         row = RuleLimit(rule=rule, window_seconds=Decimal(60), **values)
-        assert refused(row) == {field: ["Never lets a request pass: one costs 5."]}
+        assert refused(row) == {field: ["This would reject every request, because one request costs 5."]}
         rule.cost = 4
         row.full_clean()
 

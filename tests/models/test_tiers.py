@@ -136,9 +136,9 @@ class TestAssignment:
     @pytest.mark.parametrize(
         ("typed", "says"),
         [
-            ("acme", "Write what is counted by"),
-            ("ip:", "Write what is counted by"),
-            ("user:7|", "Write what is counted by"),
+            ("acme", "Enter a kind of value"),
+            ("ip:", "Enter a kind of value"),
+            ("user:7|", "Enter a kind of value"),
             ("no-such thing:acme", "is unknown"),
             ("ip:300.0.2.7", "Not an address or network"),
             ("ip:2001:db8::7", "2001:db8::/64"),

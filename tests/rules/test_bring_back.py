@@ -360,7 +360,7 @@ class TestTiers:
         TierAssignment.objects.create(tier=tier, api_key_hash="0" * 64)
         way = plan_back(version)
         assert way is not None
-        assert way.notes[0] == "The tier pro was not there then, but 1 assignment refers to it. It stays, with it."
+        assert way.notes[0] == "The tier pro did not exist then, but 1 assignment refers to it. Both are kept."
         back_to(version)
         assert [(tier.slug, tier.default_for) for tier in Tier.objects.all()] == [("pro", "none")]
         assert (TierAssignment.objects.count(), Rule.objects.count(), RuleLimit.objects.count()) == (1, 1, 1)

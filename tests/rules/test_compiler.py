@@ -146,7 +146,7 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         ("rulelimit", "slots", 7, "Slots: sliding_window_counter does not use this."),
         ("rulelimit", "max_delay_ms", 7, "Longest delay in milliseconds: sliding_window_counter does not use"),
         ("rulelimit", "soft_quota", 10, "Soft quota: Must be below 10"),
-        ("rule", "cost", 9, "Never lets a request pass"),
+        ("rule", "cost", 9, "This would reject every request"),
         ("rule", "slug", "b|d", "Slug: "),
         ("rule", "mode", "panic", "Mode: "),
         ("rule", "path", "items/<int:item/", "Path: A bracket"),
@@ -214,7 +214,7 @@ def test_a_limit_whose_tier_is_gone_is_not_every_other_tiers(rules: tuple[Rule, 
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_ratelimiter_rulelimit SET tier_id = 987654 WHERE quota = 10")
     (reason,) = reasons_against(rules[0])
-    assert reason.endswith(": Its tier is gone.")
+    assert reason.endswith(": Its tier no longer exists.")
     RuleLimit.objects.all().delete()
 
 

@@ -31,7 +31,7 @@ def test_bad_rows_leave_the_site_up_and_the_other_rules_in_force(site: Site, mak
     for rule in bad:
         assert {(answer.status, answer.quota) for answer in send(clients, rule.path, REQUESTS)} == {(200, None)}
 
-    reasons = ("'no_such' is unknown", "Window in seconds: Must be above 0", "A bracket “<” or “>” has no partner")
+    reasons = ("'no_such' is unknown", "Window in seconds: Must be above 0", "A “<” or “>” has no matching bracket")
     checked = site.manage("check")
     listed = html.unescape(editor.open(reverse("admin:django_ratelimiter_rule_changelist")))
     for rule, reason in zip(bad, reasons, strict=True):

@@ -158,7 +158,7 @@ def test_another_one_may_watch_while_nobody_collects(sent: Sent) -> None:
 def test_watching_where_nothing_waits(sent: Sent) -> None:
     out = StringIO()
     call_command("ratelimit", "watch", stdout=out)
-    assert out.getvalue() == "Nothing waits to be collected.\n"
+    assert out.getvalue() == "No usage is waiting to be collected.\n"
     assert sent == []
 
 

@@ -39,7 +39,7 @@ def run() -> str:
 
 def test_the_command_says_what_came() -> None:
     decide(3)
-    assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it met.\n"
+    assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it matched.\n"
     assert UsageBucket.objects.get(granularity="day").allowed == 3
     assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
 
@@ -66,7 +66,7 @@ def test_a_replica_that_is_behind_is_not_asked(settings: Any) -> None:
 def test_the_command_deletes_what_is_past_its_time(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8, "hour": 100, "day": None}}
     decide(3)
-    assert run().endswith("Deleted 2 rows that RETENTION keeps no longer.\n")
+    assert run().endswith("Deleted 2 rows that are older than RETENTION allows.\n")
     assert UsageBucket.objects.get().granularity == "day"
 
 
@@ -83,7 +83,10 @@ def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(EngineUnavailable("gone"), "Redis cannot be asked now: gone"), (OperationalError("locked"), "database.*locked")],
+    [
+        (EngineUnavailable("gone"), "Redis cannot be reached now: gone"),
+        (OperationalError("locked"), "database.*locked"),
+    ],
 )
 def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
     def fail(_progress: object) -> None:

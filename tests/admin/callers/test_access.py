@@ -48,7 +48,7 @@ class TestForm:
             ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of address, user and API key."),
             ({"ip": "300.0.0.1"}, "Not an address or network"),
             ({"user": "nobody"}, "There is no user with this name."),
-            ({"api_key": "schlüssel"}, "only carry ASCII characters"),
+            ({"api_key": "schlüssel"}, "only contain ASCII characters"),
         ],
     )
     def test_says_what_is_wrong(self, admin_client: Client, sent: dict[str, str], says: str) -> None:
@@ -60,7 +60,7 @@ class TestForm:
     @pytest.mark.parametrize("sent", [{"ip": "192.0.2.7"}, {"api_key": "key"}])
     def test_one_entry_for_each_caller(self, admin_client: Client, sent: dict[str, str]) -> None:
         assert admin_client.post(ADD, {"action": "deny"} | sent).status_code == 302
-        assert "There is an entry for this caller already" in shown(admin_client.post(ADD, {"action": "allow"} | sent))
+        assert "This caller already has an entry" in shown(admin_client.post(ADD, {"action": "allow"} | sent))
 
     def test_whom_it_is_about_stays(self, admin_client: Client) -> None:
         entry = AccessEntry.objects.create(kind="ip", value="192.0.2.7")

@@ -129,7 +129,7 @@ class TestDatedAssignments:
             ({"multiplier": "0"}, "greater than or equal to 0.001"),
             ({"multiplier": "much"}, "Enter a number."),
             ({"starts_at_0": "2030-01-02", "ends_at_0": "2030-01-01"}, "“until” must be later than “from”."),
-            ({"api_key": "", "partition": "acme"}, "Write what is counted by and its value"),
+            ({"api_key": "", "partition": "acme"}, "Enter a kind of value and the value"),
             ({"partition": "ip:192.0.2.7"}, "Choose exactly one of"),
         ],
     )

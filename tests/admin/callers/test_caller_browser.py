@@ -118,7 +118,7 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     assert said.startswith("2 times each limit until")
     assert "Checked: it is in force" in said
     assert page.texts("#ratelimiter-state") == [
-        "not blocked No rule that could be checked rejects this caller now. Others need to know more."
+        "not blocked No rule that could be checked rejects this caller now. Other rules need more values."
     ]
     assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
     picture(page, "doubled")

@@ -62,7 +62,7 @@ def test_links_name_the_key_of_a_user_whose_key_is_the_name_of_another(
     admin_client: Client, page: str, ann: User
 ) -> None:
     User.objects.create_user(str(ann.pk))
-    assert "Two users fit" in shown(admin_client.get(f"{CALLER}?kind=user&value={ann.pk}"))
+    assert "Two users match" in shown(admin_client.get(f"{CALLER}?kind=user&value={ann.pk}"))
     response = admin_client.get(page)
     assert response.context["caller"].user == ann
     query = parse_qs(urlsplit(response.context["explain_url"]).query)
@@ -73,4 +73,4 @@ def test_links_name_the_key_of_a_user_whose_key_is_the_name_of_another(
     assert admin_client.get(f"{CALLER}?digest={digest}").context["caller"].user == ann
     found = shown(admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": str(ann.pk)}))
     assert page in found
-    assert "Two users fit" in shown(admin_client.get(asked.request["PATH_INFO"], {"path": "/", "user": str(ann.pk)}))
+    assert "Two users match" in shown(admin_client.get(asked.request["PATH_INFO"], {"path": "/", "user": str(ann.pk)}))

@@ -23,7 +23,7 @@ def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: st
     token = admin_client.get(page).context["token"]
     sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
     assert "1 of 3 are left now" in shown(admin_client.post(page, sent, follow=True))
-    assert "This was done already" in shown(admin_client.post(page, sent, follow=True))
+    assert "This was already done" in shown(admin_client.post(page, sent, follow=True))
     assert "2 of 3" in shown(admin_client.get(page))
 
 
@@ -84,4 +84,4 @@ def test_the_engine_is_called_outside_transactions(
     assert open_now == [False]
     number = LogEntry.objects.get().change_message.rpartition(" ")[2].removesuffix("]")
     assert f'<span class="ratelimiter-quiet">act {number}</span>' in text
-    assert "A form that is sent twice" in text
+    assert "If a form is sent twice" in text

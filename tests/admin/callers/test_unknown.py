@@ -52,7 +52,7 @@ def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free
     use_up()
     for value in ("424242", "id%3A424242", "nobody-of-this-name"):
         text = words(admin_client.get(f"{CALLER}?kind=user&value={value}"))
-        assert "There is no such user, and no rule has counted one under this key lately." in text
+        assert "There is no such user, and no rule has counted requests with this key recently." in text
         assert "Not known: there is no such user." in text
         for part in ("blocked</span>", "Counters now", "Reset all counters", "Allow more", "passes"):
             assert part not in text, part
@@ -115,7 +115,7 @@ def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, pa
     use_up()
     text = words(admin_client.get(page))
     assert "2 of 50, 48 left" in text
-    note = "this rule has decided before, as for an anonymous caller"
+    note = "this rule has already decided, as for an anonymous caller"
     assert text.count(note) == 1  # the other rules count by user, and so wait for one
 
 

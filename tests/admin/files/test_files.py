@@ -50,7 +50,7 @@ def unlock_page(rule: Rule) -> str:
 class TestOwner:
     def test_a_rule_of_a_file_is_read_only(self, admin_client: Client, theirs: Rule) -> None:
         response = admin_client.get(page_of(theirs))
-        assert "This rule belongs to a file, and is changed there." in shown(response)
+        assert "This rule belongs to a file. Change it there;" in shown(response)
         assert "_save" not in shown(response)
         assert admin_client.post(page_of(theirs), rule_form(slug="theirs")).status_code == 403
         assert admin_client.post(page_of(theirs, "delete"), {"post": "yes"}).status_code == 403

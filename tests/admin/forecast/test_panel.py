@@ -167,7 +167,7 @@ def test_a_new_rule_is_forecast_from_a_rule_that_records_its_requests(admin_clie
     assert tiers_of(response)["Free"]["after_callers"].startswith("about 16 ")
     assert Rule.objects.count() == 1
     page = shown(admin_client.post(add, form | {"partition_by": ["ip"]}))
-    assert "Nothing is known of these requests" in page
+    assert "Nothing is known about these requests" in page
     assert "aaa" not in page
 
 

@@ -107,7 +107,7 @@ class TestVersion:
         assert "Too many complaints." in page
         assert "Bring back this version" in page
         assert "Bring back this version" not in shown(admin_client.get(version_page(good + 2)))
-        assert "oldest version that is stored" in shown(admin_client.get(version_page(good)))
+        assert "oldest stored version" in shown(admin_client.get(version_page(good)))
 
     def test_compares_any_two(self, admin_client: Client, good: int) -> None:
         page = shown(admin_client.get(COMPARE, {"from": good, "to": good + 2}))
@@ -170,7 +170,7 @@ class TestRule:
         for _ in range(40):
             cache.invalidate()
         page = shown(admin_client.get(page_of(rule, "history")))
-        assert "None of the versions looked through" in page
+        assert "None of the versions that were searched" in page
         (address,) = [part.split('"')[0] for part in page.split('href="')[1:] if part.startswith("?until=")]
         assert "<ins>off</ins>" in shown(admin_client.get(page_of(rule, "history") + address))
         for wrong in ("1", "x", "1-%00"):
@@ -268,7 +268,7 @@ class TestBringBack:
             Rule.objects.create(slug="new", name="New")
         response = admin_client.post(version_page(good, "bring_back"), sent)
         assert "The rules have been changed since you opened this page." in shown(response)
-        assert "Rules that were not there then are deleted: new." in shown(response)
+        assert "Rules that did not exist then are deleted: new." in shown(response)
         assert (number(), Rule.objects.count()) == (good + 3, 2)
         again = BrowserForm(shown(response)).sent
         assert again["reason"] == ["x"]

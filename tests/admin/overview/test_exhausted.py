@@ -83,6 +83,6 @@ def test_a_quiet_site_is_told_from_a_late_collector(
     if waits:
         redis_client.sadd("{rl:0}:batches", "1000:0:x")
     text = text_of(admin_client.get(OVERVIEW))
-    told = re.search(r"Counts last came in 1\shour ago(; nothing is waiting)? ", text)
+    told = re.search(r"Latest counts arrived 1\shour ago(; nothing is waiting)? ", text)
     assert told is not None
     assert (told[1] is None) is waits

@@ -35,7 +35,7 @@ def test_who_acts_on_callers_finds_them(operator: Callable[..., Client], rule: R
     assert found["Location"] == f"{CALLER}?kind=user&value=id%3A{ann.pk}"
     assert client.get(found["Location"]).status_code == 200
     for nothing in ("/api/export/", "GET /api/export/", "export", "rule:export"):
-        assert "Nothing is known by this." in shown(client.post(SEARCH, {"q": nothing}))
+        assert "Nothing matches this." in shown(client.post(SEARCH, {"q": nothing}))
     listed = reverse("admin:django_ratelimiter_tierassignment_changelist")
     assert (f'href="{listed}"' in shown(client.get(HOME))) == (client.get(listed).status_code == 200)
 

@@ -87,7 +87,7 @@ def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
     assert re.search(
         r"Redis answers Server redis://127\.0\.0\.1:\d+/\d+ .* Round trip [\d.]+ ms Circuit breaker closed", text
     )
-    assert "Counts last came in never" in text
+    assert "Latest counts arrived never" in text
     assert "Needs attention Nothing." in text
 
 
@@ -257,7 +257,7 @@ def test_names_checks_and_late_counts(admin_client: Client, saved: Rule, redis_c
     assert "(django_ratelimiter.W001)" in text
     assert "Counts have been waiting in Redis for 60 minutes." in text
     assert re.search(r"A rule rejects unusually many requests since [^·]{10,40}: Export", text)
-    assert "Counts last came in less than a minute ago" in text
+    assert "Latest counts arrived less than a minute ago" in text
 
 
 def test_asks_redis_what_waits_where_nothing_came_in(

@@ -68,7 +68,7 @@ def test_says_who_does_not_reach_redis(admin_client: Client, saved: Version) -> 
     say("b", saved, outage_ago=60)
     say("c", saved, outage_ago=400)
     text = text_of(admin_client.get(OVERVIEW))
-    assert "error 1 other process has said that it does not reach a Redis server." in text
+    assert "error 1 other process reports that it does not reach a Redis server." in text
     assert "warning 1 other process did not reach Redis for a while in the last 5 minutes." in text
     assert text.count(": version") == 4
     assert text.count("does not reach Redis") == 1

@@ -137,7 +137,7 @@ def test_several_are_listed(admin_client: Client, rule: Rule, urls: None) -> Non
 def test_what_is_known_by_nothing(admin_client: Client, rule: Rule, text: str) -> None:
     response = admin_client.post(SEARCH, {"q": text})
     assert response.status_code == 200
-    assert ("Nothing is known by this." in shown(response)) is bool(text)
+    assert ("Nothing matches this." in shown(response)) is bool(text)
 
 
 def test_a_page_that_the_site_lacks_is_no_error(

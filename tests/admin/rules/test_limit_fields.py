@@ -100,7 +100,7 @@ class TestPage:
 
     def test_saved_limits_are_told_without_a_script(self, operator: Callable[..., Client], rule: Rule) -> None:
         page = shown(operator("view_rule", "view_rulelimit").get(page_of(rule)))
-        assert "All callers together, in the tier “Free”, may spend 100 units per minute." in page
+        assert "All callers together, in the tier “Free”, can use 100 units per minute." in page
 
     @pytest.mark.parametrize("owner", ["admin", "file"])
     def test_what_is_for_reading_only_is_in_words(
@@ -123,8 +123,8 @@ class TestSentences:
     def test_tells_what_a_limit_would_do(self, admin_client: Client) -> None:
         told = self.ask(admin_client, quota=10, window_seconds=60, partition_by=["user", "ip"], cost=2)
         assert told["errors"] == {}
-        assert told["sentences"].startswith("Each combination of user and IP address may spend 10 units per minute.")
-        assert told["sentences"].endswith("One request spends 2.")
+        assert told["sentences"].startswith("Each combination of user and IP address can use 10 units per minute.")
+        assert told["sentences"].endswith("One request uses 2.")
         assert not Rule.objects.exists()
 
     def test_does_not_meet_the_rows_that_are_there(self, admin_client: Client, rule: Rule) -> None:
@@ -136,7 +136,7 @@ class TestSentences:
         ("typed", "field", "says"),
         [
             ({"quota": 0, "window_seconds": 60}, "quota", "Ensure this value is greater than or equal to 1."),
-            ({"quota": 1, "window_seconds": 60, "cost": 2}, "quota", "one costs 2"),
+            ({"quota": 1, "window_seconds": 60, "cost": 2}, "quota", "one request costs 2"),
             ({"quota": "ten", "window_seconds": 60}, "quota", "Enter a whole number."),
             ({"quota": 5, "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),
             ({"quota": 5, "window_seconds": 60, "algorithm": "magic"}, "algorithm", "valid choice"),
@@ -160,7 +160,7 @@ class TestSentences:
 
     def test_takes_a_rule_that_cannot_be_read(self, admin_client: Client) -> None:
         told = self.ask(admin_client, quota=5, window_seconds=60, cost="a lot", partition_by=["shoe size"])
-        assert told["sentences"].startswith("All callers together may spend 5 units per minute.")
+        assert told["sentences"].startswith("All callers together can use 5 units per minute.")
 
     @pytest.mark.parametrize(("permission", "status"), [("change_rule", 200), ("add_rule", 200), ("view_rule", 403)])
     def test_needs_the_permission_to_change(

@@ -70,16 +70,16 @@ class TestForm:
             ({"quota": "ten", "window_seconds": "60"}, "quota", "Enter a whole number."),
             ({"quota": "-1", "window_seconds": "60"}, "quota", "greater than or equal to 1."),
             ({"quota": "5", "window_seconds": "60", "soft_quota": "0"}, "soft_quota", "greater than or equal to 1."),
-            ({"quota": "5", "window_seconds": ""}, "window_seconds", "Needed, unless"),
+            ({"quota": "5", "window_seconds": ""}, "window_seconds", "Required unless"),
             ({"quota": "5", "window_seconds": "0"}, "window_seconds", "above 0"),
             ({"quota": "5", "window_seconds": "0.0000001"}, "window_seconds", "decimal places"),
-            ({"quota": "5", "window_seconds": "60", "algorithm": "gcra", "burst": "1"}, "burst", "one costs 2"),
+            ({"quota": "5", "window_seconds": "60", "algorithm": "gcra", "burst": "1"}, "burst", "one request costs 2"),
             ({"quota": "5", "algorithm": "fixed_window", "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),
             ({"quota": "5", "algorithm": "fixed_window", "calendar": "month", "anchor_day": "32"}, "anchor_day", "31"),
             ({"quota": "5", "window_seconds": "60", "algorithm": "sliding_window_slots", "slots": "0"}, "slots", "100"),
             ({"quota": "10001", "window_seconds": "60", "algorithm": "concurrency"}, "quota", "at most 10000"),
             ({"quota": "5", "window_seconds": "60", "soft_quota": "5"}, "soft_quota", "below 5"),
-            ({"quota": "1", "window_seconds": "60"}, "quota", "one costs 2"),
+            ({"quota": "1", "window_seconds": "60"}, "quota", "one request costs 2"),
             ({"quota": "5", "window_seconds": "60", "algorithm": "magic"}, "algorithm", "valid choice"),
         ],
     )
@@ -95,7 +95,10 @@ class TestForm:
     def test_cost_and_limits_are_raised_together(self, admin_client: Client, rule: Rule) -> None:
         limits = stored(*rule.limits.all())
         refused = admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6"))
-        assert errors_of(refused)["limits"] == [{}, {"quota": ["Never lets a request pass: one costs 6."]}]
+        assert errors_of(refused)["limits"] == [
+            {},
+            {"quota": ["This would reject every request, because one request costs 6."]},
+        ]
         limits[1]["quota"] = 6
         assert admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6")).status_code == 302
 
@@ -103,8 +106,8 @@ class TestForm:
     @pytest.mark.parametrize(
         ("second", "says"),
         [
-            ({"quota": "7", "window_seconds": "60.0"}, "counts the same already"),
-            ({"unlimited": "on"}, "has no other limits"),
+            ({"quota": "7", "window_seconds": "60.0"}, "counts in the same way"),
+            ({"unlimited": "on"}, "cannot have other limits"),
         ],
     )
     def test_limits_that_contradict_each_other(

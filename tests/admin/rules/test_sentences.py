@@ -76,13 +76,13 @@ def test_the_longest_that_a_leaky_bucket_holds() -> None:
     told = sentences(limit)
     assert "one per 6 seconds" in told
     assert "for 24 seconds at most" in told
-    assert "A synchronous worker holds none" in told
+    assert "Synchronous workers delay no requests" in told
     engine, charge = MemoryEngine(), Charge("ann", limit.to_limit())  # type: ignore[arg-type]
     delays = [engine.check([charge], now_us=0)[0] for _ in range(6)]
     assert [verdict.delay for verdict in delays if verdict.allowed] == [0, 6, 12, 18, 24]
     limit.max_delay_ms = 1500
     assert "rejects what would have to wait longer than 1.5 seconds" in sentences(limit)
-    assert "None is held" in sentences(row("leaky_bucket", burst=1))
+    assert "None is delayed" in sentences(row("leaky_bucket", burst=1))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_the_longest_that_a_leaky_bucket_holds() -> None:
         ({"calendar": "month", "anchor_day": 31}, "on day 31 of each month, or the last day of a shorter one"),
         ({"calendar": "year"}, "on the first of January"),
         ({"window_seconds": Decimal(90)}, "each window of 90 seconds by the clock"),
-        ({"quota": 1, "window_seconds": Decimal("0.25")}, "may spend 1 unit per 0.25 seconds"),
+        ({"quota": 1, "window_seconds": Decimal("0.25")}, "can use 1 unit per 0.25 seconds"),
         ({"algorithm": "token_bucket", "quota": 7}, "about one per 8.571 seconds"),
-        ({"soft_quota": 8}, "What is beyond 8 still passes"),
+        ({"soft_quota": 8}, "Usage beyond 8 is still allowed"),
         ({"unlimited": True}, "Callers of every other tier are neither limited"),
         ({"quota": None}, ""),
     ],
@@ -110,15 +110,15 @@ def test_options(columns: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "tier", "says"),
     [
-        ({}, None, "All callers together may spend 10 units per minute."),
+        ({}, None, "All callers together can use 10 units per minute."),
         ({"partition_by": ["user"]}, None, "Each user may spend"),
         ({"partition_by": ["user", "ip"]}, None, "Each combination of user and IP address may spend"),
         ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, may spend"),
         ({"partition_by": {"ip": 1}}, None, "All callers together may spend"),
-        ({"cost": 5}, None, "One request spends 5."),
-        ({"charge_when": "success"}, None, "given back if its response is a failure"),
-        ({"charge_when": "failure"}, None, "given back unless its response is a failure"),
-        ({"count_refusals": True}, None, "A rejected request counts as well"),
+        ({"cost": 5}, None, "One request uses 5."),
+        ({"charge_when": "success"}, None, "refunded if the response is a failure"),
+        ({"charge_when": "failure"}, None, "refunded unless the response is a failure"),
+        ({"count_refusals": True}, None, "Rejected requests count too"),
     ],
 )
 def test_what_the_rule_adds(rule: dict[str, Any], tier: str | None, says: str) -> None:

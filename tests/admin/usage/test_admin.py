@@ -253,16 +253,16 @@ class TestEmpty:
         told = text_of(staff.get(f"{REPORT}?period=1h"))
         assert "No request matched a rule in this period" in told
         assert "Latest minute with usage" in told
-        assert re.search(r"Counts last came in \w+\.? \d", told)
+        assert re.search(r"Latest counts arrived \w+\.? \d", told)
 
     def test_collected_long_ago(self, staff: Client) -> None:
         add(60 * 24 * 20, allowed=1)
         told = text_of(staff.get(REPORT))
-        assert "Counts last came in more than a week ago" in told
+        assert "Latest counts arrived more than a week ago" in told
 
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
         assert "The latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
         UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
-        assert "Counts last came in 2 minutes ago." in text_of(staff.get(REPORT))
+        assert "The latest counts arrived 2 minutes ago." in text_of(staff.get(REPORT))

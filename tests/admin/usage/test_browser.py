@@ -74,7 +74,7 @@ def test_each_part_of_a_report(page: Browser) -> None:
     page.click("#ratelimiter-top-clients + .ratelimiter-periods a:last-of-type")
     assert page.texts("#ratelimiter-top-clients + .ratelimiter-periods [aria-current]") == ["By rejections"]
     page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
-    assert page.texts(".ratelimiter-filters li:first-child") == ["Only of the tier t0. Show all tiers"]
+    assert page.texts(".ratelimiter-filters li:first-child") == ["Only the tier t0. Show all tiers"]
     page.click(".ratelimiter-filters li:first-child a")
     assert len(page.texts(".ratelimiter-totals tbody tr")) == 3
     page.click(".ratelimiter-periods a:last-of-type")

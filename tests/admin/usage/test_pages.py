@@ -84,7 +84,7 @@ class TestOneRule:
             assert lines(staff.get(f"{page}tier=free"))[-1][1] == "3"
             response = staff.get(f"{page}tier=")
             assert lines(response)[-1][1] == "5"
-            assert "Only of the tier no tier." in text_of(response)
+            assert "Only the tier no tier." in text_of(response)
 
     def test_links_keep_the_period(self, staff: Client) -> None:
         count(2 * HOUR, allowed=3)
@@ -114,7 +114,7 @@ class TestOneRule:
         query = urlencode({"rule": slug, "tier": slug, "by": slug}, errors="surrogatepass")
         response = staff.get(f"{REPORT}?{query}")  # of this tier, and all rules
         assert response.status_code == (404 if "\0" in slug else 200)
-        assert "\0" in slug or "No request met a rule" in text_of(response)
+        assert "\0" in slug or "No request matched a rule" in text_of(response)
         for page in ("rule/", *(f"{table}.csv" for table in TABLES)):
             assert staff.get(f"{REPORT}{page}?{query}").status_code == 404
 
@@ -140,7 +140,7 @@ class TestThePeriodBefore:
         assert rows["free"] == ["50", "+25 %"]
         assert rows["new"] == ["25", "new"]
         assert lines(staff.get(REPORT))[-1][1:3] == ["75", "+50 %"]
-        assert "+50 % against the period before" in text_of(staff.get(REPORT))
+        assert "+50 % compared with the period before" in text_of(staff.get(REPORT))
 
     def test_fewer(self, staff: Client) -> None:
         count(60 * HOUR, allowed=1)
@@ -318,7 +318,7 @@ class TestData:
     def test_a_period_that_cannot_be(self, staff: Client) -> None:
         response = staff.get(f"{REPORT}totals.csv?period=year")
         assert response.status_code == 400
-        assert "There is no period" in response.content.decode()
+        assert "There is not a period" in response.content.decode()
 
     def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
         count(3 * HOUR, rule="=1+1", tier="@x", allowed=1)

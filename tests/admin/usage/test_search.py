@@ -114,7 +114,7 @@ def test_one_whom_nobody_knows(staff: Client, split_by: Any, name: str, typed: s
     split_by(name)
     response = find(staff, **{name: typed})
     assert response.redirect_chain == []
-    assert re.search("Nobody is known by this|Null characters are not allowed", text_of(response))
+    assert re.search("No user or API key matches this|Null characters are not allowed", text_of(response))
     assert ("by login name or primary key" in text_of(response)) is (name == "user")
 
 

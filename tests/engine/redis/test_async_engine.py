@@ -171,7 +171,7 @@ def test_a_call_whose_reply_was_lost_is_not_repeated(server: RedisServer) -> Non
 
 
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(EngineUnavailable, match="Redis gave no decision"):
+    with pytest.raises(EngineUnavailable, match="Redis did not decide"):
         run(f"redis://127.0.0.1:{free_port()}", lambda engine: engine.check([DAY]))
 
 

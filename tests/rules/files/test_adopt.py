@@ -54,7 +54,7 @@ def test_throttles_with_code_of_their_own_are_not_translated() -> None:
     for name, why in (("PostThrottle", decides), ("ProxyThrottle", finds), ("LoadThrottle", decides)):
         assert f"{name}: {why}. Views: code-throttles." in missed
     assert "posts" not in found.rules
-    assert "View choosing: it chooses its throttles by code of its own, get_throttles." in missed
+    assert "View choosing: it chooses its throttles with its own code, get_throttles." in missed
     assert all("choosing" not in str(rule) for rule in found.rules.values())
 
 
@@ -131,13 +131,13 @@ def test_a_decorator_without_a_rate_limits_nothing() -> None:
 
 def test_windows_that_begin_elsewhere_are_said_once() -> None:
     text = text_of(adopt(), "yaml")
-    assert text.count("django-ratelimit begins each caller's windows at a moment of its own") == 1
+    assert text.count("django-ratelimit begins the windows of each caller at a different moment") == 1
 
 
 def test_what_has_no_rule_is_said() -> None:
     missed = adopt().missed
     assert missed[1].startswith(
-        "Throttle tests.rules.files.adopted.TenantThrottle: it finds its key by code of its own."
+        "Throttle tests.rules.files.adopted.TenantThrottle: it finds its key with its own code."
     )
     assert missed[5].startswith("Decorator of django-ratelimit on code: its key, tests.rules.files.adopted.<lambda>,")
     text = text_of(adopt(), "yaml")

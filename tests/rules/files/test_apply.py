@@ -207,7 +207,7 @@ def test_what_fails_at_any_point_leaves_the_old_version(writes: int) -> None:
 def test_what_the_database_does_not_hold_afterwards_is_not_applied() -> None:
     with (
         patch("django_ratelimiter.rules.files.applying.write"),
-        pytest.raises(NotApplied, match="holds something else"),
+        pytest.raises(NotApplied, match="contains something else"),
         transaction.atomic(),
     ):
         apply_file(file_of())
@@ -223,7 +223,7 @@ def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
     assert [change.in_words for change in plan.drift] == [
         "Rule “Search”: Limit of free: 60 per minute, sliding window → 600 per minute, sliding window"
     ]
-    told = "Changed in the database since the file was last applied or exported, and undone by it:\n  ! Rule “Search”"
+    told = "since the file was last applied or exported; the file would undo this:\n  ! Rule “Search”"
     assert told in in_words(plan)
     assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 600,"))).drift  # the file says the same by now
 
@@ -443,7 +443,7 @@ def test_the_commands(tmp_path: Path) -> None:
     path, kept, made = (str(tmp_path / name) for name in ("limits.yaml", "plan.json", "made.json"))
     Path(path).write_text(FILE)
     User.objects.create_user("ada")
-    assert run("check", path) == (0, f"{path} is right: 2 rules, 2 tiers.\n")
+    assert run("check", path) == (0, f"{path} is valid: 2 rules, 2 tiers.\n")
     code, said = run("plan", path, "--out", kept)
     assert (code, said.splitlines()[-1]) == (2, "Plan: 4 to add, 0 to change, 0 to delete.")
     assert json.loads(run("plan", path, "--json")[1])["changes"][0]["slug"] == "free"
@@ -461,7 +461,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert run("plan", made)[0] == 0
     assert run("export", "--to", path) == (0, "")
     assert without_version(Path(path).read_text()) == FILE + "# more\n"
-    assert run("apply", path, "--plan", path)[1] == f"{path} is no plan."
+    assert run("apply", path, "--plan", path)[1] == f"{path} is not a plan."
     Path(path).write_text("rules:\n  a: {cost: 0}\n")
     for command in ("check", "plan", "apply"):
         code, said = run(command, path)

@@ -32,9 +32,12 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
         ("rules:\n  a: {limits: {quota: 5}}", "r.yaml:2:15: Must be a list of limits, not a group of fields."),
         ("version: 1", "r.yaml:1:1: A rules file has “rules”, “tiers” or “access”."),
         ("version: 2\nrules: {}", "r.yaml:1:10: Must be 1."),
-        ("ruels: {}\nrules: {}", "r.yaml:1:1: “ruels” is no field of a rules file. Did you mean rules?"),
-        ("rules:\n  a: {quota: 5}", "r.yaml:2:7: “quota” is no field of a rule. It belongs to one of its “limits”."),
-        ("rules:\n  a: {pth: /x/}", "r.yaml:2:7: “pth” is no field of a rule. Did you mean path?"),
+        ("ruels: {}\nrules: {}", "r.yaml:1:1: “ruels” is not a field of a rules file. Did you mean rules?"),
+        (
+            "rules:\n  a: {quota: 5}",
+            "r.yaml:2:7: “quota” is not a field of a rule. This field belongs in one of the “limits” of the rule.",
+        ),
+        ("rules:\n  a: {pth: /x/}", "r.yaml:2:7: “pth” is not a field of a rule. Did you mean path?"),
         ("rules:\n  a: {}\n  b: {}\n  a: {}", "r.yaml:4:3: “a” is here twice: also in line 2. Keep one of them."),
         ("tiers: {x: {}, x: {}}", "r.yaml:1:16: “x” is here twice: also in line 1. Keep one of them."),
         ("rules:\n  a: {mode: enfrce}", "r.yaml:2:13: mode: “enfrce” is unknown. Did you mean enforce?"),
@@ -46,12 +49,12 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
         (RULE.replace("5", "0"), "r.yaml:4:17: quota: Must be at least 1, not 0."),
         (RULE.replace("60", "-1"), "r.yaml:4:36: window_seconds: Must be"),
         (RULE.replace("60", ".inf"), "r.yaml:4:36: window_seconds: Must be a number, not “.inf”."),
-        (RULE.replace(", window_seconds: 60", ""), "r.yaml:4:9: window_seconds: Needed, unless the tier is unlimited."),
+        (RULE.replace(", window_seconds: 60", ""), "r.yaml:4:9: window_seconds: Required unless “unlimited” is set."),
         (RULE.replace("5,", "5, burst: 7,"), "r.yaml:4:27: burst: sliding_window_counter does not use this."),
         (RULE.replace("5,", "5, tier: pro,"), "r.yaml:4:26: There is no tier “pro” in this file."),
         (
             RULE + "      - {quota: 9, window_seconds: 60}\n",
-            "r.yaml:5:9: This tier has a limit that counts the same already, in line 4. Keep one of them.",
+            "r.yaml:5:9: This tier already has a limit that counts in the same way, in line 4. Keep one of them.",
         ),
         ("rules:\n  a: {view_name: no-such}", "r.yaml:2:18: No view has the name “no-such”."),
         (
@@ -61,10 +64,10 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
         ("rules:\n  a: {path_kind: route, path: nowhere/}", "r.yaml:2:31: No view has the route “nowhere/”."),
         (
             "rules:\n  a: {partition_by: [usr]}",
-            "r.yaml:2:21: partition_by: “usr” is no identity of this project. Did you",
+            "r.yaml:2:21: partition_by: “usr” is not an identity of this project. Did you",
         ),
         ("tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}", "r.yaml:1:55: The tier a is the default"),
-        ("access:\n  - {kind: ip}", "r.yaml:2:5: An access entry has a “value”, or a “digest” that stands for one."),
+        ("access:\n  - {kind: ip}", "r.yaml:2:5: An access entry needs a “value”, or a “digest” instead of a value."),
         ("access:\n  - {value: 192.0.2.7}", "r.yaml:2:5: “kind” is missing."),
         ("access:\n  - {kind: ip, value: 192.0.2}", "r.yaml:2:23: value: Not an address or network:"),
         ("access: [{kind: ip, value: 10.0.0.1, expires_at: soon}]", "r.yaml:1:50: expires_at: Must be a date and time"),
@@ -137,7 +140,7 @@ def test_a_file_in_utf_16_says_what_would_be_right(encoding: str, tmp_path: Path
 
 
 def test_a_tab_says_what_would_be_right() -> None:
-    assert faults("rules:\n\ta: {mode: off}") == ["r.yaml:2:1: A tab cannot stand here. Indent YAML with spaces."]
+    assert faults("rules:\n\ta: {mode: off}") == ["r.yaml:2:1: A tab is not allowed here. Indent YAML with spaces."]
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])

@@ -81,7 +81,7 @@ def test_a_bound_fails_where_the_log_cannot_tell_the_callers_of_a_changed_rule(w
     assert code == 2
     code, text = plan(*words, "--max-newly-refused", "100%")
     assert code == 1
-    assert "pages: it is left out, because the log does not tell what it needs: user." in text
+    assert "pages: it is left out, because the log does not contain what it needs: user." in text
 
 
 def test_a_bound_holds_where_the_log_cannot_tell_the_callers_of_a_rule_that_stays(words: list[str]) -> None:
@@ -197,7 +197,9 @@ def test_a_bound_fails_where_everybody_else_is_limited_for_the_first_time(sample
     UsageBucket.objects.update(tier_slug="pro")
     UsageSample.objects.update(tier_slug="pro")
     code, text = plan(*sampled, "--max-newly-refused", "100%")
-    assert (code, "nothing is recorded of tiers that are not limited now: every other tier." in text) == (1, True), text
+    assert (code, "nothing is recorded for tiers that are not limited now: every other tier." in text) == (1, True), (
+        text
+    )
 
 
 @pytest.mark.parametrize("change", ["path_kind: prefix, path: /pages/", "view_name: hello"])
