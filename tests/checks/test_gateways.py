@@ -29,14 +29,14 @@ ASKED = path("gateway/", include([path("nginx/", require_safe(gateway.view())), 
 def test_an_error_where_nobody_may_ask() -> None:
     [message] = found([], ASKED)
     assert message.startswith("django_ratelimiter.E010: ")
-    assert "at /gateway/nginx/, /gateway/envoy gets a 403" in message
+    assert "each gateway that asks /gateway/nginx/, /gateway/envoy gets a 403" in message
 
 
 @pytest.mark.parametrize("trusted", [1, [2], [1, "forwarded"]])
 def test_a_warning_where_everybody_may(trusted: Any) -> None:
     [message] = found(trusted, ASKED)
     assert message.startswith("django_ratelimiter.W022: ")
-    assert "/gateway/nginx/, /gateway/envoy:" in message
+    assert "can reach /gateway/nginx/, /gateway/envoy is trusted" in message
 
 
 @pytest.mark.parametrize("trusted", [["10.0.0.0/8"], ["unix"], ["10.0.0.0/8", "forwarded"]])

@@ -295,7 +295,7 @@ def test_a_release_that_fails_is_logged_and_nobody_hears_of_it(
     monkeypatch.setattr(engine, "release", fail)
     assert get("/plain/").status_code == 200
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "A lease could not be released; it ends by itself: away"
+        "A lease could not be released; it will expire: away"
     ]
 
 

@@ -149,7 +149,7 @@ def test_without_the_engine_at_the_end_the_work_is_done_all_the_same(
         charge.cost = 4
         patch.setattr(ENGINE, Broken())
     assert charge.decision.allowed
-    assert "3 units of a request's cost could not be spent" in caplog.text
+    assert "3 units of a request's cost could not be charged" in caplog.text
     assert remaining() == [9]
 
 

@@ -141,7 +141,7 @@ class TestRefund:
         decision = limiter.check(ask())
         monkeypatch.setattr(ENGINE, Broken())
         refund(decision)
-        assert "could not be given back" in caplog.text
+        assert "could not be refunded" in caplog.text
 
 
 class TestChargeWhen:

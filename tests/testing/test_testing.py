@@ -63,7 +63,7 @@ class TestFrozenClock:
         assert clock() - before == passed_us
 
     def test_refuses_what_is_no_time(self) -> None:
-        with pytest.raises(ValueError, match="backwards"):
+        with pytest.raises(ValueError, match="must not be negative"):
             FrozenClock().advance(-1)
         with pytest.raises(ValueError, match="time zone"):
             FrozenClock(datetime(2026, 1, 1))  # noqa: DTZ001
@@ -339,7 +339,7 @@ class TestAssertions:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"after": 3}, "Request 3 of 3 that should pass was rejected, by twice"),
+            ({"after": 3}, "Request 3 of 3 was rejected, by twice"),
             ({"after": 1}, "Request 2 was allowed; it should be rejected after 1"),
             ({"after": 2, "by": "other"}, "rejected by twice, not by other"),
         ],

@@ -108,7 +108,7 @@ def test_time_is_coarsened_only_where_it_must_be() -> None:
 
 @pytest.mark.parametrize("algorithm", ["sliding_window_counter", "token_bucket", "gcra", "leaky_bucket"])
 def test_what_cannot_be_exact_in_any_tick(algorithm: Algorithm) -> None:
-    with pytest.raises(ValueError, match="cannot be reckoned exactly"):
+    with pytest.raises(ValueError, match="cannot be computed exactly"):
         Limit(MOST_UNITS, YEAR, algorithm)
     with pytest.raises(ValueError, match="make the window a whole number of seconds"):
         Limit(999_999_937, Decimal("86400.000001"), algorithm)

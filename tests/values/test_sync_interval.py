@@ -84,7 +84,7 @@ def test_only_windows_that_are_counted(make: Make, algorithm: str) -> None:
 def test_no_window_is_shorter_than_the_interval(make: Make) -> None:
     make(2_000, window_seconds=Decimal(1))
     [left_out] = RuleSet.from_snapshot(snapshot_of_rows()).left_out
-    assert "not be shorter than the interval" in left_out.reason
+    assert "not be shorter than sync_interval_ms" in left_out.reason
 
 
 @pytest.mark.parametrize("interval", [-2, 3_600_001])
@@ -110,7 +110,7 @@ class TestAdmin:
 
     @pytest.mark.parametrize(
         ("interval", "says"),
-        [(250, "asks Redis once in 0.25"), (-1, "Each process counts for itself"), (None, ""), (0, "")],
+        [(250, "asks Redis once in 0.25"), (-1, "Each process counts separately"), (None, ""), (0, "")],
     )
     def test_tells_what_it_means(self, interval: int | None, says: str) -> None:
         rule = Rule(slug="near", name="Near", sync_interval_ms=interval)

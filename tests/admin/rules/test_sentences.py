@@ -34,7 +34,7 @@ def admitted(limit: RuleLimit, *moments: int) -> int:
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_every_algorithm_is_told(algorithm: Algorithm) -> None:
     told = sentences(row(algorithm))
-    assert told.startswith("All callers together may ")
+    assert told.startswith("All callers together can ")
     assert "can retry" in told or "can be retried" in told, "when a rejected caller can"
 
 
@@ -111,10 +111,10 @@ def test_options(columns: dict[str, Any], says: str) -> None:
     ("rule", "tier", "says"),
     [
         ({}, None, "All callers together can use 10 units per minute."),
-        ({"partition_by": ["user"]}, None, "Each user may spend"),
-        ({"partition_by": ["user", "ip"]}, None, "Each combination of user and IP address may spend"),
-        ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, may spend"),
-        ({"partition_by": {"ip": 1}}, None, "All callers together may spend"),
+        ({"partition_by": ["user"]}, None, "Each user can use"),
+        ({"partition_by": ["user", "ip"]}, None, "Each combination of user and IP address can use"),
+        ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, can use"),
+        ({"partition_by": {"ip": 1}}, None, "All callers together can use"),
         ({"cost": 5}, None, "One request uses 5."),
         ({"charge_when": "success"}, None, "refunded if the response is a failure"),
         ({"charge_when": "failure"}, None, "refunded unless the response is a failure"),

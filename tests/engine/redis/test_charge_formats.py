@@ -108,7 +108,7 @@ def test_what_differs_from_call_to_call_or_is_wrong_is_packed_by_itself(asked: l
 
 def test_a_counter_named_twice_is_an_error(engine: RedisEngine) -> None:
     for _ in range(2):
-        with pytest.raises(ValueError, match="stand twice in one call"):
+        with pytest.raises(ValueError, match="occur twice in one call"):
             engine.check([CHARGES[0], CHARGES[0]], version=1)
 
 

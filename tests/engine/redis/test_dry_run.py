@@ -39,7 +39,7 @@ def test_nothing_is_left_of_what_was_counted_wrongly(
     """Such as a batch, whose name only the server knows."""
     engine = RedisEngine(redis_client, "dry")
     monkeypatch.setattr(RedisEngine, "read_usage", lambda self, batch: [])
-    with pytest.raises(EngineUnavailable, match="counts wrongly"):
+    with pytest.raises(EngineUnavailable, match="counts are wrong"):
         dry_run(engine)
     assert redis_client.keys("{dry*") == []
 

@@ -178,7 +178,7 @@ def test_other_engines_take_them_for_a_sequence() -> None:
 def test_two_charges_for_one_counter_are_a_mistake(engine: RedisEngine) -> None:
     twice = CallTemplate([ChargeTemplate("rule:", "", Charge("", Limit(5, 60), usage="rule|"))] * 2)
     for _ in range(3):
-        with pytest.raises(ValueError, match="stand twice"):
+        with pytest.raises(ValueError, match="occur twice"):
             engine.check(fill(twice), version=1)
 
 

@@ -137,7 +137,7 @@ def test_no_shard_is_asked_in_vain_if_the_node_of_a_later_one_is_known_to_be_awa
     for _ in range(MAX_FAILURES):
         assert not answers(engine, last)
     before = near.script_turns
-    with pytest.raises(EngineUnavailable, match="not asked at present"):
+    with pytest.raises(EngineUnavailable, match="not called at present"):
         engine.check([first, last])
     assert near.script_turns == before
     assert engine.check([first])[0].remaining == 4

@@ -38,4 +38,4 @@ def test_a_master_that_is_away_is_an_outage_and_a_missing_script_is_none() -> No
     assert is_outage(MasterDownError(f"Link with MASTER is down. {IN_A_SCRIPT}"))
     missing = NoScriptError("No matching script. Please use EVAL.")
     assert not is_outage(missing)
-    assert "keeps no scripts" in str(sentence_of(missing))
+    assert "does not keep scripts" in str(sentence_of(missing))

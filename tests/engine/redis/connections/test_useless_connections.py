@@ -132,7 +132,7 @@ def assert_nobody_waits(engine: Any, waited: Counter[str], says: str, logged: py
         with pytest.raises(EngineUnavailable, match=says):
             engine.check([DAY])
     assert not waited
-    (opened,) = [each.getMessage() for each in logged.records if "not asked any more" in each.getMessage()]
+    (opened,) = [each.getMessage() for each in logged.records if "not called until" in each.getMessage()]
     assert re.search(says, opened)
     assert len(opened) < 400
 
@@ -177,7 +177,7 @@ ANSWERS: dict[str, tuple[dict[str, bytes], str]] = {
     "maxclients": ({"": b"-ERR max number of clients reached\r\n"}, "maxclients"),
     "a web server": (
         dict.fromkeys(["*"], b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
-        "is no Redis server",
+        "is not a Redis server",
     ),
     "loading": ({"*": b"-LOADING Redis is loading the dataset in memory\r\n"}, "is loading its data"),
     "MISCONF": (
@@ -187,7 +187,7 @@ ANSWERS: dict[str, tuple[dict[str, bytes], str]] = {
         },
         "could not save",
     ),
-    "keeps no scripts": ({"EVALSHA": b"-NOSCRIPT No matching script. Please use EVAL.\r\n"}, "keeps no scripts"),
+    "does not keep scripts": ({"EVALSHA": b"-NOSCRIPT No matching script. Please use EVAL.\r\n"}, "does not keep scripts"),
     "runs no scripts": (
         dict.fromkeys(["EVALSHA", "SCRIPT"], b"-ERR unknown command 'EVALSHA', with args beginning with: \r\n"),
         "runs no Lua scripts",
