@@ -216,7 +216,7 @@ def test_ends_the_entry_of_exactly_this_caller(
     assert not ask(user).allowed
     outcome = perform(operator, caller, EndAccess(), "paid", "3")
     assert outcome.took
-    assert f"Ended the access entry “deny user {user.pk}”. Checked: no access entry counts any more" in outcome.text
+    assert f"Ended the access entry “deny user {user.pk}”. Checked: no access entry applies any more" in outcome.text
     assert ask(user).allowed
     entry = AccessEntry.objects.get()
     assert (entry.reason, LogEntry.objects.filter(object_id=str(entry.pk)).count()) == ("abuse", 2)

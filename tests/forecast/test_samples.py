@@ -147,7 +147,7 @@ def test_what_samples_cannot_know() -> None:
     text = " ".join(doubts(forecast(before, replace(after, charge_when="failure", count_refusals=True), PERIOD)))
     for words in ("what the rule applies to", "at once are not recorded", "under a minute", "outcome", "keep trying"):
         assert words in text
-    for words in ("1 caller only", "40 % of the requests", "nothing is known of them: gold"):
+    for words in ("1 caller only", "40 % of the requests", "nothing is known about them: gold"):
         assert words in text
     assert doubts(forecast(before, before, PERIOD))[0].startswith("The sample holds 1 caller")
 

@@ -169,8 +169,8 @@ class TestLimit:
         [
             ({"quota": 0}, "quota", "Must be at least 1, not 0."),
             ({"quota": 2**53}, "quota", "2^48"),
-            ({"quota": None}, "quota", "Needed"),
-            ({"window_seconds": None}, "window_seconds", "Needed"),
+            ({"quota": None}, "quota", "Required"),
+            ({"window_seconds": None}, "window_seconds", "Required"),
             ({"window_seconds": Decimal(0)}, "window_seconds", "above 0"),
             ({"window_seconds": Decimal(-1)}, "window_seconds", "above 0"),
             ({"window_seconds": Decimal(367 * 86_400)}, "window_seconds", "at most"),

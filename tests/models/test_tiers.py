@@ -139,7 +139,7 @@ class TestAssignment:
             ("acme", "Enter a kind of value"),
             ("ip:", "Enter a kind of value"),
             ("user:7|", "Enter a kind of value"),
-            ("no-such thing:acme", "is unknown"),
+            ("no-such thing:acme", "Unknown kind of value"),
             ("ip:300.0.2.7", "Not an address or network"),
             ("ip:2001:db8::7", "2001:db8::/64"),
         ],

@@ -149,7 +149,7 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         ("rule", "cost", 9, "This would reject every request"),
         ("rule", "slug", "b|d", "Slug: "),
         ("rule", "mode", "panic", "Mode: "),
-        ("rule", "path", "items/<int:item/", "Path: A bracket"),
+        ("rule", "path", "items/<int:item/", "Path: A “<”"),
         ("rule", "path", "items/<nope:item>/", "Path: Not a route"),
         ("rule", "path", "^items/(", "Path: Not a regular expression"),
         ("rule", "path", "", "Path: "),

@@ -75,7 +75,7 @@ def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
         assert len(sent) == told, denied
     assert sent[0] == told_of("strict", 51, 100)
     [record, _] = caplog.records
-    assert record.getMessage() == "Rule strict refused 51 of 100 requests in 5 minutes."
+    assert record.getMessage() == "Rule strict rejected 51 of 100 requests in 5 minutes."
     assert record.rule == "strict"  # type: ignore[attr-defined]
 
 

@@ -22,8 +22,8 @@ def wait(held: int, live: int, at: int, cost: int, terms: Terms, state: State | 
 
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
     text = _(
-        "%(who)s may have %(quota)s in progress at the same time. A slot is free again when its response has ended, "
-        "or after %(window)s at the latest. A rejected caller can retry as soon as one is free; the response says when "
-        "that will be at the latest."
+        "%(who)s can have %(quota)s in progress at the same time. A slot is free again when its response has "
+        "ended, or after %(window)s at the latest. A rejected caller can retry as soon as one is free; the "
+        "response says when that will be at the latest."
     )
     yield text, {}

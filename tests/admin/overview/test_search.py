@@ -153,7 +153,7 @@ def test_a_page_that_the_site_lacks_is_no_error(
         return reverse(name, **given)
 
     monkeypatch.setattr(viewer, "reverse", without)
-    assert "Nothing is known" in shown(admin_client.post(SEARCH, {"q": "192.0.2.7"}))
+    assert "Nothing matches" in shown(admin_client.post(SEARCH, {"q": "192.0.2.7"}))
     assert admin_client.post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
 
 
@@ -163,7 +163,7 @@ def test_who_may_search_and_for_what(operator: Callable[..., Client], client: Cl
     assert staff.post(SEARCH, {"q": "export"}).status_code == 403
     staff.get(SEARCH)
     User.objects.all().delete()
-    assert "Nothing is known" in shown(operator("view_usage_report").post(SEARCH, {"q": "export"}))
+    assert "Nothing matches" in shown(operator("view_usage_report").post(SEARCH, {"q": "export"}))
     User.objects.all().delete()
     assert operator("view_rule").post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
 

@@ -81,7 +81,7 @@ def test_the_longest_that_a_leaky_bucket_holds() -> None:
     delays = [engine.check([charge], now_us=0)[0] for _ in range(6)]
     assert [verdict.delay for verdict in delays if verdict.allowed] == [0, 6, 12, 18, 24]
     limit.max_delay_ms = 1500
-    assert "rejects what would have to wait longer than 1.5 seconds" in sentences(limit)
+    assert "reject requests that would have to wait longer than 1.5 seconds" in sentences(limit)
     assert "None is delayed" in sentences(row("leaky_bucket", burst=1))
 
 

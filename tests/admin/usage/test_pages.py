@@ -318,7 +318,7 @@ class TestData:
     def test_a_period_that_cannot_be(self, staff: Client) -> None:
         response = staff.get(f"{REPORT}totals.csv?period=year")
         assert response.status_code == 400
-        assert "There is not a period" in response.content.decode()
+        assert "There is no period" in response.content.decode()
 
     def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
         count(3 * HOUR, rule="=1+1", tier="@x", allowed=1)

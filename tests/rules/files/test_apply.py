@@ -284,7 +284,7 @@ def test_an_export_that_would_lose_what_a_file_says_is_refused(tmp_path: Path) -
     RuleLimit.objects.filter(rule__slug="b").update(quota=6)
     code, said = run("export", "--to", str(path))
     assert (code, path.read_text()) == (1, text)
-    assert said.startswith(f"{path}:7:13: What stands in two places of this file, by a reference such as “*name”,")
+    assert said.startswith(f"{path}:7:13: A reference such as “*name” uses one value in two places of this file,")
 
 
 def test_the_access_entries_of_a_json_file_stay_as_well(tmp_path: Path) -> None:

@@ -187,7 +187,10 @@ ANSWERS: dict[str, tuple[dict[str, bytes], str]] = {
         },
         "could not save",
     ),
-    "does not keep scripts": ({"EVALSHA": b"-NOSCRIPT No matching script. Please use EVAL.\r\n"}, "does not keep scripts"),
+    "does not keep scripts": (
+        {"EVALSHA": b"-NOSCRIPT No matching script. Please use EVAL.\r\n"},
+        "does not keep scripts",
+    ),
     "runs no scripts": (
         dict.fromkeys(["EVALSHA", "SCRIPT"], b"-ERR unknown command 'EVALSHA', with args beginning with: \r\n"),
         "runs no Lua scripts",
