@@ -74,9 +74,9 @@ class PeriodQuery(Query):
     period = _TextField(
         _LENGTH,
         _("Write a length such as 90m, 36h or 30d, and at most 366d."),
-        help_text=f"How long, such as 90m, 36h or 30d, and at most 366d; {DEFAULT} if not given.",
+        help_text=f"Length of the period, such as 90m, 36h or 30d, and at most 366d; {DEFAULT} if not given.",
     )
-    until = _MomentField(required=False, help_text="Up to then, and without it; now if not given.")
+    until = _MomentField(required=False, help_text="End of the period, exclusive; now if not given.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Work out the period. Days are those of the project's clock."""
@@ -102,7 +102,7 @@ class UsageQuery(TotalsQuery):
     granularity = serializers.ChoiceField(
         [granularity.value for granularity in Granularity],
         required=False,
-        help_text="How wide a bucket is; else minutes for up to 3 hours, hours for up to 8 days, days beyond, "
+        help_text="Width of a bucket. Default: minutes for up to 3 hours, hours for up to 8 days, days beyond, "
         "and wider ones where these are deleted.",
     )
 
@@ -114,7 +114,9 @@ class PartitionsQuery(PeriodQuery):
         help_text="Add up the top partitions of each hour, or of each day. Default: hours in periods up to 8 days, "
         "else days; also days where hours are deleted.",
     )
-    by = serializers.ChoiceField(["allowed", "denied"], default="allowed", help_text="What they are sorted by.")
+    by = serializers.ChoiceField(
+        ["allowed", "denied"], default="allowed", help_text="The figure that they are sorted by."
+    )
 
 
 class QueryFilter(BaseFilterBackend):

@@ -22,10 +22,12 @@ class RateLimitLimitSerializer(serializers.Serializer[LimitRecord]):
     algorithm = serializers.CharField(source="limit.algorithm")
     quota = serializers.IntegerField(source="limit.quota", help_text="Units per window.")
     window_seconds = serializers.FloatField(
-        source="limit.window", allow_null=True, help_text="null where a calendar says how long it is."
+        source="limit.window", allow_null=True, help_text="null for calendar windows."
     )
     calendar = serializers.CharField(source="limit.calendar", allow_null=True, help_text="day, week, month or year.")
-    timezone = serializers.CharField(source="limit.timezone", allow_null=True, help_text="Of the calendar; null = UTC.")
+    timezone = serializers.CharField(
+        source="limit.timezone", allow_null=True, help_text="Time zone of the calendar; null = UTC."
+    )
     burst = serializers.IntegerField(
         source="limit.capacity", help_text="The largest cost that can pass at once, in units."
     )
@@ -55,7 +57,9 @@ class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
     view_name = serializers.CharField()
     scope = serializers.CharField()
     counted_by = serializers.ListField(
-        source="partition_by", child=serializers.CharField(), help_text="What splits its counters; empty = nothing."
+        source="partition_by",
+        child=serializers.CharField(),
+        help_text="The identities that split its counters; empty = one counter for all.",
     )
     cost = serializers.IntegerField(help_text="Units that one request uses.")
     failure_policy = serializers.CharField()
@@ -82,7 +86,7 @@ class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
     granularity = serializers.CharField()
     degraded = serializers.IntegerField(help_text="Decided without Redis; a part of the others.")
     partitions = serializers.IntegerField(
-        allow_null=True, help_text="How many different ones were seen, about; null = not known, as for minutes."
+        allow_null=True, help_text="The approximate number of different partitions; null = not known, as for minutes."
     )
 
     class Meta:
@@ -101,7 +105,7 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
     allowed = serializers.IntegerField(source="figures.allowed")
     denied = serializers.IntegerField(source="figures.denied")
     shadow_denied = serializers.IntegerField(
-        source="figures.shadow_denied", help_text="Would have been denied, were the rule enforced."
+        source="figures.shadow_denied", help_text="Would have been denied if the rule were enforced."
     )
     soft_exceeded = serializers.IntegerField(source="figures.soft_exceeded", help_text="A part of allowed.")
     degraded = serializers.IntegerField(
@@ -115,7 +119,7 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
 class RateLimitPartitionSerializer(serializers.Serializer[Any]):
     """One of the top partitions of a rule. Numbers are estimates from samples if there were many requests."""
 
-    partition = serializers.CharField(help_text="Its digest, as in the names of keys.")
+    partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
     allowed = serializers.IntegerField(source="sum_allowed")
     denied = serializers.IntegerField(source="sum_denied")
 
@@ -147,7 +151,9 @@ class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
     remaining = serializers.IntegerField(
         allow_null=True, help_text="Units; null = not known, as it depends on the request, or Redis is out of reach."
     )
-    resets_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back; null = not known.")
+    resets_in = serializers.FloatField(
+        allow_null=True, help_text="Seconds until the full quota is back; null = not known."
+    )
     resets_at = serializers.DateTimeField(allow_null=True)
     retry_in = serializers.FloatField(
         allow_null=True, help_text="Seconds until a request would pass, 0 = at once; null = never, or not known."

@@ -12,7 +12,7 @@ class RateLimitCallerNameSerializer(serializers.Serializer[Any]):
 
     kind = serializers.CharField()
     value = serializers.CharField(help_text="A known API key by its hash.")
-    digest = serializers.CharField(help_text="As in reports, logs and the names of keys.")
+    digest = serializers.CharField(help_text="As in reports, logs and Redis key names.")
 
 
 class RateLimitCallerAccessSerializer(serializers.Serializer[Any]):
@@ -31,7 +31,7 @@ class RateLimitCallerTierSerializer(serializers.Serializer[Any]):
     source = serializers.CharField(  # type: ignore[assignment]
         help_text="assignment, group, default, resolver or nothing."
     )
-    assignment = serializers.CharField(allow_null=True, help_text="The primary key of the assignment that counts.")
+    assignment = serializers.CharField(allow_null=True, help_text="The primary key of the assignment that applies.")
     until = serializers.DateTimeField(allow_null=True)
     reason = serializers.CharField()
 
@@ -39,20 +39,22 @@ class RateLimitCallerTierSerializer(serializers.Serializer[Any]):
 class RateLimitCounterSerializer(serializers.Serializer[Any]):
     """One counter of a caller, as it is now."""
 
-    name = serializers.CharField(help_text="What acts call it.")
+    name = serializers.CharField(help_text="The name of the counter in acts.")
     rule = serializers.CharField()
     mode = serializers.CharField()
     limit = serializers.CharField(help_text="In words.")
     capacity = serializers.IntegerField(help_text="Units.")
     used = serializers.IntegerField(allow_null=True, help_text="Units; null = not known.")
     left = serializers.IntegerField(allow_null=True)
-    full_in = serializers.FloatField(allow_null=True, help_text="Seconds until all of it is back.")
+    full_in = serializers.FloatField(allow_null=True, help_text="Seconds until the full quota is back.")
     blocked = serializers.BooleanField(
         allow_null=True,
         help_text="null = not known: of a digest, and of a user whom only rules in `before_login` reject.",
     )
-    blocked_until = serializers.DateTimeField(allow_null=True, help_text="null = not blocked, or for good.")
-    shared = serializers.BooleanField(help_text="All callers have it.")
+    blocked_until = serializers.DateTimeField(
+        allow_null=True, help_text="null = not blocked, or blocked without an end."
+    )
+    shared = serializers.BooleanField(help_text="All callers share this counter.")
     leases = serializers.BooleanField(help_text="It counts requests in progress.")
 
 
@@ -67,13 +69,13 @@ class RateLimitRejectionSerializer(serializers.Serializer[Any]):
     """Requests of the caller that a rule has rejected lately."""
 
     rule = serializers.CharField()
-    at = serializers.DateTimeField(help_text="The last one.")
-    since = serializers.DateTimeField(help_text="The first one.")
+    at = serializers.DateTimeField(help_text="The time of the last one.")
+    since = serializers.DateTimeField(help_text="The time of the first one.")
     times = serializers.IntegerField()
     is_estimate = serializers.BooleanField(help_text="Some may have been missed.")
-    tier = serializers.CharField(help_text="That the caller had then; empty = none.")
-    reference = serializers.CharField(help_text="That the responses bore.")
-    shadow = serializers.BooleanField(help_text="They would have been rejected, were the rule enforced.")
+    tier = serializers.CharField(help_text="The tier of the caller at that time; empty = none.")
+    reference = serializers.CharField(help_text="The reference in the responses.")
+    shadow = serializers.BooleanField(help_text="They would have been rejected if the rule were enforced.")
 
 
 class RateLimitDenialSerializer(serializers.Serializer[Any]):
@@ -82,8 +84,8 @@ class RateLimitDenialSerializer(serializers.Serializer[Any]):
     entry = serializers.IntegerField(allow_null=True, help_text="The primary key of the entry; null = it had none.")
     kind = serializers.CharField(help_text="What the entry is about: ip, user or api_key.")
     view = serializers.CharField(help_text="The name of the view; empty = not known.")
-    at = serializers.DateTimeField(help_text="The last one.")
-    since = serializers.DateTimeField(help_text="The first one.")
+    at = serializers.DateTimeField(help_text="The time of the last one.")
+    since = serializers.DateTimeField(help_text="The time of the first one.")
     times = serializers.IntegerField()
 
 
@@ -122,7 +124,7 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
     rejections = RateLimitRejectionSerializer(many=True)
     denials = RateLimitDenialSerializer(many=True, help_text="Empty if you may not view access entries.")
     log = RateLimitLogSerializer(many=True)
-    problem = serializers.CharField(help_text="Why Redis could not be asked; empty = it was.")
+    problem = serializers.CharField(help_text="Why Redis could not be reached; empty = it was reached.")
 
 
 class RateLimitLeaseSerializer(serializers.Serializer[Any]):
@@ -137,14 +139,14 @@ class RateLimitLeasesSerializer(serializers.Serializer[Any]):
     """The leases that a counter holds, the oldest first."""
 
     leases = RateLimitLeaseSerializer(many=True)
-    most = serializers.IntegerField(help_text="So many are listed at most.")
+    most = serializers.IntegerField(help_text="The maximum number of leases that are listed.")
 
 
 class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
     """What became of an act."""
 
-    changed = serializers.BooleanField(help_text="False = an act of this number was begun already.")
-    took = serializers.BooleanField(help_text="Whether it was found in force afterwards.")
+    changed = serializers.BooleanField(help_text="False = an act with this number was already started.")
+    took = serializers.BooleanField(help_text="Whether a check afterwards found it in force.")
     text = serializers.CharField()
 
 
@@ -176,9 +178,9 @@ class RateLimitExplainedRuleSerializer(serializers.Serializer[Any]):
     why = serializers.CharField(help_text="The same in words.")
     missing = serializers.ListField(child=serializers.CharField())
     door = serializers.CharField(help_text="Who asks: middleware, throttle, scope, rate or gateway.")
-    rows = serializers.CharField(help_text="The tier whose limits count; empty = those of every other tier.")
-    value = serializers.CharField(help_text="What its counters are split by.")
-    rejects = serializers.BooleanField(allow_null=True, help_text="In shadow: it would; null = not yours to see.")
+    rows = serializers.CharField(help_text="The tier whose limits apply; empty = those of every other tier.")
+    value = serializers.CharField(help_text="The identities that split its counters.")
+    rejects = serializers.BooleanField(allow_null=True, help_text="In shadow: it would; null = you may not see it.")
     counters = RateLimitExplainedCounterSerializer(many=True)
 
 
@@ -203,7 +205,7 @@ class RateLimitLoggedRejectionSerializer(serializers.Serializer[Any]):
     rule = serializers.CharField()
     digest = serializers.CharField(allow_blank=True)
     found = serializers.BooleanField(
-        allow_null=True, help_text="One of the counters is the one that rejected; null = not yours to see."
+        allow_null=True, help_text="One of the counters is the one that rejected; null = you may not see it."
     )
 
 
@@ -215,12 +217,12 @@ class RateLimitExplanationSerializer(serializers.Serializer[Any]):
     bypass = serializers.CharField(help_text="Why no rule is looked at; empty = rules are.")
     access = serializers.DictField(allow_null=True, help_text="The access entry that decides.")
     doors = serializers.ListField(child=serializers.CharField())
-    tier = serializers.DictField(help_text="kind = why; empty = there are no tiers, or not yours to see.")
+    tier = serializers.DictField(help_text="kind = why; empty = there are no tiers, or you may not see it.")
     identities = serializers.DictField(child=serializers.CharField(allow_null=True))
     unknown = serializers.ListField(child=serializers.CharField(), help_text="Values that matter and are not known.")
     doubts = serializers.ListField(child=serializers.CharField())
     hidden = serializers.ListField(child=serializers.CharField(), help_text="What you may not view.")
     rules = RateLimitExplainedRuleSerializer(many=True)
     left_out = serializers.ListField(child=serializers.DictField(), help_text="Rules that are not in force at all.")
-    response = RateLimitExplainedResponseSerializer(allow_null=True, help_text="null = not yours to see.")
+    response = RateLimitExplainedResponseSerializer(allow_null=True, help_text="null = you may not see it.")
     logged = RateLimitLoggedRejectionSerializer(allow_null=True, help_text="The rejection that the reference names.")

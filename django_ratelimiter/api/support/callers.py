@@ -41,24 +41,27 @@ class RateLimitCallerQuerySerializer(StrictSerializer):
         "a partition such as header:X-Org=acme, a digest, or the reference of a rejection such as export#eJL8d1F2."
     )
     known = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="What else is known, such as header:X-Org=acme."
+        child=serializers.CharField(),
+        required=False,
+        help_text="Other values of the caller's requests, such as header:X-Org=acme.",
     )
 
 
 class RateLimitLeasesQuerySerializer(RateLimitCallerQuerySerializer):
     """A counter of requests in progress."""
 
-    counter = serializers.CharField(help_text="The name of the counter, as the caller's counters tell it.")
+    counter = serializers.CharField(help_text="The name of the counter, as listed in the caller's counters.")
 
 
 class RateLimitActSerializer(RateLimitCallerQuerySerializer):
     """What every act takes."""
 
-    reason = serializers.CharField(max_length=MAX_REASON, help_text="Why: it stands in the admin's log.")
+    reason = serializers.CharField(max_length=MAX_REASON, help_text="The reason, which is written to the admin's log.")
     act = serializers.RegexField(
         r"^[A-Za-z0-9_-]{8,64}$",
         required=False,
-        help_text="A number of yours for this act. Sent again with the same number, it changes nothing twice.",
+        help_text="Your own number for this act. If it is sent again with the same number, nothing changes a "
+        "second time.",
         error_messages={"invalid": gettext_lazy("Write 8 to 64 letters, digits, “-” or “_”.")},
     )
 
@@ -70,7 +73,7 @@ class RateLimitResetSerializer(RateLimitActSerializer):
         child=serializers.CharField(), required=False, help_text="Names of counters; empty = all of the caller's own."
     )
     units = serializers.IntegerField(
-        required=False, min_value=1, help_text="Give so many units back to the one counter that is named."
+        required=False, min_value=1, help_text="Refund this number of units to the one counter that is named."
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +87,7 @@ class RateLimitEndLeaseSerializer(RateLimitActSerializer):
 
     counter = serializers.CharField(help_text="The name of the counter that holds it.")
     began_us = serializers.IntegerField(
-        min_value=0, max_value=2**53, help_text="When it began, as the list of leases tells it."
+        min_value=0, max_value=2**53, help_text="When it began, as in the list of leases."
     )
 
 
@@ -96,7 +99,7 @@ class RateLimitGrantSerializer(RateLimitActSerializer):
         max_digits=8, decimal_places=3, required=False, help_text="Times each limit; the tier stays."
     )
     tier = serializers.CharField(required=False, help_text="Another tier, by its slug.")
-    access = serializers.CharField(required=False, help_text=f"{' or '.join(ACTIONS)}: before any rule.")
+    access = serializers.CharField(required=False, help_text=f"{' or '.join(ACTIONS)}: checked before any rule.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if len({"multiplier", "tier", "access"} & set(attrs)) != 1:

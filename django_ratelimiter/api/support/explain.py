@@ -23,13 +23,22 @@ class RateLimitQuestionSerializer(StrictSerializer):
     """A request, and its caller; a path, a view or a curl command is needed."""
 
     method = serializers.CharField(default="GET", max_length=20)
-    path = serializers.CharField(default="", allow_blank=True, max_length=4_000, help_text="Or a URL of this site.")
-    view = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Its name, without a path.")
+    path = serializers.CharField(
+        default="", allow_blank=True, max_length=4_000, help_text="A path, or a URL of this site."
+    )
+    view = serializers.CharField(
+        default="", allow_blank=True, max_length=200, help_text="The name of a view, instead of a path."
+    )
     curl = serializers.CharField(default="", allow_blank=True, max_length=20_000, help_text="A curl command.")
     reference = serializers.CharField(
-        default="", allow_blank=True, max_length=10_000, help_text="Of a rejection; a response or a line of the log."
+        default="",
+        allow_blank=True,
+        max_length=10_000,
+        help_text="The reference of a rejection, or a rejected response or a line of the log.",
     )
-    scope = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="That your code asks for.")
+    scope = serializers.CharField(
+        default="", allow_blank=True, max_length=100, help_text="A scope that your code asks for."
+    )
     user = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Login name or primary key.")
     api_key = serializers.CharField(
         default="",
@@ -38,7 +47,7 @@ class RateLimitQuestionSerializer(StrictSerializer):
         help_text="An API key as callers send it, or the hash of a known key.",
     )
     session = serializers.CharField(default="", allow_blank=True, max_length=100, help_text="Its key.")
-    ip = serializers.IPAddressField(default="", allow_blank=True, help_text="The address that connects to the site.")
+    ip = serializers.IPAddressField(default="", allow_blank=True, help_text="The IP address that connects to the site.")
     headers = serializers.DictField(child=serializers.CharField(allow_blank=True), default=dict)
     identities = serializers.DictField(
         child=serializers.CharField(), default=dict, help_text="Values to count by, such as field:email."
@@ -51,7 +60,10 @@ class RateLimitQuestionSerializer(StrictSerializer):
         help_text="The route of a view that gateways ask, such as /gateway/: for a request to another server.",
     )
     status = serializers.IntegerField(
-        default=200, min_value=100, max_value=599, help_text="Of the view's response, if the request is allowed."
+        default=200,
+        min_value=100,
+        max_value=599,
+        help_text="The status of the view's response, if the request is allowed.",
     )
 
 

@@ -66,7 +66,10 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
             "rules:\n  a: {partition_by: [usr]}",
             "r.yaml:2:21: partition_by: “usr” is not an identity of this project. Did you",
         ),
-        ("tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}", "r.yaml:1:55: The tier a is already the default"),
+        (
+            "tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}",
+            "r.yaml:1:55: The tier a is already the default",
+        ),
         ("access:\n  - {kind: ip}", "r.yaml:2:5: An access entry needs a “value”, or a “digest” instead of a value."),
         ("access:\n  - {value: 192.0.2.7}", "r.yaml:2:5: “kind” is missing."),
         ("access:\n  - {kind: ip, value: 192.0.2}", "r.yaml:2:23: value: Not an address or network:"),
