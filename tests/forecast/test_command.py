@@ -222,7 +222,7 @@ def test_tables_as_csv(replayed: Replayed) -> None:
         (["--identity", "user"], "write FIELD=IDENTITY"),
         (["--identity", "x=no such"], "write FIELD=IDENTITY"),
         (["--identity", "x=user"], "has no field 'x'"),
-        (["--format", "("], "no expression"),
+        (["--format", "("], "not a valid expression"),
         (["no-such.log"], "no-such.log"),
         (["--html", "no-such/page.html"], "no-such/page.html"),
         (["--decisions", "no-such/decisions"], "no-such/decisions"),

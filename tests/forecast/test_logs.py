@@ -191,12 +191,12 @@ def test_standard_input_is_read(pack: type[bytes], monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "text", "more", "said"),
     [
-        ("(", COMMON, (), "no expression"),
+        ("(", COMMON, (), "not a valid expression"),
         (r"(?P<method>\S+) (?P<path>\S+)", COMMON, (), "time"),
         (r"(?P<time>\S+) (?P<method>\S+)", COMMON, (), "request"),
         (OWN, OWN_LINE, ("http_x_key",), "http_x_key"),
         ("combined", COMMON, ("http_x_key",), "--format"),
-        ("json", COMMON, (), "no JSON"),
+        ("json", COMMON, (), "not JSON"),
     ],
 )
 def test_a_wrong_format_is_named(name: str, text: str, more: tuple[str, ...], said: str) -> None:
