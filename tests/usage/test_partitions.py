@@ -278,7 +278,7 @@ def test_what_goes_wrong_here_leaves_the_counts(
     with monkeypatch.context() as patch:
         patch.setattr(engine.partitions, "count", lambda groups: [].pop())
         assert collect() == Collected(1, 1)
-    assert "knows of partitions could not be collected" in caplog.text
+    assert "figures of partitions could not be collected" in caplog.text
     assert partitions("day") == [(DAY, None)]
     collect()
     assert partitions("day") == [(DAY, 1)]
@@ -297,7 +297,7 @@ def test_an_engine_that_goes_meanwhile_is_a_warning_and_no_error(
         assert collect() == Collected(1, 1)
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert record.getMessage() == "What the engine knows of partitions cannot be collected now: made to fail"
+    assert record.getMessage() == "The figures of partitions cannot be collected now: made to fail"
     collect()
     assert partitions("day") == [(DAY, 1)]
 
