@@ -20,7 +20,7 @@ from ..callers.references import as_in_force, known_rules
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
-from ..explain.logline import is_logged, parse_log_line
+from ..explain.logline import LoggedRefusal, parse_log_line
 from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
 from ..explain.request import gateway_views
 from ..explain.users import by_key
@@ -43,11 +43,14 @@ from .logged import caller_url, logged_context, prefilled, rule_url
 
 ADDRESS: Final = "django_ratelimiter_explain"
 #: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.
-_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "digest", "api_key")
+_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key")
 
 
 class QuestionForm(forms.Form):
-    """The form of a question. pasted: a curl command, or a line of the log. digest: of the line's caller."""
+    """The form of a question. pasted: a curl command, or a line of the log.
+
+    digest, logged_rules: the caller of the line that was pasted before, and the rules that rejected the request.
+    """
 
     use_required_attribute = False
 
@@ -90,6 +93,7 @@ class QuestionForm(forms.Form):
     body = forms.CharField(label=gettext_lazy("Body"), required=False, widget=forms.Textarea({"rows": 2}), strip=False)
     gateway = forms.ChoiceField(label=gettext_lazy("Asked by"), required=False)
     digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
+    logged_rules = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")
@@ -115,6 +119,11 @@ class QuestionForm(forms.Form):
             **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", "gateway", *CALLER_FIELDS)},
         )
         return with_curl(data["pasted"], question)
+
+    def logged(self) -> LoggedRefusal | None:
+        """Return the rejection that was pasted before; `None` if there was none, or if its line named no caller."""
+        rules, digest = self.cleaned_data["logged_rules"].split(), self.cleaned_data["digest"]
+        return LoggedRefusal(tuple(rules), digest=digest) if digest else None
 
 
 class ExplainPage(admin.ModelAdmin):
@@ -163,14 +172,14 @@ class ExplainPage(admin.ModelAdmin):
             named = "pasted" if error.field == "curl" else error.field
             form.add_error(named if named in form.fields else None, str(error))
             return {}
-        return answer_context(request, explanation, form.cleaned_data["digest"])
+        return answer_context(request, explanation, form.logged())
 
 
-def answer_context(request: HttpRequest, explanation: Explanation, digest: str) -> dict[str, Any]:
+def answer_context(request: HttpRequest, explanation: Explanation, logged: LoggedRefusal | None) -> dict[str, Any]:
     """Return what the page shows of an explanation to this user, for whom it was made."""
     sees_counters = "counters" not in explanation.hidden
     keys = dict(Rule.objects.values_list("slug", "pk"))
-    applying = [_applying(request, each, explanation, keys, digest) for each in explanation.applying]
+    applying = [_applying(request, each, explanation, keys, logged) for each in explanation.applying]
     others = [
         {
             "name": each.rule.name or each.rule.slug,
@@ -194,13 +203,17 @@ def answer_context(request: HttpRequest, explanation: Explanation, digest: str) 
         "others": others,
         "left_out": explanation.left_out,
         "caller_url": caller_url(request, kind="user", value=by_key(user)) if user else "",
-        "digest_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
-        "digest": digest,
+        "is_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
+        "is_about_logged": logged is not None,
     }
 
 
 def _applying(
-    request: HttpRequest, each: RuleExplanation, explanation: Explanation, keys: dict[str, int], digest: str
+    request: HttpRequest,
+    each: RuleExplanation,
+    explanation: Explanation,
+    keys: dict[str, int],
+    logged: LoggedRefusal | None,
 ) -> dict[str, Any]:
     """Return what the page shows of a rule that applies."""
     sees_counters, slug = "counters" not in explanation.hidden, each.rule.slug
@@ -213,7 +226,7 @@ def _applying(
         "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
         "shadow": shadow_in_words(each) if sees_counters else "",
         "edge": _edge(each),
-        "counters": [_counter(request, each.rule, counter, digest) for counter in each.counters],
+        "counters": [_counter(request, each.rule, counter, logged) for counter in each.counters],
     }
 
 
@@ -231,7 +244,9 @@ def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, digest: str) -> dict[str, Any]:
+def _counter(
+    request: HttpRequest, rule: RuleRecord, counter: CounterState, logged: LoggedRefusal | None
+) -> dict[str, Any]:
     share = 100 * (counter.used or 0) / counter.quota
     return {
         "words": counter.words,
@@ -240,7 +255,7 @@ def _counter(request: HttpRequest, rule: RuleRecord, counter: CounterState, dige
         "is_known": counter.used is not None,
         "width": f"{min(share, 100):.1f}%",
         "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
-        "is_logged": is_logged(digest, counter.digest),
+        "is_logged": logged is not None and logged.is_of(rule.slug, counter.digest),
         "url": caller_url(request, digest=counter.digest, rule=rule.slug),
     }
 

@@ -31,16 +31,13 @@ class LoggedRefusal(NamedTuple):
     version: str = ""
 
     def is_of(self, rule: str, digest: str) -> bool:
-        """Return whether it is about this rule's counter of the caller with this digest: rules share digests."""
-        return rule in self.rules and is_logged(self.digest, digest)
+        """Return whether it is about this rule's counter of the caller with this digest: rules share digests.
 
-
-def is_logged(logged: str, digest: str) -> bool:
-    """Return whether a digest is the one that a line names, or begins as a reference says. logged: "" = none is named.
-
-    People may have typed a reference.
-    """
-    return bool(logged) and (digest == logged or Reference("", logged).is_of(digest))
+        A line that names no caller is about nobody's.
+        """
+        if rule not in self.rules or not self.digest:
+            return False
+        return digest == self.digest or Reference("", self.digest).is_of(digest)
 
 
 def about_rule(question: Question, rule: RuleRecord) -> Question:

@@ -75,11 +75,14 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
         Client().get("/hello/", headers={"X-Org": "acme"})
     record = next(each for each in caplog.records if "was rejected" in each.message)
     line = json.dumps({"message": record.message, "rule": record.rule, "partition": record.partition})
-    prefilled = page(client, pasted=line, ip="").context["form"]
-    assert (prefilled.initial["path"], prefilled.initial["digest"]) == ("/hello/", record.partition)
-    for org, found in (("acme", True), ("other", False)):
-        shown = page(client, path="/hello/", headers=f"X-Org: {org}", digest=record.partition)
-        assert shown.context["digest_found"] is found
+    make_rule("another", quota=9, partition_by=["header:X-Org"])  # its counters of the same caller bear the same digest
+    form = page(client, pasted=line, ip="").context["form"]
+    assert form.initial["path"] == "/hello/"
+    kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
+    for org, marked in (("acme", ["org"]), ("other", [])):
+        shown = page(client, path="/hello/", headers=f"X-Org: {org}", **kept)
+        assert shown.context["is_found"] is bool(marked)
+        assert _marked(shown) == marked
 
 
 @pytest.mark.parametrize(
@@ -175,3 +178,10 @@ def test_nothing_that_is_typed_breaks_it(operator: Callable[..., Client], make_r
         for name in ("path", "view", "user", "api_key", "session", "headers", "identities", "body", "pasted", "method"):
             encoded = text.encode("utf-8", "replace").decode()
             assert page(client, **{"path": "/hello/", name: encoded}).status_code == 200, (name, text)
+
+
+def _marked(shown: Any) -> list[str]:
+    """Return the rules whose counters are said to be the one in the log."""
+    return [
+        rule["name"] for rule in shown.context["applying"] if any(counter["is_logged"] for counter in rule["counters"])
+    ]

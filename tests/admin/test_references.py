@@ -84,8 +84,9 @@ def test_it_is_pasted_into_the_page_that_explains(
     linked = client.get(address, {"reference": rejected["field"]})
     assert linked.context["form"].initial["digest"] == form.initial["digest"]
     for org, found in (("acme", True), ("other", False)):
-        sent = {"path": "/hello/", "headers": f"X-Org: {org}", "digest": form.initial["digest"], "method": "GET"}
-        assert client.post(address, sent).context["digest_found"] is found
+        kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
+        sent = {"path": "/hello/", "headers": f"X-Org: {org}", "method": "GET", **kept}
+        assert client.post(address, sent).context["is_found"] is found
 
 
 def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
@@ -177,10 +178,9 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
     assert "All callers share this rule&#x27;s counter" in text or "All callers share the counter of this rule" in text
     assert f'<a href="{address}">Open the rule Site</a>' in text
     assert page.context["logged_urls"] == []
-    shown = client.post(
-        reverse("admin:django_ratelimiter_explain"), {"path": "/hello/", "digest": shared.partition("#")[2]}
-    )
-    assert shown.context["digest_found"]
+    kept = {name: page.context["form"].initial[name] for name in ("digest", "logged_rules")}
+    shown = client.post(reverse("admin:django_ratelimiter_explain"), {"path": "/hello/", **kept})
+    assert shown.context["is_found"]
 
 
 def test_of_a_missing_value_the_pages_say_so(
