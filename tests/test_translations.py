@@ -139,6 +139,13 @@ def test_every_text_is_translated(language: str) -> None:
     assert same == THE_SAME.get(language, set())
 
 
+@pytest.mark.parametrize("text", ["View", "Filter"])
+def test_a_word_that_the_admin_means_otherwise_has_a_context(text: str) -> None:
+    """To view, and the filters of a list: Django has one translation for all apps, that of the first of them."""
+    assert ("", text, "") not in keys()
+    assert text in {known for context, known, _ in keys() if context}
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_text_is_uncertain_or_left_over(language: str) -> None:
     source = (LOCALE / language / "LC_MESSAGES/django.po").read_text("utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from ..agreement import Agreement
 from ..blind_spots import rules_left_out
@@ -114,7 +114,7 @@ def tables_of(difference: Difference) -> list[tuple[str, Mapping[str, ChangeRow]
     return [
         (_("Rule"), difference.by_rule),
         (_("Tier"), difference.by_tier),
-        (_("View"), difference.by_view),
+        (pgettext("code that answers requests", "View"), difference.by_view),
         (_("Hour (UTC)"), difference.by_hour),
     ]
 
