@@ -19,6 +19,8 @@ class NulSafeAdmin(admin.ModelAdmin):
     PostgreSQL rejects such a text, but only while the page is rendered.
     """
 
+    show_add_link = True  # django-unfold shows the link beside a list only where this says so
+
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
             raise IncorrectLookupParameters

@@ -9,6 +9,9 @@ from typing import Final
 import pytest
 
 import django_ratelimiter
+from django_ratelimiter.admin.callers.access import AccessEntryAdmin
+from django_ratelimiter.admin.callers.tiers import TierAdmin, TierAssignmentAdmin
+from django_ratelimiter.admin.rules.admin import RuleAdmin
 
 PACKAGE: Final = Path(django_ratelimiter.__file__).parent
 TEMPLATES: Final = sorted(PACKAGE.glob("templates/admin/**/*.html"))
@@ -94,3 +97,9 @@ def test_pale_colours_of_themes_are_mixed_with_text_until_they_can_be_read(
     mix = [share * one + (1 - share) * other for one, other in zip(parts(own), parts(text), strict=True)]
     light, dark = sorted((luminance(mix), luminance(parts(ground))), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("page", [AccessEntryAdmin, RuleAdmin, TierAdmin, TierAssignmentAdmin])
+def test_a_list_has_the_link_to_add_a_row_under_unfold(page: type) -> None:
+    """It shows the link only where the admin of the model says so, as its own base class does."""
+    assert page.show_add_link  # type: ignore[attr-defined]
