@@ -10,6 +10,7 @@ from django.contrib.auth.models import Permission, User
 
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage import names
 
 from ..browser import Browser, missing
 from .pages import open_as
@@ -98,3 +99,15 @@ def test_narrow_and_dark(page: Browser) -> None:
     for width, dark in ((360, False), (1280, True)):
         page.resize(width, 800, dark=dark)
         assert page.script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_long_name_is_broken_and_pushes_no_column_out_of_sight(page: Browser, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["api_key"]}
+    User.objects.get().user_permissions.add(Permission.objects.get(codename="reveal_caller"))
+    names.remember(ANN, "api_key", "e" * 64)
+    page.open(page.script("return location.href"))
+    assert callers(page) == [f"API key: {'e' * 64}"]
+    assert (
+        page.script("const box = document.querySelector('.ratelimiter-wide'); return box.scrollWidth - box.clientWidth")
+        == 0
+    )
