@@ -54,6 +54,27 @@ def test_says_why_limits_are_locked(
     assert "can use 100 units per minute" in page
 
 
+@pytest.mark.parametrize(
+    ("codenames", "owner", "has_fields"),
+    [
+        (["view_rule", "view_rulelimit"], "admin", False),
+        (["view_rule", "change_rulelimit"], "admin", False),
+        (["change_rule", "view_rulelimit"], "admin", False),
+        (["change_rule", "change_rulelimit"], "file", False),  # locked
+        (["change_rule", "change_rulelimit"], "admin", True),
+        (["change_rule", "add_rulelimit", "view_rulelimit"], "admin", True),  # for another limit
+    ],
+)
+def test_limits_for_reading_only_have_no_fields_that_their_algorithm_does_not_use(
+    operator: Callable[..., Client], rule: Rule, codenames: list[str], owner: str, has_fields: bool
+) -> None:
+    """The page's script hides those fields by the algorithm that is chosen: here nothing is."""
+    Rule.objects.update(owner=owner)
+    page = shown(operator(*codenames).get(page_of(rule)))
+    assert "may spend 100 units per minute" in page
+    assert ("field-max_delay_ms" in page) is has_fields
+
+
 def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., Client], rule: Rule) -> None:
     Rule.objects.update(partition_by=["ip"], message="Wait.")
     before = number(), list(Rule.objects.values()), list(rule.limits.values())

@@ -31,7 +31,7 @@ from ..versioned import VersionedAdmin
 from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
-from .limits import SENTENCES, RuleLimitInline, limits_context, live_preview, may_edit_limits
+from .limits import SENTENCES, LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import VIEW_USAGE, CodeRule, RuleChangeList, ViewFilter
 from .presets import PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
@@ -125,6 +125,13 @@ class RuleAdmin(
             (title, {**options, "fields": [_IN_WORDS.get(str(name), name) for name in options["fields"]]})
             for title, options in fieldsets
         ]
+
+    def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return the limits: as a form, and in words for whoever may neither change them nor add some."""
+        may_edit = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        limits = RuleLimitInline(self.model, self.admin_site)
+        may_edit = may_edit and (limits.has_change_permission(request, obj) or limits.has_add_permission(request, obj))
+        return self.inlines if may_edit else (LimitsInWords,)
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}

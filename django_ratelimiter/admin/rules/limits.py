@@ -80,6 +80,13 @@ class RuleLimitInline(admin.StackedInline):
         return format_html('<span class="ratelimiter-sentences" aria-live="polite">{}</span>', sentences(row))
 
 
+class LimitsInWords(RuleLimitInline):
+    """The limits of a rule for reading only. The script that hides unused fields goes by what is chosen in a form."""
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("tier", "in_words")
+
+
 def may_edit_limits(request: HttpRequest, inlines: Iterable[Any], rule: Rule | None) -> bool:
     """Return whether the user may change the limits of this rule, or add some to a new one."""
     own = [inline for inline in inlines if isinstance(inline, RuleLimitInline)]
