@@ -38,7 +38,7 @@ class _Parser(ArgumentParser):
 def parse_curl(text: str, question: Question | None = None) -> Question:
     """Return the question that a command puts, about the caller of `question`. Raises QuestionError."""
     try:
-        words = shlex.split(_ANSI_C.sub(_plain, re.sub(r"\\\r?\n", " ", text.strip())))
+        words = shlex.split(_characters(_ANSI_C.sub(_plain, re.sub(r"\\\r?\n", " ", text.strip()))))
     except ValueError as error:
         raise QuestionError("curl", _("This command cannot be read: %s") % error) from error
     if not words or words[0].rpartition("/")[2] != "curl":
@@ -89,7 +89,10 @@ def _tagged(name: str) -> Any:
 def _question(found: Namespace, url: str, question: Question) -> Question:
     if "://" not in url:
         url = f"http://{url}"
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise QuestionError("curl", _("This command cannot be read: %s") % error) from error
     body = "&".join(map(_datum, found.data))
     headers = [_header(each) for each in found.header]
     headers = [(name, value) for name, value in headers if value]
@@ -156,3 +159,8 @@ def _plain(match: re.Match[str]) -> str:
         return _ESCAPES.get(escape, escape)
 
     return shlex.quote(_ESCAPE.sub(unescaped, match[1]))
+
+
+def _characters(text: str) -> str:
+    """Return the text with pairs of surrogates, as browsers escape an emoji, as one character. Nothing sends others."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

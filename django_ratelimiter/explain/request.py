@@ -9,7 +9,7 @@ from importlib import import_module
 from io import BytesIO
 from string import punctuation
 from typing import Any, Final
-from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit
 
 from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
@@ -139,7 +139,7 @@ def _build_forwarded(question: Question) -> BuiltRequest:
         meta["HTTP_FORWARDED"] = f'for="{f"[{address}]" if ":" in address else address}"'
     captured = None
     if "<path:path>" in question.gateway:
-        captured, meta["QUERY_STRING"] = unquote(urlsplit(parts[0]).path, errors="surrogateescape"), parts[2]
+        captured, meta["QUERY_STRING"] = unquote(_parts_of(parts[0]).path, errors="surrogateescape"), parts[2]
     meta["HTTP_X_FORWARDED_METHOD"] = method = question.method.upper() or "GET"
     meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
     try:
@@ -230,14 +230,19 @@ def _address(question: Question) -> tuple[str, str, str]:
     """Return host, path and query."""
     if question.view and not question.path:
         return "localhost", _path_of(question), ""
-    try:
-        parts = urlsplit(question.path.strip())
-    except ValueError:
-        raise QuestionError("path", _("This is neither a path nor a URL.")) from None
+    parts = _parts_of(question.path.strip())
     if not question.path.strip():
         raise QuestionError("path", _("Enter a path, or the name of a view."))
     path = parts.path if parts.path.startswith("/") else f"/{parts.path}"
     return parts.hostname or "localhost", path, parts.query
+
+
+def _parts_of(address: str) -> SplitResult:
+    """Return the parts of a path or a URL. Raises QuestionError."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        raise QuestionError("path", _("This is neither a path nor a URL.")) from None
 
 
 def _path_of(question: Question) -> str:

@@ -68,12 +68,28 @@ def test_a_command_that_a_browser_has_copied() -> None:
         "curl -d @/etc/passwd http://x/",
         "curl 'http://x/",
         "curl -H nothing http://x/",
+        "curl http://[::1/",
+        "curl http://a\uff0fb/",  # a slash once it is normalised
     ],
 )
 def test_what_is_no_command_is_said(command: str) -> None:
     with pytest.raises(QuestionError) as caught:
         parse_curl(command)
     assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"$'\ud83d\ude00'", "\U0001f600"),  # as Chrome writes what has two UTF-16 units
+        (r"$'caf\u00e9'", "café"),
+        (r"$'\ud83d'", "\ufffd"),
+        ("'\udcff'", "\ufffd"),  # a byte of a shell's argument that is no UTF-8
+    ],
+)
+def test_what_is_no_character_can_be_sent_on(written: str, meant: str) -> None:
+    asked = parse_curl(f"curl --data-raw {written} -b a={written} http://example.org/")
+    assert (asked.body, dict(asked.headers)["Cookie"]) == (meant, f"a={meant}")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def test_the_address_is_the_client_s_whatever_is_trusted(make_rule: MakeRule, tr
         ("user", {"user": "ann"}),
         ("session", {"session": "x"}),
         ("view", {"view": "hello", "path": ""}),
+        ("path", {"path": "http://[x", "gateway": "/gateway/envoy<path:path>"}),
     ],
 )
 def test_what_a_gateway_cannot_say_is_an_error(field: str, given: dict[str, str]) -> None:
