@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import SplitResult, urlsplit
+
+from django.utils.translation import gettext as _
 
 
 class QuestionError(ValueError):
@@ -39,3 +42,11 @@ class Question:
     identities: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
     gateway: str = ""
+
+    @property
+    def address(self) -> SplitResult:
+        """Return the parts of its path or URL. Raises QuestionError."""
+        try:
+            return urlsplit(self.path.strip())
+        except ValueError:
+            raise QuestionError("path", _("This is neither a path nor a URL.")) from None

@@ -9,7 +9,7 @@ from importlib import import_module
 from io import BytesIO
 from string import punctuation
 from typing import Any, Final
-from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
@@ -94,12 +94,12 @@ def build_request(question: Question) -> BuiltRequest:
     host, path, query = _address(question)
     root = get_script_prefix().rstrip("/")
     inside = root and path.startswith(f"{root}/")
-    body = question.body.encode()
+    body = _sent(question.body)
     environ = {
         "REQUEST_METHOD": question.method.upper() or "GET",
         "SCRIPT_NAME": root if inside else "",
-        "PATH_INFO": unquote_to_bytes(path[len(root) :] if inside else path).decode("latin-1"),
-        "QUERY_STRING": query,
+        "PATH_INFO": unquote_to_bytes(_sent(path[len(root) :] if inside else path)).decode("latin-1"),
+        "QUERY_STRING": _as_read(query),
         "REMOTE_ADDR": question.ip.strip(),
         "SERVER_NAME": host,
         "SERVER_PORT": "80",
@@ -132,14 +132,14 @@ def _build_forwarded(question: Question) -> BuiltRequest:
     address = question.ip.strip()
     if not address:
         raise QuestionError("ip", _("Enter the address of the client: a gateway always sends it."))
-    parts = question.path.strip().partition("?")
+    query = question.path.strip().partition("?")[2]
     meta = {**_fields(question), "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": address}
     meta.pop("HTTP_FORWARDED", None)
     if settings.TRUSTED_PROXIES.field == "forwarded":
         meta["HTTP_FORWARDED"] = f'for="{f"[{address}]" if ":" in address else address}"'
     captured = None
     if "<path:path>" in question.gateway:
-        captured, meta["QUERY_STRING"] = unquote(_parts_of(parts[0]).path, errors="surrogateescape"), parts[2]
+        captured, meta["QUERY_STRING"] = unquote(question.address.path, errors="surrogateescape"), _as_read(query)
     meta["HTTP_X_FORWARDED_METHOD"] = method = question.method.upper() or "GET"
     meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
     try:
@@ -230,19 +230,11 @@ def _address(question: Question) -> tuple[str, str, str]:
     """Return host, path and query."""
     if question.view and not question.path:
         return "localhost", _path_of(question), ""
-    parts = _parts_of(question.path.strip())
+    parts = question.address
     if not question.path.strip():
         raise QuestionError("path", _("Enter a path, or the name of a view."))
     path = parts.path if parts.path.startswith("/") else f"/{parts.path}"
     return parts.hostname or "localhost", path, parts.query
-
-
-def _parts_of(address: str) -> SplitResult:
-    """Return the parts of a path or a URL. Raises QuestionError."""
-    try:
-        return urlsplit(address)
-    except ValueError:
-        raise QuestionError("path", _("This is neither a path nor a URL.")) from None
 
 
 def _path_of(question: Question) -> str:
@@ -270,11 +262,21 @@ def _fields(question: Question) -> dict[str, Any]:
             raise QuestionError("headers", _("%(name)r is not a header field.") % {"name": name})
         if "_" in name:  # which servers drop
             continue
-        key = meta_name(name)
+        key, value = meta_name(name), _as_read(value)
         found[key] = f"{found[key]}{'; ' if key == 'HTTP_COOKIE' else ','}{value}" if key in found else value
     found.pop("CONTENT_LENGTH", None)
     api_key = question.api_key if question.api_key and not _is_hash(question.api_key) else ""
     return {meta_name(settings.API_KEY_HEADER): api_key, **found} if api_key else found
+
+
+def _sent(text: str) -> bytes:
+    """Return the bytes that are sent; a shell's argument may hold some that are no text."""
+    return text.encode(errors="surrogateescape")
+
+
+def _as_read(text: str) -> str:
+    """Return what a server makes of them in a header field and in a query."""
+    return _sent(text).decode("latin-1")
 
 
 def meta_name(header: str) -> str:
