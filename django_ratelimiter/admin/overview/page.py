@@ -78,6 +78,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         "stopped_why": status.stopped and status.stopped.reason,
         "resumed": status.resumed and _when_and_who(status.resumed),
         "resumed_why": status.resumed and status.resumed.reason,
+        "on_since": status.oldest and moment_in_words(status.oldest),
         "degraded_since": (began := outage_began(health)) and moment_in_words(began),
         "actions": _actions(viewer, status),
         **search_context(viewer),

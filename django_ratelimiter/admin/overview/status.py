@@ -33,15 +33,17 @@ class Status(NamedTuple):
     """How the limiter stands.
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
-    stopped: when and by whom; `None` = it is not, or nobody knows. resumed: the same of what was stopped before; `None`
-    = it was never, or is stopped again. number: of the latest version in the database; 0 =
-    there is none. version: who made it; `None` = that is not stored. older: the versions that shards of the engine
-    still have, with how many have each; likewise of processes.
+    stopped: when and by whom; `None` = it is not, or nobody knows. resumed: the same of what was stopped before;
+    `None` = it was never, or is stopped again. oldest: when the oldest version was saved that is stored, where none
+    of those has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
+    version: who made it; `None` = that is not stored. older: the versions that shards of the engine still have,
+    with how many have each; likewise of processes.
     """
 
     state: str
     stopped: VersionNote | None
     resumed: VersionNote | None
+    oldest: datetime | None
     number: int
     version: VersionNote | None
     older: Mapping[int, int]
@@ -54,15 +56,17 @@ class Status(NamedTuple):
 
 
 def read_status(health: Health) -> Status:
-    """Read it from the primary database, in up to five short queries."""
+    """Read it from the primary database, in up to six short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _note(storage.snapshots(committed))
     switched = _note(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
     stopped, resumed = (None, switched) if enforced else (switched, None)
+    oldest = None if switched else storage.snapshots().values_list("created_at", flat=True).last()
     older = _older(health.versions, committed)
     older_processes = _older([each.version for each in health.processes], committed)
-    return Status(_state(enforced, health), stopped, resumed, committed.number, latest, older, older_processes)
+    state = _state(enforced, health)
+    return Status(state, stopped, resumed, oldest and aware(oldest), committed.number, latest, older, older_processes)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
