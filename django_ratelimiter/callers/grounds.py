@@ -12,7 +12,7 @@ from operator import or_
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils import timezone
@@ -21,7 +21,7 @@ from ..conf import settings
 from ..identity import Identity
 from ..models import AccessEntry, TierAssignment
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement
+from ..rules.tiers import Entitlement, user_pk
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
 
@@ -124,17 +124,13 @@ def _assignments(caller: Caller) -> list[TierAssignment]:
 
 
 def _user_subjects(caller: Caller) -> Iterator[Q]:
-    if caller.user_id is None:
+    users, pk = get_user_model(), user_pk(caller.user_id)
+    if pk is None:
         return
-    users = get_user_model()
-    try:
-        users._meta.pk.to_python(caller.user_id)
-    except ValidationError:
-        return
-    yield Q(user=caller.user_id)
+    yield Q(user=pk)
     with suppress(FieldDoesNotExist):  # a custom user model without groups
         users._meta.get_field("groups")
-        groups = list(users._default_manager.filter(pk=caller.user_id).values_list("groups", flat=True))
+        groups = list(users._default_manager.filter(pk=pk).values_list("groups", flat=True))
         yield Q(group__in=[group for group in groups if group is not None])
 
 

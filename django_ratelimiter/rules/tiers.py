@@ -156,7 +156,7 @@ def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, 
     """
     if not compares_bytes(get_user_model()._meta.pk, router.db_for_read(get_user_model())):
         callers = callers[:1]
-    users = {user_id: pk for user_id, _ in callers if (pk := _user_pk(user_id)) is not None}
+    users = {user_id: pk for user_id, _ in callers if (pk := user_pk(user_id)) is not None}
     keys = {api_key for _, api_key in callers if api_key is not None}
     conditions = [Q(api_key_hash__in=keys)] if keys else []
     pks = [*users.values()]
@@ -178,10 +178,11 @@ def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, 
     }
 
 
-def _user_pk(user_id: str | None) -> Any:
+def user_pk(user_id: str | None) -> Any:
     """Return the primary key of this text; `None` for nobody, and for a user who is not of AUTH_USER_MODEL."""
     with suppress(ValidationError):
-        return None if user_id is None else get_user_model()._meta.pk.to_python(user_id)
+        pk = None if user_id is None else get_user_model()._meta.pk.to_python(user_id)
+        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # more than a database takes
     return None
 
 

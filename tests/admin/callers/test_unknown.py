@@ -58,6 +58,16 @@ def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free
             assert part not in text, part
 
 
+@pytest.mark.parametrize("pk", ["9" * 19, "9" * 50, "nobody"])
+def test_a_partition_may_name_a_user_whom_no_database_can_have(
+    admin_client: Client, shared: Rule, caplog: pytest.LogCaptureFixture, pk: str
+) -> None:
+    assert "Not known" not in words(admin_client.get(CALLER, {"kind": "partition", "value": f"user:{pk}"}))
+    explained = {"path": "/", "method": "GET", "status": "200", "identities": f"user={pk}"}
+    assert "Rules that apply" in words(admin_client.post(reverse("admin:django_ratelimiter_explain"), explained))
+    assert caplog.records == []
+
+
 def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, ann: User, shared: Rule) -> None:
     ann.delete()
     response = admin_client.get(page)
