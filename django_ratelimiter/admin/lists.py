@@ -24,7 +24,10 @@ class NulSafeAdmin(admin.ModelAdmin):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
             raise IncorrectLookupParameters
-        return super().get_changelist_instance(request)
+        try:
+            return super().get_changelist_instance(request)
+        except OverflowError as error:  # a number that SQLite cannot take, as the key of a tier
+            raise IncorrectLookupParameters from error
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Return the field of a column. A date and a time get names of their own: Django labels neither."""
