@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import template
+from django.apps import apps
 from django.template import Context
 
 from ..conf import settings
@@ -41,6 +42,12 @@ def limiter_notice(context: Context) -> dict[str, Any]:
     decides = not (banner["stopped"] or banner["disabled"])
     degraded = decides and read_health().is_degraded
     return banner | {"degraded": degraded, "overview_url": Viewer(request).overview_url()}
+
+
+@register.inclusion_tag("admin/django_ratelimiter/title.html", takes_context=True)
+def title_without_theme(context: Context) -> dict[str, Any]:
+    """The title of a page, where the theme of the admin shows none: django-unfold names the model instead."""
+    return {"title": context.get("title")} if apps.is_installed("unfold") else {}
 
 
 @register.inclusion_tag("admin/django_ratelimiter/overview.html", takes_context=True)

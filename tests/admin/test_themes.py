@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from django.apps import apps
+from django.test import Client
+from django.urls import reverse
 
 import django_ratelimiter
 from django_ratelimiter.admin.callers.access import AccessEntryAdmin
@@ -103,3 +106,16 @@ def test_pale_colours_of_themes_are_mixed_with_text_until_they_can_be_read(
 def test_a_list_has_the_link_to_add_a_row_under_unfold(page: type) -> None:
     """It shows the link only where the admin of the model says so, as its own base class does."""
     assert page.show_add_link  # type: ignore[attr-defined]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("installed", "titles"), [("", 1), ("unfold", 2)])
+def test_a_page_has_its_title_under_unfold_too(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, installed: str, titles: int
+) -> None:
+    """That theme names the model alone. Here Django's own is in its place, so that there are two."""
+    is_installed = apps.is_installed
+    monkeypatch.setattr(apps, "is_installed", lambda name: name == installed or is_installed(name))
+    for name in ("explain", "caller", "refusals", "history", "usagebucket_changelist", "enforcement"):
+        response = admin_client.get(reverse(f"admin:django_ratelimiter_{name}"))
+        assert len(re.findall("<h1", response.content.decode())) == titles, name
