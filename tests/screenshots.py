@@ -1,8 +1,8 @@
 """Takes pictures of the admin's pages of this app, and looks for faults on the way: `python -m tests.screenshots`.
 
-Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a narrow screen, and in German. It
-fails if a page is broader than the screen, breaks a strict Content-Security-Policy, cannot load something, or has a
-fault by axe-core; --no-axe leaves that out.
+Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a narrow screen, in German, and by
+somebody who may view everything and change nothing. It fails if a page is broader than the screen, breaks a strict
+Content-Security-Policy, cannot load something, or has a fault by axe-core; --no-axe leaves that out.
 
 --docs puts some of them into the documentation, where they are to be looked at before they are committed; without
 names of pages also those of `tests.docs_pictures`.
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, NamedTuple
@@ -38,6 +39,7 @@ class Variant(NamedTuple):
     width: int = 1280
     dark: bool = False
     language: str = "en"
+    user: str = "admin"
 
 
 VARIANTS: Final = (
@@ -45,6 +47,7 @@ VARIANTS: Final = (
     Variant("dark", dark=True),
     Variant("narrow", width=360),
     Variant("german", language="de"),
+    Variant("viewer", user="viewer"),
 )
 
 
@@ -78,10 +81,11 @@ def main() -> int:
     with site(stopped=chosen.stopped, strict=not chosen.no_policy) as address, browser() as window:
         from tests.admin_pages import pages
 
-        log_in(window, address)
         wanted = [page for page in pages() if not chosen.pages or page.name in chosen.pages]
-        for page in wanted:
-            for variant in VARIANTS:
+        pictures = [(page, each) for page in wanted for each in VARIANTS if each.user == "admin" or page.viewer == 200]
+        for user, taken in groupby(sorted(pictures, key=user_of), user_of):
+            log_in(window, address, user)
+            for page, variant in taken:
                 picture, found = look_at(window, f"{address}{page.url}", variant, axe, themed=chosen.no_policy)
                 (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
                 names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
@@ -91,10 +95,11 @@ def main() -> int:
         if chosen.docs and not chosen.pages:
             from tests import docs_pictures
 
+            log_in(window, address, "admin")
             docs_pictures.take(window, address, ROOT / "docs/howto")
         for name, picture in shown.items():  # now that the window may leave its page
             (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
-    print(f"{len(wanted) * len(VARIANTS)} pictures in {chosen.to}")
+    print(f"{len(pictures)} pictures in {chosen.to}")
     for fault in faults:
         print(fault, file=sys.stderr)
     return min(len(faults), 1)
@@ -115,14 +120,19 @@ def look_at(window: Browser, url: str, variant: Variant, axe: str, *, themed: bo
     return picture, faults
 
 
-def log_in(window: Browser, address: str) -> None:
-    """Be the superuser from now on; by a cookie, for a theme may have another form."""
+def user_of(picture: tuple[Any, Variant]) -> str:
+    """The user who looks."""
+    return picture[1].user
+
+
+def log_in(window: Browser, address: str, username: str) -> None:
+    """Be this user from now on; by a cookie, for a theme may have another form."""
     from django.conf import settings
     from django.contrib.auth.models import User
     from django.test import Client
 
     client = Client()
-    client.force_login(User.objects.get(username="admin"))
+    client.force_login(User.objects.get(username=username))
     window.open(f"{address}/static/admin/css/base.css")
     cookie = f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}; path=/"
     window.script("document.cookie = arguments[0]", cookie)
