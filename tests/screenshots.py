@@ -78,31 +78,39 @@ def main() -> int:
     axe = "" if chosen.no_axe else source()
     faults = []
     shown: dict[str, bytes] = {}
-    with site(stopped=chosen.stopped, strict=not chosen.no_policy) as address, browser() as window:
+    with site(stopped=chosen.stopped, strict=not chosen.no_policy) as address:
         from tests.admin_pages import pages
 
         wanted = [page for page in pages() if not chosen.pages or page.name in chosen.pages]
         pictures = [(page, each) for page in wanted for each in VARIANTS if each.user == "admin" or page.viewer == 200]
         for user, taken in groupby(sorted(pictures, key=user_of), user_of):
-            log_in(window, address, user)
-            for page, variant in taken:
-                picture, found = look_at(window, f"{address}{page.url}", variant, axe, themed=chosen.no_policy)
-                (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
-                names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
-                for name in names if chosen.docs else ():
-                    shown[name] = window.pictured(window.script(BOTTOM) + 20)
-                faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
-        if chosen.docs and not chosen.pages:
-            from tests import docs_pictures
-
-            log_in(window, address, "admin")
-            docs_pictures.take(window, address, ROOT / "docs/howto")
-        for name, picture in shown.items():  # now that the window may leave its page
-            (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
+            with browser() as window:
+                log_in(window, address, user)
+                for page, variant in taken:
+                    picture, found = look_at(window, f"{address}{page.url}", variant, axe, themed=chosen.no_policy)
+                    (chosen.to / f"{page.name}-{variant.name}.png").write_bytes(picture)
+                    names = [name for name, shown in DOCS.items() if shown == (page.name, variant.name)]
+                    for name in names if chosen.docs else ():
+                        shown[name] = window.pictured(window.script(BOTTOM) + 20)
+                    faults += [f"{page.name}, {variant.name}: {fault}" for fault in found]
+        if chosen.docs:
+            write_docs(address, shown, others=not chosen.pages)
     print(f"{len(pictures)} pictures in {chosen.to}")
     for fault in faults:
         print(fault, file=sys.stderr)
     return min(len(faults), 1)
+
+
+def write_docs(address: str, shown: dict[str, bytes], *, others: bool) -> None:
+    """Write the pictures of the documentation. shown: taken already, by name. others: also those of `docs_pictures`."""
+    from tests import docs_pictures
+
+    with browser() as window:
+        log_in(window, address, "admin")
+        if others:
+            docs_pictures.take(window, address, ROOT / "docs/howto")
+        for name, picture in shown.items():  # now that the window may leave its page
+            (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
 
 
 def look_at(window: Browser, url: str, variant: Variant, axe: str, *, themed: bool) -> tuple[bytes, Sequence[str]]:

@@ -71,7 +71,7 @@ def test_limits_for_reading_only_have_no_fields_that_their_algorithm_does_not_us
     """The page's script hides those fields by the algorithm that is chosen: here nothing is."""
     Rule.objects.update(owner=owner)
     page = shown(operator(*codenames).get(page_of(rule)))
-    assert "may spend 100 units per minute" in page
+    assert "can use 100 units per minute" in page
     assert ("field-max_delay_ms" in page) is has_fields
 
 
@@ -82,7 +82,8 @@ def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., 
     page = client.get(page_of(rule))
     sent = BrowserForm(page.content.decode()).sent
     assert not {"name", "mode", "path", "limits-0-tier", "limits-0-quota"} & sent.keys()
-    for text in ("What it applies to", "Matches no view.", "Wait.", "Expert options", "can use 100 units per minute"):
+    texts = ("What it applies to", "Matches no view.", "Wait.", "Expert options", "every other tier")
+    for text in (*texts, "can use 100 units per minute"):
         assert text in shown(page)
     assert client.post(page_of(rule), rule_form(name="Forged", mode="off")).status_code == 403
     for action in ("enforce", "shadow", "switch_off", "forget"):

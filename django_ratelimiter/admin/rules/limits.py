@@ -11,6 +11,7 @@ from zoneinfo import available_timezones
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import NON_FIELD_ERRORS
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -83,8 +84,13 @@ class RuleLimitInline(admin.StackedInline):
 class LimitsInWords(RuleLimitInline):
     """The limits of a rule for reading only. The script that hides unused fields goes by what is chosen in a form."""
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("tier", "in_words")
+    formset = BaseInlineFormSet  # type: ignore[assignment]
+    fields = readonly_fields = ("whose", "in_words")  # type: ignore[assignment]
+
+    @admin.display(description=gettext_lazy("Tier"))
+    def whose(self, row: RuleLimit) -> str:
+        """Return the tier whose limit it is."""
+        return row.tier.name if row.tier else _("every other tier")
 
 
 def may_edit_limits(request: HttpRequest, inlines: Iterable[Any], rule: Rule | None) -> bool:
