@@ -43,10 +43,11 @@ def main() -> int:
     stages = [stage for stage in stages if asked.only in stage.name]
     if not stages:
         parser.error(f"No stage has {asked.only!r} in its name.")
-    progress = Progress([stage.name for stage in stages], Durations(CACHE / "durations.json"))
-    runner = Runner(outcome, progress, CACHE / "logs")
-    for stage in stages:
-        runner.run(stage)
+    whole = "" if asked.quick or asked.only or asked.long else "all stages"
+    progress = Progress([stage.name for stage in stages], Durations(CACHE / "durations.json"), whole)
+    Runner(outcome, progress, CACHE / "logs").run(*stages)
+    if not outcome.failed:
+        progress.end_all()
     if not (asked.quick or asked.only):
         outcome.left_out += [f"{test} (skipped in every run)" for test in sorted(outcome.skipped - outcome.run)]
     return sum_up(outcome, time.monotonic() - began, strict=asked.strict)

