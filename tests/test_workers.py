@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.workers import MANY_FILES, SLOW, is_shared
+from tests.workers import MANY_FILES, SLOW, first_alone, is_shared
 
 ROOT = Path(__file__).parent.parent
 TEST = "import os\ndef test_it(): print('ran in', os.environ.get('PYTEST_XDIST_WORKER', 'one process'))\n"
@@ -79,6 +80,28 @@ def test_nor_does_a_worker_have_workers(configured: Any, monkeypatch: pytest.Mon
 def test_nor_what_a_debugger_follows(configured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "gettrace", lambda: print)
     assert not is_shared(configured("large"))
+
+
+def test_whoever_comes_first_compiles_and_the_others_wait_and_then_begin_together(tmp_path: Path) -> None:
+    """Two at once would do the same work. That both others are in at the same time is what lets them end."""
+    events: list[str] = []
+    together = threading.Barrier(2, timeout=60)
+
+    def other() -> None:
+        with first_alone(tmp_path / "lock"):
+            events.append("other")
+            together.wait()
+
+    others = [threading.Thread(target=other) for _ in range(2)]
+    with first_alone(tmp_path / "lock"):
+        for thread in others:
+            thread.start()
+        others[0].join(0.05)
+        events.append("first")
+    for thread in others:
+        thread.join()
+    assert events[0] == "first"
+    assert len(events) == 3
 
 
 @pytest.mark.once

@@ -3,13 +3,19 @@
 `pytest tests/engine` runs as with `-n3`. Files, single tests, small folders and a selection by -k run in one process,
 for each worker takes seconds to start; so does what somebody wants to look into: --pdb, -s, a debugger. -n decides for
 itself, and without pytest-xdist there are no workers.
+
+COMPILE=once: one worker finds the tests before the others do. pytest compiles each module of tests anew in a fresh
+clone, and workers that begin together would each compile all of them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +43,30 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     if is_shared(config):
         config.option.numprocesses, config.option.dist = WORKERS, "worksteal"
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Wait, where COMPILE says so, until the first worker has compiled what all of them import."""
+    worker = getattr(session.config, "workerinput", None)  # a run that a test starts is none
+    if worker is None or os.environ.get("COMPILE") != "once":
+        return (yield)
+    with first_alone(Path(tempfile.gettempdir(), f"collecting-{worker['testrunuid']}")):
+        return (yield)
+
+
+@contextmanager
+def first_alone(place: Path) -> Iterator[None]:
+    """Let whoever comes first finish before the others begin, and these begin together."""
+    with place.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        is_first = os.fstat(file.fileno()).st_size == 0
+        if not is_first:
+            fcntl.flock(file, fcntl.LOCK_UN)
+            place.unlink(missing_ok=True)  # who opens it only now is alone for nothing, and all is compiled
+        yield
+        if is_first:
+            file.write("compiled")
 
 
 def is_shared(config: pytest.Config) -> bool:
