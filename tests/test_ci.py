@@ -326,9 +326,12 @@ def test_of_the_rows_of_each_test_so_many_are_drawn_by_the_seed() -> None:
 
 
 def test_rows_that_were_not_drawn_are_asked_elsewhere(ci: Any) -> None:
-    """What another pair asks in part, one run with the Python of .venv asks in full: it, and the whole suite."""
+    """What another pair asks in part, a run with the Python of .venv asks in full, also what only SQLite can hold."""
     assert "ROWS" not in ci.plan.whole_suite(long=False).environment
     assert "ROWS" not in ci.selections.BRIEFLY
+    asked_twice = ci.selections.asked_twice_elsewhere()
+    assert "tests/rules/test_versions.py" in asked_twice
+    assert "tests/rules/test_compiler.py" not in asked_twice
 
 
 def test_the_lowest_versions_are_those_of_all_extras_but_celery(ci: Any) -> None:
