@@ -26,7 +26,7 @@ BRIEFLY = {"HYPOTHESIS_PROFILE": "brief", "TWIN_STEPS": "500"}
 
 #: How many rows of a parametrized test run on another pair of Python and Django: see `tests/rows.py`. All rows are
 #: asked with the Python of .venv. Fewer are enough where Python and Django are each seen in a larger run.
-ROWS_LATEST, ROWS_BETWEEN, ROWS_SEEN_ALONE = ({"ROWS": count} for count in ("3", "2", "1"))
+ROWS_LATEST, ROWS_BETWEEN, ROWS_SEEN_ALONE = ({"ROWS": count} for count in ("2", "2", "1"))
 
 #: Models, migrations, versions, the collector with its crashes, saves and reports.
 ON_MARIADB = (

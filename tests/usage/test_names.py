@@ -236,6 +236,6 @@ def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: lis
     refuse(whom=whom)
     names.remember(whom, "user", "4711")
     text = client.get(PAGE).content.decode()
-    assert ("4711</th>" in text.replace("</a>", "").replace(" ", "")) is sees
+    assert ("4711</span></th>" in text.replace("</a>", "").replace(" ", "")) is sees
     assert (whom in text) is not sees
     assert get_engine().recent_refusals()  # type: ignore[attr-defined]
