@@ -42,16 +42,20 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """Decide before pytest-xdist does, in the same hook."""
     if is_shared(config):
         config.option.numprocesses, config.option.dist = WORKERS, "worksteal"
-    return (yield)
+    if os.environ.get("COMPILE") != "once" or hasattr(config, "workerinput"):
+        return (yield)
+    with tempfile.TemporaryDirectory(prefix="compiling-") as folder:
+        os.environ["COMPILING"] = str(Path(folder, "lock"))  # for the workers
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Wait, where COMPILE says so, until the first worker has compiled what all of them import."""
-    worker = getattr(session.config, "workerinput", None)  # a run that a test starts is none
-    if worker is None or os.environ.get("COMPILE") != "once":
+    place = os.environ.get("COMPILING")
+    if place is None or not hasattr(session.config, "workerinput"):  # a run that a test starts may be none
         return (yield)
-    with first_alone(Path(tempfile.gettempdir(), f"collecting-{worker['testrunuid']}")):
+    with first_alone(Path(place)):
         return (yield)
 
 
@@ -63,7 +67,6 @@ def first_alone(place: Path) -> Iterator[None]:
         is_first = os.fstat(file.fileno()).st_size == 0
         if not is_first:
             fcntl.flock(file, fcntl.LOCK_UN)
-            place.unlink(missing_ok=True)  # who opens it only now is alone for nothing, and all is compiled
         yield
         if is_first:
             file.write("compiled")
