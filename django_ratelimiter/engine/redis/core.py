@@ -18,7 +18,6 @@ from ..partition_stats import MINUTE_US
 from ..templates import FilledCarry, FilledCharges
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
-from .formats import MAX_CARRIED
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -92,7 +91,7 @@ class RedisCore(CallEncoder, ABC):
     def _encode_carrying(self, charges: FilledCarry, version: int | Version | None) -> bytes | None:
         """Return the call that checks filled charges which carry something; `None` as in `encode_filled`."""
         filled = charges.filled
-        if not self._fills or not filled.template.is_fixed or max(charges.carried) > MAX_CARRIED:
+        if not self._fills or not filled.template.is_fixed:
             return None
         at_us = time_ns() // 1_000 + self._clock_ahead
         told = self._partition_tracker.weight_and_sampled(filled, at_us)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ..base import Charge, Version
 from ..templates import CallTemplate, FilledCharges
-from .packing import bulk_string
+from .packing import FLAGS, bulk_string, flags_of
 from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, PartitionNote
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
@@ -30,21 +30,25 @@ _ONE, _NONE = 1, 0
 Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
 
 
-#: What calls of one format of a template have in common: what is told of partitions, and the units that are carried.
-Kind = tuple[tuple[int, ...], tuple[int, ...]]
+#: Stands for the units that a charge carries while the rest is packed: a number that no process counts up to.
+_CARRIED: Final = 0x5AFE_C0DE_CAFE
 
-#: A call that carries more units of a charge is packed again: few would be like it.
-MAX_CARRIED: Final = 3
+#: What calls of one format of a template have in common: what is told of partitions, and whether they carry units.
+Kind = tuple[tuple[int, ...], bool]
 
 
 class CallFormat(NamedTuple):
-    """A call with holes. minute, version: what it is for. size: of the call. noted: the charges that it tells of."""
+    """A call with holes. minute, version: what it is for. size: of the call. noted: the charges that it tells of.
+
+    flags: of each charge, if it carries units; else empty.
+    """
 
     minute: int
     version: int | Version | None
     text: bytes
     size: int
     noted: tuple[int, ...]
+    flags: tuple[int, ...]
 
 
 class CallFormats:
@@ -73,13 +77,16 @@ class CallFormats:
         forms: dict[Kind, CallFormat] | None = template.kept.get(self)
         if forms is None:
             forms = template.kept[self] = {}
-        form = forms.get(kind := (told, carried))
+        form = forms.get(kind := (told, bool(carried)))
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(forms, template, kind, version, minute)
-        _, _, text, size, noted = form
+        _, _, text, size, noted, flags = form
+        words = tuple(map(str.encode, partitions))
+        if flags:
+            words += tuple(map(flags_of, flags, carried))
         if noted:
-            partitions = (*partitions, *[partitions[place] for place in noted])
-        call = text % tuple(map(str.encode, partitions))
+            words += tuple([words[place] for place in noted])
+        call = text % words
         return call if len(call) == size else None
 
     def _keep(
@@ -90,16 +97,19 @@ class CallFormats:
         version: int | Version | None,
         minute: int,
     ) -> CallFormat:
-        told, carried = kind
+        told, carries = kind
         charges = [each.fill(_HOLE) for each in template.templates]
-        if carried:
-            charges = [charge._replace(carried=units) for charge, units in zip(charges, carried, strict=True)]
+        flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
+        if carries:
+            charges = [charge._replace(carried=_CARRIED) for charge in charges]
         notes, noted = _notes_of(charges, *told)
         call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
+        for each in set(flags):
+            text = text.replace(flags_of(each, _CARRIED), b"%b")
         if len(forms) >= MAX_FORMATS:
             forms.clear()
-        form = forms[kind] = CallFormat(minute, version, text, len(call), tuple(noted))
+        form = forms[kind] = CallFormat(minute, version, text, len(call), tuple(noted), tuple(flags))
         return form
 
 

@@ -13,8 +13,9 @@ from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, MOST_UNITS
 from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
 
-_FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
-COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in _FLAGS.items()}
+#: The flags of a charge that carries nothing, by whether it may reject the call and counts its refusals.
+FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in FLAGS.items()}
 
 #: What tells the usage keys apart that calls of one time begin; a double holds it exactly.
 _MARK_BITS: Final = 52
@@ -69,8 +70,12 @@ opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))
 def cost_of(charge: Charge) -> bytes:
     """The end of a charge's record: its cost and flags. ValueError where its units are no whole numbers."""
     check_units(charge)
-    flags = _FLAGS[charge.gating, charge.count_refusals] + 4 * min(charge.carried, MOST_UNITS)
-    return pack("<dd", min(charge.cost, EXACT), flags)
+    return pack("<d", min(charge.cost, EXACT)) + flags_of(FLAGS[charge.gating, charge.count_refusals], charge.carried)
+
+
+def flags_of(flags: int, carried: int) -> bytes:
+    """The last number of a charge's record. flags: of `FLAGS`. carried: units."""
+    return pack("<d", flags + 4 * min(carried, MOST_UNITS))
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine.limits import MOST_UNITS
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats, partition_notes
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
+from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCarry, FilledCharges, FilledVerdicts
 
 ALICE, BOB = "a" * 22, "b" * 22
 LIMITS = [
@@ -190,8 +194,53 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         packed.append(charges[0].key[:6])
         return charges[0].key.encode()
 
-    kept, calls = formats.CallFormats(encode), {name: template(LIMITS[0], name=name) for name in "ab"}
+    unlabelled = Charge("", LIMITS[0])
+    calls = {name: CallTemplate([ChargeTemplate(f"{name}-0:", ":1", unlabelled)]) for name in "ab"}
+    kept = formats.CallFormats(encode)
     for name in "ab":
-        for units in (0, 0, 1, 1, 2, 2, 0):
-            assert kept.fill(fill(calls[name]), None, 1, (0, 0), (units,)) == f"{name}-0:{ALICE}:1".encode()
+        for weight in (0, 0, 1, 1, 2, 2, 0):
+            assert kept.fill(fill(calls[name]), None, 1, (weight, 0)) == f"{name}-0:{ALICE}:1".encode()
     assert [key[0] for key in packed] == ["a"] * 4 + ["b"] * 4
+
+
+@given(units=st.lists(st.integers(0, MOST_UNITS), min_size=6, max_size=6))
+@example(units=[0] * 6)
+@example(units=[9, 37, 0, 293, 4, 5])  # "%" among the bytes
+def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: list[int]) -> None:
+    packed, encoder = 0, CallEncoder("formats")
+
+    def encode(charges: Sequence[Charge], version: Any, minute: int, notes: Any) -> bytes:
+        nonlocal packed
+        packed += 1
+        return encoder.encode(ScriptMode.CHECK, charges, (), version, None, (minute * 60_000_000,), notes=notes)
+
+    kinds = [{"gating": gating, "count_refusals": counts} for gating in (True, False) for counts in (True, False)]
+    charges = [
+        ChargeTemplate(f"rule-{number}:", ":1", Charge("", limit, cost=number, usage="rule|", **kinds[number % 4]))
+        for number, limit in enumerate(LIMITS)
+    ]
+    kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
+    for carried in ((1,) * 6, tuple(units)):
+        alone = [charge._replace(carried=each) for charge, each in zip(filled, carried, strict=True)]
+        assert kept.fill(filled, 1, 7, (0, 0), carried) == encode(alone, 1, 7, ())
+    assert packed == 3  # two of them by this test itself
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+@pytest.mark.parametrize("units", [1, 3, 4, 50])
+def test_what_is_carried_is_spent_as_by_its_charges(
+    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch, units: int, weighed: bool
+) -> None:
+    if not weighed:
+        monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
+        monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 100)
+    call = template(Limit(500, 86_400), Limit(300, 86_400, "token_bucket"), Limit(200, 86_400, "fixed_window"))
+    for partition in (ALICE, BOB):  # of whom the first call tells
+        engine.check(fill(call, partition), version=1)
+    left = [499, 299, 199]
+    for carried in ((units, 0, 1), (0, units, units), (units, units, units)):
+        mine = engine.check(FilledCarry(fill(call), carried), version=1)
+        other = engine.check(list(FilledCarry(fill(call, BOB), carried)), version=1)
+        assert type(mine) is FilledVerdicts
+        left = [before - 1 - each for before, each in zip(left, carried, strict=True)]
+        assert [each.remaining for each in mine] == [each.remaining for each in other] == left
