@@ -1,4 +1,4 @@
-"""The app, and what has to be bound once it is loaded."""
+"""The app configuration: registers what Django must know once the app is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
-#: What the models point to: tiers are assigned to users and groups.
+#: Models that ours have foreign keys to: tiers are assigned to users and groups.
 NEEDED: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 
 
@@ -20,7 +20,7 @@ class DjangoRatelimiterConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def import_models(self) -> None:
-        """Import the models. Raises ImproperlyConfigured where INSTALLED_APPS lacks what they point to."""
+        """Import the models. Raises ImproperlyConfigured if INSTALLED_APPS lacks an app that they refer to."""
         missing = [name for name in NEEDED if not apps.is_installed(name)]
         if missing:
             raise ImproperlyConfigured(
@@ -29,7 +29,7 @@ class DjangoRatelimiterConfig(AppConfig):
         super().import_models()
 
     def ready(self) -> None:
-        """Register the system checks, and number every change of a rule from now on."""
+        """Register the system checks, and the signals that give each change of a rule a version number."""
         from django.contrib.auth.signals import user_login_failed
 
         from . import checks

@@ -1,4 +1,4 @@
-"""The one engine of this process, built from the settings when it is first asked for, and its twin for event loops."""
+"""The engine of this process, built from the settings at its first use, and the engine for event loops."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
 from .locks import freed_by_fork
 
-#: Usage that this process has counted by itself, and that is to travel with a later call of the engine.
+#: Usage that this process has counted itself. It is sent with a later call of the engine.
 usage_buffer: Final = UsageBuffer()
 
 _engine: Engine | None = None
-_async_engine: tuple[Engine, Any] | None = None  # the twin, and what it is the twin of
+_async_engine: tuple[Engine, Any] | None = None  # the engine for event loops, and the engine that it belongs to
 _building = freed_by_fork(Lock())
 
 
 def get_engine() -> Engine:
     """Return the engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
 
-    Asks nothing of a server. Raises ImproperlyConfigured if the named one cannot be had.
+    Does not connect to a server. Raises ImproperlyConfigured if the named engine cannot be built.
     """
     engine = _engine
     return _build_once() if engine is None else engine
@@ -53,10 +53,10 @@ def _build_once() -> Engine:
 
 
 def get_async_engine() -> Any:
-    """Return the engine for event loops: its methods are awaited, and none of them blocks.
+    """Return the engine for event loops: its methods are coroutines, and none of them blocks.
 
-    Raises SynchronousOnlyOperation on an event loop if it has to be built first, which may take a while. On Redis it
-    has connections of its own with the options of the same alias, at most 64 on each event loop.
+    Raises SynchronousOnlyOperation on an event loop if the engine is not built yet, because that may take a while. On
+    Redis it has its own connections with the options of the same alias, at most 64 on each event loop.
     """
     global _async_engine
     engine, twin = get_engine(), _async_engine
@@ -66,7 +66,7 @@ def get_async_engine() -> Any:
 
 
 def server_in_words() -> str:
-    """Return what the engine asks, and the setting that names it, without passwords, for logs and checks."""
+    """Return the server of the engine and the setting that names it, without passwords, for logs and checks."""
     if settings.ENGINE is not None:
         return f"RATELIMITER['ENGINE'], {settings.ENGINE}"
     alias = settings.CACHE_ALIAS
@@ -78,7 +78,7 @@ def server_in_words() -> str:
 
 
 def _without_password(address: object) -> str:
-    """Return an address without user, password and parameters; empty where it cannot be read."""
+    """Return an address without user, password and parameters; empty if it cannot be parsed."""
     try:
         parts = urlsplit(str(address))
     except ValueError:
@@ -87,7 +87,7 @@ def _without_password(address: object) -> str:
 
 
 def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
-    """Build the engine again when it is next asked for, if `setting` is one that it was built from."""
+    """Drop the engine if it was built from `setting`. The next call builds it again."""
     global _engine, _async_engine
     if setting in ("RATELIMITER", "CACHES"):
         former = (_engine, _async_engine[1] if _async_engine else None)
@@ -103,14 +103,14 @@ setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")
 
 @atexit.register
 def _flush_counts() -> None:
-    """Tell the engine what this process has decided by itself, before it ends."""
+    """Send the counts of this process to the engine before the process ends."""
     engine: object = _engine
     if isinstance(engine, LocalFirstEngine):
         engine.flush()
 
 
 def _build() -> Any:
-    """Return the engine; one on Redis by way of local counters, which knows when it need not be asked."""
+    """Return the engine; one on Redis with local counters, which call Redis only if a rule needs it."""
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine
@@ -138,13 +138,13 @@ def _custom(path: str) -> Engine:
 
 def _redis(alias: str) -> Engine:
     try:
-        # An object of our own: Django would close one of `caches` after each request of the thread that has asked.
+        # Our own object: Django would close one of `caches` after each request of the calling thread.
         cache: Any = caches.create_connection(alias)
     except KeyError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES has no {alias!r}.") from error
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
-    # Django's own cache and django-redis keep what makes clients in two places.
+    # Django's own cache and django-redis store the client factory in different attributes.
     clients: Any = cache._cache if isinstance(cache, RedisCache) else getattr(cache, "client", None)
     if not hasattr(clients, "get_client"):
         raise ImproperlyConfigured(
@@ -153,9 +153,9 @@ def _redis(alias: str) -> Engine:
         )
     try:
         client = clients.get_client(write=True)
-    except ValueError as error:  # an address that is none
+    except ValueError as error:  # the address is invalid
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error
-    except CLIENT_ERRORS as error:  # a factory of the project's own, whose client connects when it is made
+    except CLIENT_ERRORS as error:  # a connection factory of the project that connects when the client is created
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
     deadline = settings.DEADLINE_MS / 1_000
     try:

@@ -1,4 +1,4 @@
-"""What django-ratelimit has in its module of this name, for code that changes only the name of the package."""
+"""The names of django-ratelimit's module `core`, for code that changes only the name of the package."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from django.db import connections, router, transaction
 from django.db.models import Func, IntegerField, Model, QuerySet
 
-#: Seconds that one waits for another's lock.
+#: Seconds to wait for the lock of another transaction.
 LOCK_SECONDS: Final = 20
 
 Row = TypeVar("Row", bound=Model)
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class FlooredSeconds(Func):
-    """A moment in seconds since the Unix epoch, rounded down to a multiple of `seconds`.
+    """A time in seconds since the Unix epoch, rounded down to a multiple of `seconds`.
 
-    Computed by the database itself: what Django offers calls back into Python on SQLite, for every row.
+    The database computes it. Django's own functions would call Python for every row on SQLite.
     """
 
     output_field = IntegerField()
@@ -42,9 +42,9 @@ class FlooredSeconds(Func):
 
 
 def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Sequence[str]) -> None:
-    """Insert these rows; where there is one with the same values in `unique`, write the columns `update` into it.
+    """Insert these rows. If a row with the same values in `unique` exists, update its columns `update`.
 
-    MySQL and MariaDB take no names of unique columns: there every unique index counts, so a table must have one only.
+    MySQL and MariaDB cannot name the unique columns: they use every unique index. So a table must have only one.
     """
     if not rows:
         return
@@ -55,7 +55,7 @@ def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Se
 
 
 def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the end of an INSERT that adds to `columns` where the row exists already. All names are quoted."""
+    """Return the end of an INSERT that adds to `columns` if the row exists. Quotes all names."""
     if connection.features.supports_update_conflicts_with_target:
         sums = (f"{column} = {table}.{column} + EXCLUDED.{column}" for column in columns)
         return f"ON CONFLICT ({', '.join(unique)}) DO UPDATE SET {', '.join(sums)}"
@@ -63,22 +63,22 @@ def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: S
 
 
 def is_joinable(model: type[Model], other: type[Model]) -> bool:
-    """Return whether rows of the two models are read from one database, so that a query can join them."""
+    """Return whether the two models are read from the same database, so that a query can join them."""
     return router.db_for_read(model) == router.db_for_read(other)
 
 
 def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:
-    """Have ATOMIC_REQUESTS open no transaction around a view, in any database: it opens its own."""
+    """Exclude a view from ATOMIC_REQUESTS in all databases, because it opens its own transactions."""
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
     return view
 
 
 def compares_bytes(field: Any, database: str) -> bool:
-    """Return whether the database tells two values of this column apart whenever Python does.
+    """Return whether the database considers two values of this column different whenever Python does.
 
-    Not texts whose collation may ignore case, accents or spaces at the end: that of MySQL and MariaDB does by default,
-    and elsewhere one that the project has chosen may.
+    False for texts with a collation that may ignore case, accents or trailing spaces: the default of MySQL and MariaDB,
+    or a collation that the project has chosen.
     """
     if field.get_internal_type() not in ("CharField", "TextField", "EmailField", "SlugField", "URLField"):
         return True
@@ -86,9 +86,9 @@ def compares_bytes(field: Any, database: str) -> bool:
 
 
 def limit_wait(database: str) -> None:
-    """Have this transaction wait for no lock longer than LOCK_SECONDS, if the project has set no limit of its own.
+    """Make this transaction wait at most LOCK_SECONDS for a lock, unless the project has set its own limit.
 
-    PostgreSQL would wait as long as the other transaction is open, be its machine gone. Others have limits.
+    PostgreSQL would wait until the other transaction ends, even if its machine is gone. Other databases have a limit.
     """
     connection = connections[database]
     if connection.vendor == "postgresql":
@@ -100,14 +100,14 @@ def limit_wait(database: str) -> None:
 
 
 def lock_at_once(rows: QuerySet[Row]) -> None:
-    """Lock these rows, or raise OperationalError where another transaction has locked one; nothing on SQLite."""
+    """Lock these rows. Raises OperationalError if another transaction has locked one. Does nothing on SQLite."""
     if connections[rows.db].features.has_select_for_update_nowait:
         list(rows.select_for_update(nowait=True))
 
 
 @contextmanager
 def waiting_at_most(seconds: float, database: str) -> Iterator[None]:
-    """Have SQLite, which has no locks of rows, wait no longer than this for whoever is writing."""
+    """Make SQLite, which has no row locks, wait at most `seconds` for another writer."""
     connection = connections[database]
     if connection.vendor != "sqlite":
         yield
@@ -122,33 +122,33 @@ def waiting_at_most(seconds: float, database: str) -> Iterator[None]:
 
 
 def together(database: str) -> AbstractContextManager[object]:
-    """A transaction where rows can be locked. SQLite might refuse to write in one that began with reading."""
+    """A transaction in which rows can be locked. SQLite may reject a write in a transaction that began with a read."""
     locks = connections[database].features.has_select_for_update
     return transaction.atomic(using=database) if locks else nullcontext()
 
 
 def unlocked(rows: QuerySet[Row]) -> QuerySet[Row]:
-    """These rows, locked; those that another transaction has locked are left out where the database can do that."""
+    """Lock and return these rows. Skips rows that another transaction has locked, if the database supports that."""
     return rows.select_for_update(skip_locked=connections[rows.db].features.has_select_for_update_skip_locked)
 
 
 def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:
-    """These rows as they were last committed or as this transaction has written them, whatever it has read before.
+    """Return these rows as last committed or written by this transaction, even if it has read older ones before.
 
-    On PostgreSQL nothing is done for it: at the levels that read a snapshot it refuses to write what others have
-    written since.
+    On PostgreSQL this changes nothing: at the isolation levels with snapshots, it rejects writes to rows that others
+    have changed since.
     """
     connection = connections[rows.db]
     return rows.select_for_update() if connection.vendor == "mysql" and _reads_a_snapshot(connection) else rows
 
 
 def read_committed(database: str, read: Callable[[], T]) -> T:
-    """Return what `read` finds in the database now, even in a transaction that reads a snapshot."""
+    """Return the result of `read` on the current data, even in a transaction that reads a snapshot."""
     return read_beside(database, read) if _reads_a_snapshot(connections[database]) else read()
 
 
 def read_beside(database: str, read: Callable[[], T]) -> T:
-    """Return what `read` finds over a connection of its own, in another thread: only what is committed."""
+    """Return the result of `read` on a separate connection, in another thread: it sees only committed data."""
 
     def read_and_leave() -> T:
         try:
@@ -161,10 +161,10 @@ def read_beside(database: str, read: Callable[[], T]) -> T:
 
 
 def _reads_a_snapshot(connection: Any) -> bool:
-    """Return whether an open transaction reads a snapshot, which is as old as its first read.
+    """Return whether an open transaction reads a snapshot as of its first read.
 
-    That is REPEATABLE READ, which Django asks for nowhere, and which MySQL and MariaDB have where a project sets
-    `isolation_level` to None; on PostgreSQL also SERIALIZABLE.
+    This is REPEATABLE READ, which Django never sets. MySQL and MariaDB use it if a project sets `isolation_level` to
+    None. On PostgreSQL it is also SERIALIZABLE.
     """
     if not connection.in_atomic_block:
         return False

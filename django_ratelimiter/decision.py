@@ -1,4 +1,4 @@
-"""From verdicts to the answer for the request. Imports no Django."""
+"""From the verdicts to the decision on the request. Imports no Django."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
 from .values.references import reference_of
 
-#: Seconds. An outage is probed every second or so at first; a longer promise would keep clients away for nothing.
+#: Seconds. During an outage the server is probed about every second at first, so a longer wait would be needless.
 UNAVAILABLE_RETRY_SECONDS: Final = 1
 
 
@@ -35,7 +35,7 @@ class Result(NamedTuple):
 
     @property
     def refuses(self) -> bool:
-        """Whether this result rejects the request."""
+        """True if this result rejects the request."""
         if self.mode != "enforce":
             return False
         return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
@@ -55,11 +55,11 @@ class Result(NamedTuple):
 
 
 class Answer(Protocol):
-    """What a decision is taken apart into when somebody looks at its parts."""
+    """The engine's result for a request. Its parts are computed when they are read."""
 
     @property
     def charges(self) -> Iterable[tuple[RuleRecord, TierRecord | None, Charge]]:
-        """What was charged, and for which rule and tier."""
+        """The charges, each with its rule and tier."""
 
     @property
     def owners(self) -> Sequence[tuple[RuleRecord, TierRecord | None]]:
@@ -67,11 +67,11 @@ class Answer(Protocol):
 
     @property
     def verdicts(self) -> FilledVerdicts:
-        """What the engine said."""
+        """The engine's verdicts."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing that was charged has consequences, see `limiter.templates`."""
+        """True if no charge has consequences; see `limiter.templates`."""
 
     def results(self) -> tuple[Result, ...]:
         """Return the results of the charges."""
@@ -83,9 +83,8 @@ class Decision:
 
     degraded: made without the engine, by the failure policy of each rule. unavailable: rejected because such a policy
     is `closed`, so the response is 503 and not 429. delay: seconds to delay the allowed request from now on, by the
-    rules that the latest call decided; earlier calls have already waited for theirs. binding: the
-    result that rejected the request (if there are several, the one with the longest wait), else the one with the
-    smallest remaining share; `None` if no enforced rule matched. results: by ascending priority of their rules, rules
+    rules that the latest call decided; the delays of earlier calls are over. binding: the result that rejected the
+    request (if there are several, the one with the longest wait), else the one with the
     in shadow included. access: the access entry that denies the caller (403); `None` = there is none.
     """
 
@@ -96,12 +95,12 @@ class Decision:
     results: tuple[Result, ...]
     version: Version
     access: AccessRecord | None = None
-    #: What the engine said, as long as nobody has looked at the parts of the decision, which may be changed then.
+    #: The engine's answer until the results are read. Results can be changed, so it is dropped then.
     answer: Answer | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, answer: Answer, version: Version) -> Decision:
-        """Return the decision of an answer, whose parts are made when somebody looks."""
+        """Return the decision for an answer. Its results are computed when they are read."""
         decision = _new(cls)
         _set(decision, "allowed", not answer.verdicts.is_denied)
         _set(decision, "version", version)
@@ -126,7 +125,7 @@ class Decision:
 
     @property
     def unavailable(self) -> bool:
-        """Whether a failure policy `closed` rejected the request."""
+        """True if a failure policy `closed` rejected the request."""
         if self.answer is not None:
             return False
         return any(result.verdict is None and result.refuses for result in self.results)
@@ -162,19 +161,19 @@ class Decision:
 _new, _set = object.__new__, object.__setattr__
 
 
-#: For a request that met no rule, or met the limiter while it was off.
+#: For a request that no rule matches, or while enforcement is stopped.
 NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
 
 
 def decide(results: Sequence[Result], version: Version, *, degraded: bool = False) -> Decision:
-    """One answer from the results of all rules that the request met."""
+    """Return one decision from the results of all rules that match the request."""
     allowed, delay, least = True, 0.0, inf
     binding: Result | None = None
     for result in results:
         _, _, limit, verdict, mode, _ = result
         if mode != "enforce":
             continue
-        if verdict is not None and verdict.allowed:  # as nearly always
+        if verdict is not None and verdict.allowed:  # the common case
             tightness = verdict.remaining / (limit.quota if limit.burst is None else limit.burst)
             if verdict.delay > delay:
                 delay = verdict.delay
@@ -188,7 +187,7 @@ def decide(results: Sequence[Result], version: Version, *, degraded: bool = Fals
 
 
 def merge(earlier: Decision, latest: Decision) -> Decision:
-    """One answer from what several calls decided for a request. What the earlier ones delayed it is past."""
+    """Return one decision from two calls for a request. The delays of the earlier call are over."""
     if not earlier.results:
         return latest
     results = [*earlier.results, *latest.results]
@@ -197,19 +196,19 @@ def merge(earlier: Decision, latest: Decision) -> Decision:
 
 
 def without(decision: Decision, slugs: Collection[str]) -> Decision:
-    """The decision as if the rules of these slugs had not been met; there is nothing to hold for any more."""
+    """Return the decision as if the rules with these slugs did not match. The delay is 0."""
     others = [result for result in decision.results if result.rule.slug not in slugs]
     return replace(decide(others, decision.version, degraded=decision.degraded), delay=0.0)
 
 
-#: The tightness of what nobody has counted, and which refuses nothing: more than any share left.
+#: The tightness of a result without a verdict that does not reject: above any remaining share.
 _UNKNOWN: Final = 2.0
 
 
 def _tightness(result: Result) -> float:
-    """Sorts the binding result first: what never passes, then the longest wait, then the smallest share left.
+    """Sort key that puts the binding result first: never allowed, then the longest wait, then the smallest share.
 
-    Below 0 it refuses, from 0 to 1 it is the share.
+    Below 0 = rejected; from 0 to 1 = the remaining share.
     """
     verdict = result.verdict
     if verdict is None:

@@ -1,4 +1,4 @@
-"""What can go wrong, by name. This module stands below everything else and imports nothing of the project."""
+"""The exceptions of this package. The lowest layer: this module imports nothing of the project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class RateLimiterError(Exception):
 
 
 class StaleRules(RateLimiterError):
-    """The caller's rule set is older than the one in force; nothing was charged.
+    """The caller's rule set is older than the current one; nothing was charged.
 
     `number` and `epoch` are the version that the engine holds. `number` is `None` if it holds none (a flush, an
     eviction, a new server). Then only a caller that has just read the primary database may set it, with
@@ -56,7 +56,7 @@ class AccessDenied(RateLimiterError):
 
 
 def __getattr__(name: str) -> Any:
-    """`Ratelimited` of the decorators, which django-ratelimit has here: an exception of Django's, unlike the others."""
+    """`Ratelimited` of the decorators, for code from django-ratelimit. Lazy, because it needs Django."""
     if name == "Ratelimited":
         return import_module(f"{__package__}.decorators").Ratelimited
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

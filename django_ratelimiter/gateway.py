@@ -1,7 +1,7 @@
-"""The entry point for gateways: nginx, Traefik, Caddy or Envoy asks this view about a request for another server.
+"""The entry point for gateways: nginx, Traefik, Caddy or Envoy calls this view for a request to another server.
 
-The view answers 200, or as the limiter rejects requests: 429, 503 or 403. Only a trusted proxy (TRUSTED_PROXIES) is
-believed: what it says in X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For is the request that is decided.
+The view answers 200, or as the limiter rejects requests: 429, 503 or 403. Only a trusted proxy (TRUSTED_PROXIES) may
+call it. Its fields X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For describe the request to decide.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .middleware import ASKED_BY_GATEWAYS, Exemption, exemption
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
 
-#: The response field with the status of a rejection, where `denied_status` has taken its place.
+#: The response field with the real status of a rejection if `denied_status` replaces it.
 STATUS_FIELD: Final = "X-RateLimit-Status"
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
-#: What stands before the path if a client sends a whole URL as the target of its request.
+#: The start of the target if a client sends an absolute URL.
 _ORIGIN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
-#: What some servers take for the end of a segment, and others for a part of it.
+#: Some servers treat both as the end of a segment, others do not.
 _SLASH: Final = re.compile(r"[/\\]")
-#: What is only about the question: it has no body, and is asked elsewhere.
+#: Fields that describe the gateway's own request, not the client's: it has no body, and another host and port.
 _OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 
 class GatewayOptions(NamedTuple):
-    """What one view was made with, see `view`."""
+    """The arguments of `view`."""
 
     scope: str | None
     denied_status: int | None
@@ -54,9 +54,9 @@ class GatewayOptions(NamedTuple):
 
 
 class GatewayError(Exception):
-    """A question that is not decided. status: 403 from a peer that is not trusted, 400 where something is missing.
+    """A request of a gateway that cannot be decided. status: 403 for an untrusted peer, 400 if something is missing.
 
-    of_client: the client's request is at fault, not what the gateway says of it.
+    of_client: the client's request is invalid, not the gateway's fields.
     """
 
     def __init__(self, status: int, text: str, *, of_client: bool = False) -> None:
@@ -65,11 +65,11 @@ class GatewayError(Exception):
 
 
 class ForwardedRequest(WSGIRequest):
-    """A request for another server, as a gateway has described it. No view of this site answers it."""
+    """A request to another server, as a gateway describes it. No view of this site handles it."""
 
     def __init__(self, environ: dict[str, Any]) -> None:
         super().__init__(environ)
-        self.path = self.path_info  # and not below FORCE_SCRIPT_NAME
+        self.path = self.path_info  # without the prefix of FORCE_SCRIPT_NAME
         self.resolver_match = None
 
 
@@ -101,7 +101,7 @@ def view(
             if decision.allowed:
                 return passing(forwarded, decision)
             return rejection(forwarded, decision, options)
-        finally:  # nobody tells us when the response of the other server ends
+        finally:  # the end of the other server's response is not known here
             leases.release_leases(forwarded)
 
     return _marked(decide_for_gateway, options)
@@ -143,13 +143,13 @@ def _checked(options: GatewayOptions) -> GatewayOptions:
 
 
 def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[..., Any]:
-    """Tell Django and our middleware that gateways ask here: without a CSRF token, a log-in or a limit."""
+    """Mark the view for Django and our middleware: it needs no CSRF token and no log-in, and is not limited itself."""
     setattr(decide, ASKED_BY_GATEWAYS, options)
     decide.csrf_exempt = True  # type: ignore[attr-defined]
     decide.login_required = False  # type: ignore[attr-defined]
     if options.scope:
         decide.ratelimit_scopes = (options.scope,)  # type: ignore[attr-defined]
-    return in_own_transactions(decide)  # a delay must hold no connection, and a coroutine may have none
+    return in_own_transactions(decide)  # a delay must not occupy a connection, and a coroutine may have none
 
 
 def bypass_of(forwarded: HttpRequest) -> Exemption:
@@ -159,7 +159,7 @@ def bypass_of(forwarded: HttpRequest) -> Exemption:
 
 
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:
-    """Return the request that the gateway describes. Raises GatewayError if it may not ask, or says too little."""
+    """Return the request that the gateway describes. Raises GatewayError if it is untrusted or a field is missing."""
     if not is_trusted_peer(request):
         peer = request.META.get("REMOTE_ADDR") or "unix"
         text = _("%(peer)s is not a trusted proxy: RATELIMITER['TRUSTED_PROXIES'] does not name it.") % {"peer": peer}
@@ -173,16 +173,16 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
 
 
 def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str, Any]:
-    """Return the environment of the request that these fields of a question describe. Raises GatewayError.
+    """Return the WSGI environment of the request that these fields describe. Raises GatewayError.
 
-    method, path: of the question, which count where its route has captured a path; `None` = it has not.
+    method, path: of the gateway's own request, used if its route captures a path; `None` = it does not.
     """
     if path is None:
         method, (path, query) = meta.get("HTTP_X_FORWARDED_METHOD", ""), _target(meta.get("HTTP_X_FORWARDED_URI", ""))
     else:
         query = meta.get("QUERY_STRING", "")
         path = path.encode("utf-8", "surrogateescape").decode("latin-1")
-        if any(map(_may_be_dots, path.split("/"))):  # which may have been written as "..%2f"
+        if any(map(_may_be_dots, path.split("/"))):  # the client may have sent "..%2f"
             raise _ambiguous()
     if not _TOKEN.fullmatch(method):
         raise _lacking("X-Forwarded-Method")
@@ -203,9 +203,9 @@ def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str,
 
 
 def _target(uri: str) -> tuple[str, str]:
-    """Return path and query of a request's target, such as "/api/?page=2", as WSGI has them; "" if it has no path.
+    """Return path and query of a request target, such as "/api/?page=2", as in WSGI; "" if it has no path.
 
-    Raises GatewayError for a path that servers read in different ways: a rule must not apply to one of these alone.
+    Raises GatewayError for a path that servers read in different ways: a rule must not apply to only one of them.
     """
     origin = _ORIGIN.match(uri)
     path, _mark, query = uri[origin.end() if origin else 0 :].partition("#")[0].partition("?")
@@ -220,7 +220,7 @@ def _target(uri: str) -> tuple[str, str]:
 
 
 def _may_be_dots(segment: str) -> bool:
-    """Return whether a server may take a segment, or a part of it, for dots: "..;", say, or "a/.." once decoded."""
+    """Return whether a server may read a segment, or a part of it, as dots, such as "..;", or "a/.." after decoding."""
     return any(part.partition(";")[0] in (".", "..") for part in segment.replace("\\", "/").split("/"))
 
 
@@ -229,9 +229,9 @@ def _ambiguous() -> GatewayError:
 
 
 def _resolved(path: str) -> str:
-    """Return the path as gateways compare it with theirs: without "//", "/./" and "/../".
+    """Return the path as gateways normalize it: without "//", "/./" and "/../".
 
-    Raises GatewayError for "//../": some servers take back the empty segment, others the one before.
+    Raises GatewayError for "//../": some servers remove the empty segment, others the segment before it.
     """
     parts: list[str] = []
     for part in path.split("/")[1:]:
@@ -247,9 +247,9 @@ def _resolved(path: str) -> str:
 
 
 def _check_address(meta: dict[str, Any]) -> None:
-    """See to it that the gateway says whom it asks for. Without that, all clients would share its own address."""
+    """Check that the gateway names the client. Otherwise all clients would share the gateway's address."""
     field = settings.TRUSTED_PROXIES.field
-    if field is None:  # then X-Forwarded-For is read if it is there, even if it is empty
+    if field is None:  # then X-Forwarded-For is read if it is present, even if it is empty
         field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
     if not meta.get(_meta_name(field)):
         raise _lacking(field.title())
@@ -264,13 +264,13 @@ def _meta_name(header: str) -> str:
 
 
 def error_response(error: GatewayError, options: GatewayOptions) -> HttpResponse:
-    """Return the answer to a question that is not decided."""
+    """Return the response to a request of a gateway that cannot be decided."""
     response = HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
     return _uncached(_with_one_status(response, options) if error.of_client else response)
 
 
 def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
-    """Return the answer for a request that may pass."""
+    """Return the response for an allowed request."""
     response = HttpResponse(content_type="text/plain")
     if decision is not NOTHING_TO_DECIDE:
         write_fields(forwarded, response, decision)
@@ -278,15 +278,15 @@ def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> H
 
 
 def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
-    """Return the answer for a request that must not pass."""
+    """Return the response for a rejected request."""
     response = refusal(forwarded, decision)
-    if response.status_code < 300:  # a project's own response, by which each gateway would let the request pass
+    if response.status_code < 300:  # a project's own response; the gateway would let the request pass
         response.status_code = status_of(decision)
     return _uncached(_with_one_status(response, options))
 
 
 def _with_one_status(response: Response, options: GatewayOptions) -> Response:
-    """Return the response with the status that the gateway understands, if it understands one only."""
+    """Return the response with `denied_status`, if it is set: for gateways that know only one status of rejections."""
     if options.denied_status is not None:
         response.headers[STATUS_FIELD] = str(response.status_code)
         response.status_code = options.denied_status
@@ -294,6 +294,6 @@ def _with_one_status(response: Response, options: GatewayOptions) -> Response:
 
 
 def _uncached(response: Response) -> Response:
-    """Return the response, which neither Django's cache nor the gateway's may keep."""
+    """Return the response with fields that forbid Django's cache and the gateway's to store it."""
     patch_cache_control(response, private=True, no_store=True, max_age=0)
     return response

@@ -1,7 +1,7 @@
 """Which processes decide requests, by which version of the rules, and whether they reach Redis.
 
-A process says so at most once in INTERVAL, and at once where it has new rules or a breaker has opened or closed: beside
-its next decision, in a thread of its own, so that no request waits for it. A process that decides nothing says nothing.
+A process sends a heartbeat at most once in INTERVAL, and at once if it has new rules or a breaker has opened or closed.
+It is sent in a thread after the next decision, so that no request waits. A process without requests sends none.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .signals import rules_changed
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Seconds after which a process that decides says again that it is there.
+#: Seconds between the heartbeats of a process that decides.
 INTERVAL: Final = 30.0
-#: Seconds for which a process counts as heard of.
+#: Seconds after its last heartbeat for which a process is listed.
 HEARD_SECONDS: Final = 120.0
 
 
 class Heartbeat(NamedTuple):
-    """What a process has said of itself.
+    """One heartbeat of a process.
 
-    process: its name, made up when it begins. version: of the rules that it decides by. open_breakers: servers that it
-    does not ask at present. outage_at: when a breaker of it opened or closed last; `None` = never. at: when it said so.
-    Both in seconds since the Unix epoch.
+    process: its random name. version: of the rules that it uses. open_breakers: number of servers that it does not call
+    at present. outage_at: when one of its breakers opened or closed last; `None` = never. at: when it was sent. Both in
+    seconds since the Unix epoch.
     """
 
     process: str
@@ -48,9 +48,9 @@ class Heartbeat(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """All processes that were heard of lately, this one first, and the versions that the shards of Redis hold.
+    """All processes with a recent heartbeat, this one first, and the versions that the shards of Redis hold.
 
-    versions: `None` = a shard holds none; empty = the engine is not on Redis. unanswered: shards that gave no answer.
+    versions: `None` = a shard holds none; empty = the engine is not on Redis. unanswered: shards that did not answer.
     """
 
     heartbeats: list[Heartbeat]
@@ -59,7 +59,7 @@ class Fleet(NamedTuple):
 
 
 class _Pulse:
-    """What this process says and when. due_at: monotonic seconds."""
+    """The heartbeat of this process, and when it is due. due_at: monotonic seconds."""
 
     def __init__(self) -> None:
         self.begin()
@@ -67,23 +67,23 @@ class _Pulse:
         rules_changed.connect(self.hasten, dispatch_uid="django_ratelimiter.heartbeats")
 
     def begin(self) -> None:
-        """Begin as a new process, such as one that was forked just now."""
+        """Start as a new process, for example after a fork."""
         self.process, self.pid = secrets.token_hex(6), os.getpid()
         self.due_at = float("-inf")
         self.outage_at: float | None = None
         self.thread: Thread | None = None
 
     def hasten(self, **_signal: object) -> None:
-        """Say it beside the next decision."""
+        """Send the heartbeat with the next decision."""
         self.due_at = float("-inf")
 
     def note_outage(self) -> None:
-        """Note that a breaker has opened or closed."""
+        """Record that a breaker has opened or closed."""
         self.outage_at = time()
         self.hasten()
 
     def heartbeat(self, version: Version) -> Heartbeat:
-        """Return what is to be said now."""
+        """Return the heartbeat to send now."""
         return Heartbeat(
             self.process, socket.gethostname(), os.getpid(), version, open_breakers(), self.outage_at, time()
         )
@@ -94,16 +94,16 @@ os.register_at_fork(after_in_child=pulse.begin)
 
 
 def beat(version: Version) -> None:
-    """Say that this process decides by this version, in a thread; not while an earlier one still tries to."""
-    if pulse.pid != os.getpid():  # some servers fork without telling Python
+    """Send a heartbeat with this version in a thread, unless an earlier one is still being sent."""
+    if pulse.pid != os.getpid():  # some servers fork without calling Python's fork hooks
         pulse.begin()
     pulse.due_at = monotonic() + INTERVAL
     store = getattr(get_engine(), "heartbeats", None)
     if store is not None and (pulse.thread is None or not pulse.thread.is_alive()):
         thread = Thread(target=_write, args=(store, version), name="ratelimiter-heartbeat", daemon=True)
         pulse.thread = thread
-        with suppress(RuntimeError):  # no more threads to be had, or the process is about to end
-            thread.start()  # ours: `pulse.thread` may be another request's by now, and none is to be started twice
+        with suppress(RuntimeError):  # no more threads available, or the process is ending
+            thread.start()  # not `pulse.thread`: another request may have replaced it, and a thread starts only once
 
 
 def _write(store: Any, version: Version) -> None:
@@ -112,12 +112,12 @@ def _write(store: Any, version: Version) -> None:
         store.write(process, json.dumps(rest))
     except EngineUnavailable as error:
         logger.debug("The heartbeat of this process was not sent to Redis: %s", error)
-    except Exception:  # a thread's end is nobody's business
+    except Exception:  # an exception must not be printed when the thread ends
         logger.exception("The heartbeat of this process was not sent to Redis.")
 
 
 def read_fleet(version: Version) -> Fleet:
-    """Return which processes were heard of lately. version: of this process's rules. Raises EngineUnavailable."""
+    """Return the processes with a recent heartbeat. version: of this process's rules. Raises EngineUnavailable."""
     own, store = pulse.heartbeat(version), getattr(get_engine(), "heartbeats", None)
     if store is None:
         return Fleet([own], [], 0)
@@ -128,7 +128,7 @@ def read_fleet(version: Version) -> Fleet:
 
 
 def _read(process: str, text: str) -> Heartbeat | None:
-    """Return what was written; `None` where a later release of this app has written something else."""
+    """Return a heartbeat; `None` if a later release of this app has written another format."""
     try:
         host, pid, version, open_now, outage_at, at = json.loads(text)
         return Heartbeat(process, str(host), int(pid), Version(*map(int, version)), int(open_now), outage_at, float(at))

@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, which has none of the threads that may have held them."""
+"""Locks that are free in a forked child, which has none of the threads that may hold them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _locks: Final[WeakSet[Any]] = WeakSet()
 
 
 def freed_by_fork(lock: LockOfSomeKind) -> LockOfSomeKind:
-    """Return this lock, which a child will find free. For state that a child goes on with as it finds it."""
+    """Return this lock, and free it in each forked child. For state that a child can continue to use unchanged."""
     _locks.add(lock)
     return lock
 
 
 def _free_in_child() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as `logging` does with its own
+        lock._at_fork_reinit()  # as `logging` does for its own locks
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -1,4 +1,4 @@
-"""The middleware: decides each request as soon as its view is known, and writes the fields of its response."""
+"""The middleware: decides each request as soon as its view is known, and writes the response fields."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .headers import add_reference, drop_fields, may_wait, refusal, write_fields
 from .limiter import io, leases, refunds
 from .rules.routes import is_translated
 
-#: Where load balancers and orchestrators ask for the health of a site, with or without a slash at the end.
+#: Paths of the health checks of load balancers and orchestrators, with or without a trailing slash.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
 
-#: The attribute of views that decide requests for other servers: those who ask them are not limited themselves.
+#: The attribute of views that decide requests for other servers: requests to these views are not limited.
 ASKED_BY_GATEWAYS: Final = "ratelimit_gateway"
 
 #: Why no rule applies to a request; "" = some may.
@@ -61,13 +61,13 @@ class RateLimitMiddleware:
             if response.status_code == 404 and request.resolver_match is None:  # no view was found
                 response = self.process_view(request) or response
             if request.resolver_match is None:
-                drop_fields(response)  # no view has made it, but perhaps a cache further in
+                drop_fields(response)  # set by no view, but perhaps by a cache
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
                 if decision.answer is None or not decision.answer.is_plain:
                     refunds.refund_unearned(request, response)
                 write_fields(request, response, decision)
-        except BaseException:  # no response will follow whose end could release what the request holds
+        except BaseException:  # no response will follow whose end could release the leases
             leases.release_leases(request)
             raise
         finally:
@@ -88,7 +88,7 @@ class RateLimitMiddleware:
                 if decision.answer is None or not decision.answer.is_plain:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
-        except (Exception, CancelledError):  # cancelled: the client has gone
+        except (Exception, CancelledError):  # cancelled: the client has disconnected
             await leases.arelease_leases(request)
             raise
         finally:
@@ -96,7 +96,7 @@ class RateLimitMiddleware:
         return response
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
-        """Decide before the view runs, and hold; or, without a view, once none was found."""
+        """Decide before the view runs, and wait for the delay. view: `None` = no view was found."""
         if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
         decision = limiter.check(request, before_authentication=decides_later(view))
@@ -105,7 +105,7 @@ class RateLimitMiddleware:
         return None if decision.allowed else refusal(request, decision)
 
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
-        """The same on an event loop."""
+        """`process_view` on an event loop."""
         if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
         decision = await limiter.acheck(request, before_authentication=decides_later(view))
@@ -113,22 +113,22 @@ class RateLimitMiddleware:
             await io.asleep(decision.delay)
         if decision.allowed:
             return None
-        # A template of the project's may ask for the user.
+        # A template of the project may read the user.
         return await sync_to_async(refusal)(request, decision) if may_wait(request) else refusal(request, decision)
 
     def process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        """Add the reference to what REST framework says of a rejection, before it is rendered."""
+        """Add the reference to DRF's message for a rejection, before it is rendered."""
         decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
         if not decision.allowed:
             add_reference(response, decision)
         return response
 
     async def aprocess_template_response(self, request: HttpRequest, response: Any) -> Any:
-        """The same on an event loop."""
+        """`process_template_response` on an event loop."""
         return RateLimitMiddleware.process_template_response(self, request, response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
-        """Answer for a view that raised what says that this request was refused, such as `Ratelimited`.
+        """Return the response for an exception that means that this request was rejected, such as `Ratelimited`.
 
         On an event loop Django calls this in a thread.
         """
@@ -139,10 +139,10 @@ class RateLimitMiddleware:
 
 
 def exemption(request: HttpRequest) -> Exemption:
-    """Return why no rule applies to this request: a preflight, a probe of health, or its path; "" = some may."""
+    """Return why no rule applies to this request: a preflight, a health check, or its path; "" = rules may apply."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return "preflight" if "Origin" in request.headers else ""
-    path = request.path_info  # not request.path: some servers let clients choose what that begins with
+    path = request.path_info  # not request.path: some servers let clients choose its prefix
     urlconf = getattr(request, "urlconf", None)
     if not path.startswith(_perhaps_exempt(urlconf)):
         return ""
@@ -153,7 +153,7 @@ def exemption(request: HttpRequest) -> Exemption:
 
 @lru_cache(maxsize=100)
 def _perhaps_exempt(urlconf: Any) -> tuple[str, ...]:
-    """Return prefixes, one of which begins each path that no rule applies to; of every path, where languages differ."""
+    """Return prefixes that include each exempt path, for a quick test; ("",) if paths depend on the language."""
     if settings.EXEMPT_PATHS is not None:
         return settings.EXEMPT_PATHS
     if is_translated(urlconf or django_setting("ROOT_URLCONF")):
@@ -162,7 +162,7 @@ def _perhaps_exempt(urlconf: Any) -> tuple[str, ...]:
 
 
 def exempt_paths(urlconf: Any) -> tuple[str, ...]:
-    """Return the prefixes of the paths that no rule applies to, to compare with `request.path_info`.
+    """Return the prefixes of the exempt paths, to compare with `request.path_info`.
 
     urlconf: `None` = the project's.
     """
@@ -174,9 +174,9 @@ def exempt_paths(urlconf: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=100)
 def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
-    """Return the paths of the assets and of the admin, where an operator would repair a rule that rejects everybody.
+    """Return the paths of the assets and of the admin: there an operator can repair a rule that rejects everyone.
 
-    language: the one that the site's paths are in; `None` = they are the same in all.
+    language: the language of the site's paths; `None` = they are the same in all languages.
     """
     assets, prefix = asset_paths(), get_script_prefix()
     set_script_prefix("/")  # `reverse` would add the prefix of this request
@@ -190,7 +190,7 @@ def _usually_exempt(urlconf: Any, language: str | None) -> tuple[str, ...]:
 
 
 def forget_paths(**_signal: Any) -> None:
-    """Find the exempt paths again with the next request: the settings or the addresses have changed."""
+    """Clear the cached exempt paths, because settings or URLs have changed."""
     _usually_exempt.cache_clear()
     _perhaps_exempt.cache_clear()
 
@@ -199,7 +199,7 @@ setting_changed.connect(forget_paths, dispatch_uid="django_ratelimiter.middlewar
 
 
 def decides_later(view: Any) -> bool:
-    """Whether the view is one of the REST framework's with a throttle class that decides rules."""
+    """Return whether this is a DRF view with a throttle class that decides rules."""
     made_by = getattr(view, "cls", None)
     if made_by is None:
         return False

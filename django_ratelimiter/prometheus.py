@@ -1,8 +1,8 @@
-"""Metrics for Prometheus. Whoever imports this module has this process measured; it needs the extra `prometheus`.
+"""Metrics for Prometheus. Importing this module starts measuring in this process. Needs the extra `prometheus`.
 
-Decisions are counted in each process, as Prometheus expects it, which adds the processes up: so a scrape asks no
-database, and tells of the last seconds and not of collected minutes. What became of every single request is in the
-usage reports. How far collecting is behind is asked of Redis, once in a scrape. No label names a partition.
+Each process counts its decisions, and Prometheus adds up the processes. So a scrape does not query the database, and
+the numbers are seconds old. The usage reports count every request. The lag of the collector is read from Redis once in
+each scrape. No label contains a partition.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .exceptions import EngineUnavailable
 from .limiter.observer import set_observer
 from .usage.collector.lag import lag
 
-#: Seconds. A decision takes a fraction of a millisecond, and no longer than DEADLINE_MS.
+#: Seconds. A decision takes a fraction of a millisecond, and at most DEADLINE_MS.
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
-#: The share of decisions that is timed, picked by chance: with files, timing one takes as long as all the rest.
+#: The share of decisions that is timed, chosen at random: with files, timing costs as much as all the rest.
 TIMED_SHARE: Final = 0.125
 
-#: Under this variable prometheus-client keeps the numbers of several processes in files of one folder.
+#: With this variable, prometheus-client keeps the numbers of several processes in files of one folder.
 FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
-#: Seconds for which counts of a busy process wait at most before they are written to files.
+#: Seconds after which a busy process writes its counts to files at the latest.
 FLUSH_SECONDS: Final = 1.0
 
 DECISIONS: Final = Counter(
@@ -85,10 +85,10 @@ _known_version: int | None = None
 
 
 class CollectorLag(Collector):
-    """The lag of collecting, read from Redis in every scrape; left out while Redis is unavailable."""
+    """The lag of the collector, read from Redis in every scrape; missing while Redis is unavailable."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The metrics without values, so that registering asks nothing."""
+        """Return the metrics without values, so that registering does not call Redis."""
         yield GaugeMetricFamily(
             "ratelimiter_collector_lag_seconds",
             "Seconds since the end of the oldest minute that waits to be collected.",
@@ -96,7 +96,7 @@ class CollectorLag(Collector):
         yield GaugeMetricFamily("ratelimiter_batches_waiting", "Batches of usage that wait to be collected.")
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The metrics as they are now."""
+        """Return the current metrics."""
         try:
             values = lag()
         except EngineUnavailable:
@@ -110,7 +110,7 @@ LAG: Final = CollectorLag()
 
 
 def registry() -> CollectorRegistry:
-    """Return the registry to export: the default one, or with PROMETHEUS_MULTIPROC_DIR that of all processes."""
+    """Return the registry to export: the default one, or with PROMETHEUS_MULTIPROC_DIR the one of all processes."""
     if not os.environ.get(FOLDER_VARIABLE):
         return REGISTRY
     together = CollectorRegistry()
@@ -120,7 +120,7 @@ def registry() -> CollectorRegistry:
 
 
 class OutcomeCounters:
-    """The counters of one kind of decision: a request that certain rules matched, with certain outcomes."""
+    """The counters of one kind of decision: the matching rules, each with its outcome."""
 
     __slots__ = ("_each",)
 
@@ -133,10 +133,10 @@ class OutcomeCounters:
 
 
 class CountBuffer:
-    """Counts that are yet to be written to files: many of one kind cost no more than one.
+    """Counts to be written to files later: many of one kind cost no more than one.
 
-    A process that decides less than once in FLUSH_SECONDS writes at once. In others a thread, which is there only
-    while something waits, writes what no later decision has written.
+    A process that decides less than once in FLUSH_SECONDS writes at once. Otherwise the next decision or a thread
+    writes. The thread runs only while counts are waiting.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class CountBuffer:
         self._flush_planned = False
 
     def add(self, counts: OutcomeCounters) -> None:
-        """Count one request, soon."""
+        """Count one request; it is written within FLUSH_SECONDS."""
         self._waiting.append(counts)
         if monotonic() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
@@ -154,19 +154,19 @@ class CountBuffer:
             self._flush_later()
 
     def flush(self) -> None:
-        """Write all that waits."""
+        """Write all waiting counts."""
         self._flushed_at, self._flush_planned = monotonic(), False
         tally: Tally[OutcomeCounters] = Tally()
         try:
             while True:
                 tally[self._waiting.popleft()] += 1
-        except IndexError:  # nothing waits any longer; other threads may have taken some of it
+        except IndexError:  # empty; other threads may have taken some of it
             pass
         for counts, requests in tally.items():
             counts.add(requests)
 
     def reset(self) -> None:
-        """Drop all counts. Runs in a forked child: the parent writes them."""
+        """Drop all counts. Called in a forked child: the parent writes them."""
         self.__init__()  # type: ignore[misc]
 
     def _flush_later(self) -> None:
@@ -174,25 +174,25 @@ class CountBuffer:
         timer.daemon = True
         try:
             timer.start()
-        except RuntimeError:  # no more threads, or the process is about to end
+        except RuntimeError:  # no more threads available, or the process is ending
             self.flush()
 
 
-#: With files, where writing a number costs a microsecond; `None` without.
+#: With files, where writing a number takes a microsecond; otherwise `None`.
 BUFFER: Final = CountBuffer() if os.environ.get(FOLDER_VARIABLE) else None
 
 
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """A view of all metrics. It tells the names of rules and how busy they are: let nobody in but Prometheus."""
+    """A view of all metrics. It shows the names of rules and how busy they are: only Prometheus should reach it."""
     if BUFFER:
         BUFFER.flush()
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(decision: Decision, seconds: float) -> None:
-    """Note one decision. It is in the path of requests: a few microseconds are all it may take."""
+    """Record one decision. On the request path: it may take only a few microseconds."""
     results = decision.results
     counts = _counters_for(*map(_labels, results))
     if BUFFER:
@@ -209,7 +209,7 @@ def _observe(decision: Decision, seconds: float) -> None:
 
 
 def _labels(result: Result) -> tuple[str, str, str]:
-    """Return the labels of one limit: its rule, its tier and its outcome."""
+    """Return the labels of one result: its rule, its tier and its outcome."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
     if not rule.during_outage.refuses if verdict is None else verdict.allowed:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
@@ -220,7 +220,7 @@ def _labels(result: Result) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=10_000)
 def _counters_for(*labels: tuple[str, str, str]) -> OutcomeCounters:
-    """Return the counters of a call: one for each rule and tier; of a rule's limits one that denies is enough."""
+    """Return the counters of a decision: one for each rule and tier. A rule is denied if one of its limits is."""
     outcomes: dict[tuple[str, str], str] = {}
     for rule, tier, outcome in labels:
         before = outcomes.get((rule, tier), "allowed")
@@ -247,7 +247,7 @@ def _note_breakers() -> None:
 
 
 def _reset_after_fork() -> None:
-    """Forget the gauges' values. Runs in a forked child, which has to set its own."""
+    """Drop the values of the gauges. Called in a forked child, which sets its own."""
     global _known_version
     _known_version = None
     if BUFFER:

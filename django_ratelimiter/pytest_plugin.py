@@ -1,4 +1,4 @@
-"""Fixtures for pytest, found by its entry point. Imported in every run of pytest, so it imports no Django by itself."""
+"""Fixtures for pytest, found by its entry point. Every run of pytest imports it, so it must not import Django."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _ratelimit_counts_start_at_zero() -> None:
-    """Drop what earlier tests counted in the memory of this process. Counts in Redis stay; see `clear_counts`."""
+    """Drop the counts of earlier tests in the memory of this process. Counts in Redis stay; see `clear_counts`."""
     for module, name in (("backend", "_engine"), ("limiter.fallback", "_local")):
         loaded = sys.modules.get(f"{__package__}.{module}")  # not loaded: nothing was counted
         counting: Any = getattr(loaded, name, None)
@@ -24,7 +24,7 @@ def _ratelimit_counts_start_at_zero() -> None:
 
 @pytest.fixture(autouse=True)
 def _ratelimit_exempts_paths_of_the_urls_marker(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Find exempt paths again where a test is marked `urls`: pytest-django changes ROOT_URLCONF without a signal."""
+    """Clear the cached exempt paths in tests marked `urls`: pytest-django changes ROOT_URLCONF without a signal."""
     loaded: Any = sys.modules.get(f"{__package__}.middleware")
     if loaded is None or request.node.get_closest_marker("urls") is None:
         yield
@@ -36,7 +36,7 @@ def _ratelimit_exempts_paths_of_the_urls_marker(request: pytest.FixtureRequest) 
 
 @pytest.fixture
 def ratelimit_clock() -> FrozenClock:
-    """The time by which the limits of `ratelimit_rules` count; passes only when the test says so."""
+    """The clock of the limits in `ratelimit_rules`. Its time passes only when the test advances it."""
     from .testing import FrozenClock
 
     return FrozenClock()
@@ -44,7 +44,7 @@ def ratelimit_clock() -> FrozenClock:
 
 @pytest.fixture
 def ratelimit_rules(ratelimit_clock: FrozenClock) -> Iterator[RulesInForce]:
-    """No rule is in force but what the test puts in force by calling this with it; needs neither Redis nor database."""
+    """Only the rules that the test passes to this object are active. Needs neither Redis nor a database."""
     from .testing import override_rules
 
     with override_rules(clock=ratelimit_clock) as rules:

@@ -1,4 +1,4 @@
-"""Lets a django-redis cache stand for a Redis Cluster, which django-redis itself cannot.
+"""Lets a django-redis cache connect to a Redis Cluster, which django-redis itself does not support.
 
 "OPTIONS": {"CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory"}
 """
@@ -16,19 +16,19 @@ from .locks import freed_by_fork
 
 
 class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
-    """Makes one client for each process, address and set of options; it connects when it is first used.
+    """Makes one client for each process, address and set of options. The client connects at its first use.
 
-    LOCATION names one node; OPTIONS["STARTUP_NODES"], a list of (host, port), further ones to begin with. The other
-    OPTIONS are django-redis's own: timeouts, user, password, and CONNECTION_POOL_KWARGS for anything else.
+    LOCATION names one node; OPTIONS["STARTUP_NODES"], a list of (host, port), names more nodes to start with. The other
+    OPTIONS are those of django-redis: timeouts, user, password, and CONNECTION_POOL_KWARGS for anything else.
     """
 
     _clients: ClassVar[dict[str, LazyRedisCluster]] = {}
     _making: ClassVar[Lock] = freed_by_fork(Lock())
 
     def connect(self, url: str) -> LazyRedisCluster:
-        """The client of a cluster. Raises ImproperlyConfigured for an address that cannot be a cluster's."""
+        """Return the client of a cluster. Raises ImproperlyConfigured for an address that no cluster can have."""
         options = self.make_connection_params(url) | self.pool_cls_kwargs | self.redis_client_cls_kwargs
-        options.pop("parser_class")  # redis-py picks it
+        options.pop("parser_class")  # redis-py chooses it
         nodes = self.options.get("STARTUP_NODES", ())
         key = repr((sorted(options.items()), nodes))
         with self._making:
@@ -42,5 +42,5 @@ class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]
             return client
 
     def disconnect(self, connection: Any) -> None:
-        """Close what it has opened."""
+        """Close the connections of a client."""
         connection.close()

@@ -1,6 +1,6 @@
-"""For drf-spectacular: views that are limited say so in the OpenAPI schema, with the answer 429 and its fields.
+"""For drf-spectacular: adds the response 429 and its fields to the OpenAPI schema of limited views.
 
-Name `AutoSchema` in DEFAULT_SCHEMA_CLASS, or mix `LimitedResponses` into a class of the project's own.
+Name `AutoSchema` in DEFAULT_SCHEMA_CLASS, or add `LimitedResponses` to the bases of your own class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .conf import settings
 _NUMBER: Final = {"type": "integer", "minimum": 0}
 _TEXT: Final = {"type": "string"}
 
-#: The fields of each family, as `HEADERS` names them.
+#: The response fields of each family in `HEADERS`.
 _FIELDS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
     "ratelimit": {
         "RateLimit-Policy": (
@@ -34,14 +34,14 @@ _RETRY_AFTER: Final = {
     "schema": {"type": "integer", "minimum": 1},
     "description": "Seconds until the request would pass. Absent if it never will.",
 }
-#: The framework's body, where the view's throttle refuses.
+#: DRF's body, if the view's throttle rejects.
 _REFERENCE: Final = {**_TEXT, "description": "Identifies the rejection for the operators of this site."}
 _DETAIL: Final = {
     "type": "object",
     "properties": {"detail": _TEXT, "reference": _REFERENCE},
     "required": ["detail"],
 }
-#: The middleware's, which refuses before the view is asked.
+#: The middleware's body, if it rejects before the view is called.
 _PROBLEM: Final = {
     "type": "object",
     "properties": {
@@ -57,7 +57,7 @@ _PROBLEM: Final = {
 
 
 class LimitedResponses:
-    """Adds 429 to the operations of views with a throttle or a decorator of this package, unless they tell it."""
+    """Adds 429 to the operations of views with a throttle or decorator of this package, unless they declare it."""
 
     view: Any
     method: str
@@ -69,7 +69,7 @@ class LimitedResponses:
         return operation
 
     def is_limited(self) -> bool:
-        """Whether the view is limited by more than the middleware's rules, which only the database knows."""
+        """True if the view has its own limits, besides the middleware's rules, which only the database contains."""
         throttled = any(getattr(throttle, "decides_rules", False) for throttle in self.view.throttle_classes)
         handler = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         return throttled or any(
@@ -78,7 +78,7 @@ class LimitedResponses:
         )
 
     def refusal(self) -> dict[str, Any]:
-        """The response object of a refusal."""
+        """Return the response object of a rejection."""
         headers: dict[str, Any] = {"Retry-After": _RETRY_AFTER}
         for family, fields in _FIELDS.items():
             if family in settings.HEADERS:
@@ -90,9 +90,9 @@ class LimitedResponses:
 
 
 def _wrapped_by(handler: Any) -> list[Any]:
-    """What a handler calls that `@api_view` has made: the function that it was put on."""
+    """Return the functions that a handler made by `@api_view` calls: the decorated function."""
     return [cell.cell_contents for cell in getattr(handler, "__closure__", None) or ()]
 
 
 class AutoSchema(LimitedResponses, FrameworksSchema):
-    """drf-spectacular's, with the answers of limited views."""
+    """drf-spectacular's class, with the responses of limited views."""

@@ -7,28 +7,28 @@ from django.dispatch import Signal
 #: A request was rejected. Sent once per request, with `request` and `decision`.
 limit_exceeded = Signal()
 
-#: An allowed request went beyond the soft quota of an enforced limit. Sent once per window and partition by each
-#: process, with `request` and `result`, whose verdict and limit tell the rest.
+#: An allowed request exceeded the soft quota of an enforced limit. Sent once per window and partition by each process,
+#: with `request` and `result`; its verdict and limit have the details.
 soft_limit_exceeded = Signal()
 
-#: A partition has spent 80 or 100 percent of an enforced limit. Sent once per window, partition and percentage by each
-#: process, with `request`, `result` and `percent`; a request that goes beyond both is told of as 100.
+#: A partition has used 80 or 100 percent of an enforced limit. Sent once per window, partition and percentage by each
+#: process, with `request`, `result` and `percent`. A request that exceeds both at once sends only 100.
 quota_reached = Signal()
 
 #: Requests are decided without the engine, by each rule's failure policy. Sent with `error` by each process, at most
 #: once in 10 seconds.
 engine_degraded = Signal()
 
-#: A rule has begun to refuse more than a share of the requests that meet it. Sent by a collector, once per episode,
-#: with `rule`, its slug, and the requests that it has `denied` of all `requests` in so many `minutes`.
+#: A rule has begun to reject more than a given share of the requests that it matches. Sent by a collector, once per
+#: episode, with `rule`, its slug, and the requests `denied` of all `requests` in the last `minutes`.
 refusal_rate_exceeded = Signal()
 
-#: Collecting usage has begun to be behind. Sent by a collector, once per episode, with the `seconds` since the oldest
-#: minute that waits has ended, and the number of `batches` that wait.
+#: Collecting usage has fallen behind. Sent by a collector, once per episode, with `seconds`, the time since the oldest
+#: waiting minute ended, and `batches`, the number of usage batches that wait.
 collector_behind = Signal()
 
-#: This process has begun to decide by another version of the rule set, its first one included. Sent with `version`.
+#: This process has begun to use another version of the rule set, also its first one. Sent with `version`.
 rules_changed = Signal()
 
-#: For the package itself: a version was committed in this process.
+#: Internal: a version was committed in this process.
 rules_committed = Signal()

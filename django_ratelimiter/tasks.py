@@ -33,12 +33,12 @@ from .usage.collector.prune import prune
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Seconds. A broker may take a message that is held back for longer for a lost one, and deliver it twice.
+#: Seconds. A broker may consider a message lost that is held back longer, and deliver it twice.
 MAX_COUNTDOWN: Final = 600.0
-#: Seconds by which a message may come before its time and be obeyed at once.
+#: Seconds by which a message may arrive early and still run at once.
 EARLY_SECONDS: Final = 0.01
 
-#: The header of a message that waits for its turn: {"at": when, in epoch seconds, "reserved": whether it is paid for}.
+#: The header of a message that waits for its turn: {"at": when, in epoch seconds, "reserved": whether it is charged}.
 _HEADER: Final = "ratelimit_slot"
 
 
@@ -88,7 +88,7 @@ def in_slot(
 
 
 def _turn(task: Task[..., Any], slot: Slot) -> Decision:
-    """Return the task's decision if it is its turn; else send it again and raise Retry."""
+    """Return the decision if it is the task's turn; else send the task again and raise Retry."""
     request: Any = task.request
     headers = request.headers or {}
     waited: dict[str, Any] = headers.get(_HEADER, {})
@@ -103,9 +103,9 @@ def _turn(task: Task[..., Any], slot: Slot) -> Decision:
             raise LimitExceeded(decision)
         _send_again(task, time.time() + seconds, reserved)
     if decision.delay:
-        slot.release(decision)  # taken again when its turn has come
+        slot.release(decision)  # taken again at its turn
         _send_again(task, time.time() + decision.delay, True)
-    headers.pop(_HEADER, None)  # a retry of the task's own takes a new place
+    headers.pop(_HEADER, None)  # a retry by the task itself gets a new turn
     return decision
 
 

@@ -1,4 +1,4 @@
-"""Throttle classes for Django REST framework: one for the rule set, and four in the place of the framework's own."""
+"""Throttle classes for Django REST framework: one for the rule set, and four that replace DRF's own."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .rules import inline
 from .rules.records import RuleRecord
 from .values.rates import rate_from
 
-if TYPE_CHECKING:  # it imports the classes that DEFAULT_THROTTLE_CLASSES names, and so this module
+if TYPE_CHECKING:  # it imports the classes in DEFAULT_THROTTLE_CLASSES, and so this module
     from rest_framework.views import APIView
 
 _DISPATCH, _MEETS_RULES = "_ratelimit_dispatch", "_ratelimit_meets_rules"
 
 
 class LimiterUnavailable(APIException):
-    """503: a rule that must not be passed unchecked could not be checked."""
+    """503: a rule with the failure policy `closed` could not be checked."""
 
     status_code = 503
     default_detail = _("This service cannot take the request right now. Please try again shortly.")
     default_code = "temporary_reduced_capacity"
-    wait = UNAVAILABLE_RETRY_SECONDS  # sent as Retry-After by the framework
+    wait = UNAVAILABLE_RETRY_SECONDS  # DRF sends it as Retry-After
 
 
 class RuleThrottle(BaseThrottle):
@@ -50,7 +50,7 @@ class RuleThrottle(BaseThrottle):
     lets a worker wait.
     """
 
-    #: Tells the middleware to leave rules that need the user to this class.
+    #: The middleware leaves rules that need the user to this class.
     decides_rules = True
 
     def allow_request(self, request: Request, view: APIView) -> bool:
@@ -58,16 +58,16 @@ class RuleThrottle(BaseThrottle):
         if decision.allowed:
             _hold(decision)
             return True
-        # Answered here, not through wait(): that would have to keep this request's answer on the instance.
+        # Answered here, not through wait(): that would store this request's result on the instance.
         view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
 
     def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[InlineRule, ...]]:
-        """The scope whose rules are met as well, and rules written in code."""
+        """Return the scope whose rules also apply, and rules written in code."""
         return getattr(view, "throttle_scope", None), ()
 
 
 class _CurrentRates:
-    """DEFAULT_THROTTLE_RATES as it is when asked for: a class attribute would keep what it was at import."""
+    """The current DEFAULT_THROTTLE_RATES: a class attribute would keep the value at import."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         return api_settings.DEFAULT_THROTTLE_RATES
@@ -80,7 +80,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     request, none is charged. Rates up to 10,000 requests are exact; above that, `sliding_window_counter` is used.
     `cache` is not used. A subclass's own `timer` sets the limiter's time, too.
 
-    DRF's protocol stores answers on the instance. Each thread sees its own answers only, so instances can be shared.
+    As in DRF, results are attributes of the instance. They are local to the thread, so instances can be shared.
     """
 
     decides_rules = True
@@ -90,7 +90,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     duration: Any
     _system_timer: ClassVar[Any] = throttling.SimpleRateThrottle.timer
     _decision: Decision | None = None
-    #: Rules of this scope are met as well.
+    #: The rules of this scope also apply.
     _rule_scope: str | None = None
     _history: list[float] | None = None
 
@@ -142,14 +142,14 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             allowed = self.throttle_success()
         else:
             allowed = self.throttle_failure()
-            if allowed:  # a subclass lets it pass, and so shall whoever is asked next
+            if allowed:  # allowed by a subclass; the next throttle must see it as allowed
                 _forget(http, {extra.rule.slug})
         if allowed:
             _hold(decision)
         return allowed
 
     def _meets_rules(self, request: Any) -> bool:
-        """Whether the rules admit what a subclass has let pass by itself, unless they have been asked."""
+        """Return whether the rules allow a request that a subclass has allowed, unless they are decided already."""
         http = getattr(request, "_request", request)
         if not isinstance(http, HttpRequest) or http.__dict__.get(_DISPATCH, (None,))[0] is request:
             return True
@@ -159,7 +159,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return decision.allowed
 
     def _looks_only(self, request: Any, extra: InlineRule) -> bool:
-        """Whether it would admit what another throttle of the view has refused: the client waits for the last."""
+        """Return whether this throttle would allow a request that another one rejected. DRF uses the longest wait."""
         decision = limiter.peek(request, extra=(extra,))
         own = [result for result in decision.results if result.rule is extra.rule]
         self._decision = decide(own, decision.version)
@@ -167,7 +167,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def throttle_success(self) -> bool:
         """Called when the request is allowed; its return value is that of `allow_request`."""
-        if self._decision is None:  # called by an allow_request that is not ours, and keeps a history in the cache
+        if self._decision is None:  # called by another allow_request, which keeps its history in the cache
             return super().throttle_success()
         return True
 
@@ -177,7 +177,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     @property
     def history(self) -> list[float]:
-        """A list with the length of the number of requests that count now. Their times are not known."""
+        """A list as long as the number of requests that count now. The times of the requests are not known."""
         if self._history is None:
             verdicts = [each.verdict for each in self._decision.results if each.verdict] if self._decision else []
             own = [verdict for verdict in verdicts if verdict.charge.key.endswith(f":{digest(str(self.key))}")]
@@ -189,7 +189,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         self._history = history
 
     def _extra(self, request: Any, view: Any) -> InlineRule | None:
-        """This throttle as a rule, and the value that it counts by; `None` if it has no say on the request."""
+        """Return this throttle as a rule with the value that it counts by; `None` if it does not limit the request."""
         if self.rate is None:
             return None
         self.key = self.get_cache_key(request, view)
@@ -200,7 +200,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return InlineRule(self._rule(self.num_requests, *self._names()), str(self.key), now_us)
 
     def _names(self) -> tuple[str, ...]:
-        """What the counters are named by: as in the framework, throttles with one scope and one key share them."""
+        """Return what the counters are named by: as in DRF, throttles with the same scope and key share them."""
         owner = next(cls for cls in type(self).__mro__ if "get_cache_key" in vars(cls))
         if self.scope and owner.__module__ in (__name__, throttling.__name__):
             return (self.scope,)
@@ -217,7 +217,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return rule
 
     def _with_distinct_slug(self, http: HttpRequest, extra: InlineRule) -> InlineRule:
-        """The same, by a name of its own if another throttle of this view has counted under the usual one."""
+        """Return the rule, with another slug if another throttle of this view has already counted under its slug."""
         rule, key = extra.rule, f"{extra.rule.slug}:{digest(str(extra.value))}"
         [record] = rule.limits[None]
         for result in getattr(http, "ratelimit", NOTHING_TO_DECIDE).results:
@@ -242,7 +242,7 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     """Limits requests to views that have a `throttle_scope`, by user or address. Rules of that scope apply, too."""
 
-    def __init__(self) -> None:  # the rate is known once the view is
+    def __init__(self) -> None:  # the rate depends on the view
         pass
 
     def allow_request(self, request: Any, view: Any) -> bool:
@@ -253,7 +253,7 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 
 def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, Any], bool]:
-    """A subclass's own `allow_request`, which may answer without asking ours, where the rules are met."""
+    """Wrap a subclass's `allow_request`, which may not call ours, so that the rules are decided too."""
 
     @wraps(own)
     def allow_request(self: SimpleRateThrottle, request: Any, view: Any) -> bool:
@@ -265,7 +265,7 @@ def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, 
 
 
 def _decided(request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
-    """The decision on a request. Raises for a refusal that is no limit's."""
+    """Return the decision on a request. Raises if it is rejected by an access entry or a failure policy."""
     decision = limiter.check(request, scope=scope, extra=extra)
     if decision.access is not None:
         raise PermissionDenied
@@ -275,9 +275,9 @@ def _decided(request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()
 
 
 def _begin(request: Request | HttpRequest) -> HttpRequest:
-    """Note that throttles are asked in the name of `request`, and return Django's.
+    """Record that the throttles of `request` are being called, and return Django's request.
 
-    A view may be called several times with one request of Django's, as batches do, and throttles count each time.
+    A view may be called several times with one Django request, as in batches. Throttles count each time.
     """
     http: HttpRequest = getattr(request, "_request", request)
     latest, slugs = http.__dict__.get(_DISPATCH, (None, set()))
@@ -288,13 +288,13 @@ def _begin(request: Request | HttpRequest) -> HttpRequest:
 
 
 def _forget(http: HttpRequest, slugs: set[str]) -> None:
-    """Let the request look as if these rules had not been decided."""
+    """Remove these rules from the decision, as if they had not been decided."""
     decision: Decision | None = getattr(http, "ratelimit", None)
     if decision is not None and slugs:
         http.ratelimit = without(decision, slugs)  # type: ignore[attr-defined]
 
 
 def _hold(decision: Decision) -> None:
-    """Wait until an allowed request has its turn; a rejected one has no delay."""
+    """Wait for the delay of an allowed request; a rejected one has no delay."""
     if decision.delay:
         io.sleep(decision.delay)

@@ -1,4 +1,4 @@
-"""Engines made for threads, to be awaited on an event loop: directly where they never wait, else in threads."""
+"""Adapters of engines for threads to event loops: called directly if they never block, else in threads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .memory import MemoryEngine
 
 
 def as_async(engine: Engine) -> Any:
-    """The engine with methods of the same names that are to be awaited.
+    """Return an engine whose methods have the same names and are coroutines.
 
-    One that knows an engine of its own for event loops (`to_async()`) names it, or `None` if it has none.
+    An engine may return its own engine for event loops from `to_async()`; `None` = it has none.
     """
     own: Callable[[], Any] | None = getattr(engine, "to_async", None)
     return (own and own()) or (ImmediateAdapter(engine) if isinstance(engine, MemoryEngine) else ThreadAdapter(engine))
 
 
 class ImmediateAdapter:
-    """An engine that never waits."""
+    """For an engine that never blocks."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -33,9 +33,9 @@ class ImmediateAdapter:
 
 
 class ThreadAdapter(ImmediateAdapter):
-    """An engine that waits for something, so that each of its calls has a thread to itself.
+    """For an engine that may block: each call runs in a thread.
 
-    What it has as a coroutine, under the same name with an "a" before it, is awaited instead.
+    If the engine has a coroutine of the same name with the prefix "a", that is awaited instead.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:

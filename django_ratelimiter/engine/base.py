@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out of it."""
+"""The arguments and results of an engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, Protocol
 from ..exceptions import EngineUnavailable
 from .limits import EXACT, Limit
 
-#: A cost that no limit holds: it is refused for good, and counted.
+#: A cost that no limit allows: it is rejected for ever, and counted.
 NEVER: Final = EXACT
 
 
 class WrongServer(EngineUnavailable):
-    """The server runs the scripts, and not as Redis does."""
+    """The server runs the scripts, but not with Redis's results."""
 
 
 class Charge(NamedTuple):
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def check_units(charge: Charge) -> None:
-    """Raise ValueError where the units of a charge are no whole numbers from 0."""
+    """Raise ValueError if the units of a charge are not whole numbers from 0."""
     if type(charge.cost) is not int or charge.cost < 0:
         raise ValueError(f"cost: must be a whole number from 0, not {charge.cost!r}.")
     if type(charge.carried) is not int or charge.carried < 0:
@@ -83,31 +83,31 @@ def check_units(charge: Charge) -> None:
 
 
 def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that hold a lease."""
+    """Return the verdicts that hold a lease."""
     return [verdict for verdict in verdicts if verdict.spent and verdict.charge.limit.holds_leases]
 
 
 def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that spent something, each once."""
+    """Return the verdicts that used quota, each once."""
     if verdicts == ():
         return []
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
 def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
-    """Note that the receipts were given back, if one of the verdicts, or somebody before, has refused the call."""
+    """Mark the receipts as refunded if a verdict rejects the call, or `refused` is set."""
     if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
         mark_refunded(receipts)
 
 
 def mark_refunded(receipts: Iterable[Verdict]) -> None:
-    """Note that they were given back."""
+    """Mark the receipts as refunded."""
     for receipt in receipts:
         receipt.mark_refunded()
 
 
 def as_charged(peeked: list[Verdict]) -> list[Verdict]:
-    """Return the verdicts of a peek with what would be left after the check; their times are as before it."""
+    """Return the verdicts of a peek with the remaining units after the check; their times do not change."""
     if all(verdict.allowed or not verdict.charge.gating for verdict in peeked):
         for verdict in peeked:
             if verdict.allowed:
@@ -124,12 +124,12 @@ class Version(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The value that versions are compared by."""
+        """The sort key of versions."""
         return self.epoch, self.number
 
 
 def as_version(version: int | Version) -> Version:
-    """Let a bare number stand for a version of epoch 0."""
+    """Return the version; an integer becomes a version of epoch 0."""
     return version if isinstance(version, Version) else Version(version)
 
 
@@ -161,7 +161,7 @@ class Engine(Protocol):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and charge. Raises StaleRules if `version` is older than the one in force, and EngineUnavailable."""
+        """Decide and charge. Raises StaleRules if `version` is older than the current one, and EngineUnavailable."""
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
@@ -176,7 +176,7 @@ class Engine(Protocol):
         """Delete the counters of these charges."""
 
     def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is. Only for a caller that has just read the primary database."""
+        """Make a version current, unless a later one is. Call it only after reading the primary database."""
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         """Close the minutes that have passed, and return the names of all batches that wait to be collected."""

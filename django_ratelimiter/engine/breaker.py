@@ -1,4 +1,4 @@
-"""Circuit breaker: when a server is not asked any more, and when it is asked again."""
+"""Circuit breaker: when to stop calling a server, and when to call it again."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from weakref import WeakValueDictionary
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: So many failures in a row, and a server is not asked any more.
+#: After this many failures in a row, the server is not called any more.
 MAX_FAILURES: Final = 3
-#: Seconds until it is probed, at most; each further probe waits twice as long.
+#: Maximum seconds until the first probe; each further wait is twice as long.
 FIRST_WAIT, MAX_WAIT = 0.1, 5.0
 
 _recovery_listeners: list[Callable[[], None]] = []
 _state_listeners: list[Callable[[], None]] = []
 
-#: Every breaker of this process that is not retired, by its id.
+#: All breakers of this process that are not retired, by their id.
 _breakers: Final[WeakValueDictionary[int, CircuitBreaker]] = WeakValueDictionary()
 
 
 def on_recovered(listener: Callable[[], None]) -> None:
-    """Call this whenever a server may be asked again, from whatever thread finds out; once per function."""
+    """Call `listener` whenever a breaker has closed, in any thread. Each function is registered once."""
     if listener not in _recovery_listeners:
         _recovery_listeners.append(listener)
 
 
 def on_state_change(listener: Callable[[], None]) -> None:
-    """Call this whenever a breaker has opened or closed, or one that is open is retired; once per function."""
+    """Call `listener` when a breaker opens or closes, or an open one is retired. Each function is registered once."""
     if listener not in _state_listeners:
         _state_listeners.append(listener)
 
 
 def open_breakers() -> int:
-    """How many servers this process does not ask at present; one that event loops ask as well may count for each."""
+    """Return the number of servers that this process does not call at present. Threads and event loops count apart."""
     return sum(breaker is not None and breaker.is_open for breaker in [known() for known in _breakers.valuerefs()])
 
 
 class CircuitBreaker:
-    """Whether a server is to be asked: not after MAX_FAILURES failures in a row, until a probe has succeeded.
+    """Whether to call a server: not after MAX_FAILURES failures in a row, until a probe succeeds.
 
-    Probes are made in the background, so that no request waits for a server that is away. clock: monotonic seconds.
-    chance: a number from 0 to 1, so that processes do not all probe at once.
-    is_open: the server is not to be asked. failures: in a row, so far.
+    Probes run in the background, so that no request waits for an unreachable server. clock: monotonic seconds.
+    chance: returns a number from 0 to 1, so that processes do not all probe at once.
+    is_open: do not call the server. failures: in a row, so far.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CircuitBreaker:
         _breakers[id(self)] = self
 
     def fail(self, error: Exception) -> bool:
-        """Note that a call has failed. Whether that was one too many, so that probing has to begin."""
+        """Record a failed call. Returns whether the breaker has opened now, so that probing must begin."""
         with self._lock:
             self.failures += 1
             self._cause = error
@@ -70,46 +70,46 @@ class CircuitBreaker:
                 return False
             self.is_open = True
             if self._clock() - self._closed_at > MAX_WAIT:
-                self._probes = 0  # else it comes and goes: the waits go on growing
+                self._probes = 0  # else the server is unstable, and the waits keep growing
             self._put_off()
         logger.warning("Redis is not called until it answers again: %s", error)
         _notify_state_change()
         return True
 
     def succeed(self) -> None:
-        """Note that a call has been answered."""
+        """Record a successful call."""
         self.failures = 0
 
     def fail_probe(self, error: Exception) -> None:
-        """Note that a probe has failed."""
+        """Record a failed probe."""
         with self._lock:
             self._cause = error
             if self.is_open:
                 self._put_off()
 
     def next_probe_in(self) -> float:
-        """Seconds until the next probe is due; 0 = it is."""
+        """Return the seconds until the next probe; 0 = now."""
         return max(self._due_at - self._clock(), 0.0)
 
     def close(self) -> None:
-        """Note that a probe has succeeded: the server is asked again."""
+        """Close the breaker after a successful probe: the server is called again."""
         with self._lock:
             if not self.is_open:
                 return
             self._closed_at, self.failures = self._clock(), 0
-        for listener in _recovery_listeners:  # before anybody asks
+        for listener in _recovery_listeners:  # before any call
             listener()
         self.is_open = False
         logger.warning("Redis is called again.")
         _notify_state_change()
 
     def retire(self) -> None:
-        """Note that nobody will want to ask the server any more."""
+        """Remove the breaker: its server is not used any more."""
         if _breakers.pop(id(self), None) is not None and self.is_open:
             _notify_state_change()
 
     def reason(self) -> str:
-        """Why it is open, for an error's text."""
+        """The reason why it is open, for the text of an error."""
         return f"Redis is not called at present: {self._cause}"
 
     def _put_off(self) -> None:
@@ -122,5 +122,5 @@ def _notify_state_change() -> None:
     for listener in _state_listeners:
         try:
             listener()
-        except Exception:  # whatever is wrong there must not keep us from probing
+        except Exception:  # an error in a listener must not stop the probes
             logger.exception("A listener for the state of circuit breakers has failed.")

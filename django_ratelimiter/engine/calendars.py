@@ -1,4 +1,4 @@
-"""Calendar windows: days, weeks, months and years as a time zone's clocks show them."""
+"""Calendar windows: days, weeks, months and years in a time zone."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-#: The calendars, each with the days that its longest window has.
+#: The calendars, each with the length of its longest window in days.
 CALENDARS: Final = {"day": 1, "week": 7, "month": 31, "year": 366}
 
-#: Files beside the zones: the meaning of the first two depends on the machine, and the last has none.
+#: Files in the zone database that are not zones: two depend on the machine, and the last is a placeholder.
 _NO_ZONES: Final = {"localtime", "posixrules", "Factory"}
-#: Folders of second copies of all zones, with and without leap seconds.
+#: Folders that contain all zones again, with and without leap seconds.
 _COPIES: Final = ("posix/", "right/")
 
 
 class Window(NamedTuple):
-    """From `start` up to, and not including, `end`: microseconds since the Unix epoch."""
+    """From `start` to `end`, exclusive, in microseconds since the Unix epoch."""
 
     start: int
     end: int
 
 
 def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int | None) -> Window:
-    """The window that holds this moment. `None` stands for UTC, and for the first of the month."""
+    """Return the window that contains this time. timezone: `None` = UTC. anchor_day: `None` = 1."""
     zone = zone_of(timezone)
     day = datetime.fromtimestamp(at_us // 1_000_000, zone).date()
     window = _window_of(day, calendar, zone, anchor_day or 1)
-    # A zone that turned its clocks back over midnight has shown the same day twice, and its windows do not.
+    # A zone that turned its clocks back over midnight has had the same date twice; windows must not overlap.
     if at_us >= window.end:
         return _window_of(day + timedelta(days=1), calendar, zone, anchor_day or 1)
     return window
@@ -37,9 +37,9 @@ def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int |
 
 @lru_cache(maxsize=1_000)
 def zone_of(timezone: str | None) -> tzinfo:
-    """Return the time zone of this name. Raise ValueError if this machine does not know it."""
+    """Return the time zone of this name. Raises ValueError if this machine does not have it."""
     if timezone is None or timezone == "UTC":
-        return UTC  # known without a time zone database
+        return UTC  # needs no time zone database
     # Opens one file. `available_timezones()` opens all of them, which takes 15 ms or more.
     with suppress(KeyError, ValueError, OSError):
         if timezone not in _NO_ZONES and not timezone.startswith(_COPIES):
@@ -49,7 +49,7 @@ def zone_of(timezone: str | None) -> tzinfo:
 
 @lru_cache(maxsize=10_000)
 def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int) -> Window:
-    """The window that this date belongs to."""
+    """Return the window that contains this date."""
     if calendar == "day":
         first, last = day, day + timedelta(days=1)
     elif calendar == "week":
@@ -67,7 +67,7 @@ def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int) -> Windo
 
 
 def _anchor(year: int, month: int, anchor_day: int) -> date:
-    """The day on which a month's window begins: the anchor, or the month's last day where it has no such day.
+    """Return the first day of a month's window: the anchor day, or the last day of a shorter month.
 
     month: 0 is December of the year before, 13 January of the year after.
     """
@@ -77,5 +77,5 @@ def _anchor(year: int, month: int, anchor_day: int) -> date:
 
 
 def _midnight(day: date, zone: tzinfo) -> int:
-    """When a day begins, in microseconds. Where clocks skip midnight, that is the moment at which they do."""
+    """Return the start of a day in microseconds. If the clocks skip midnight, that is the time of the change."""
     return int(datetime.combine(day, time.min, zone).timestamp()) * 1_000_000

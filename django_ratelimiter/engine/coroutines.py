@@ -1,4 +1,4 @@
-"""Coroutines that never suspend, which threads and event loops share; and work that outlives its task."""
+"""Coroutines that never suspend, shared by threads and event loops; and work that must finish after a cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the coroutine's result. It must not suspend: what it awaits is done before it is awaited."""
+    """Return the coroutine's result. It must not suspend: everything that it awaits must be done already."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -21,9 +21,9 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def shielded(work: Awaitable[object]) -> None:
-    """Await it, and let it go on to its end even if our task is cancelled."""
+    """Await this work. It runs to its end even if our task is cancelled."""
     task = asyncio.ensure_future(work)
-    _unfinished.add(task)  # the event loop itself would not keep it alive
+    _unfinished.add(task)  # the event loop keeps only a weak reference
     task.add_done_callback(_unfinished.discard)
     await asyncio.shield(task)
 

@@ -1,4 +1,4 @@
-"""Decisions while the engine is out of reach: the same limits in this process's memory."""
+"""Decisions while the engine is out of reach: with the same limits, in this process's memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ logger = logging.getLogger("django_ratelimiter")
 
 LOG_INTERVAL_SECONDS: Final = 10.0
 
-#: What a process remembers during an outage; a flood of addresses pushes out the oldest counters.
+#: Maximum number of counters during an outage; many new callers push out the oldest.
 MAX_COUNTERS: Final = 100_000
 
 
 class FallbackEngine:
-    """Decides for this process alone; nothing of it reaches Redis later.
+    """Decides in this process alone; its counts are never sent to Redis.
 
     clock: as for MemoryEngine.
     """
@@ -35,22 +35,22 @@ class FallbackEngine:
         self._memory.clear()
 
     def check(self, charges: Sequence[Charge], share: float) -> Sequence[Verdict]:
-        """Decide and spend, each limit at `share` of its quota; never so little that the cost could not pass."""
+        """Decide and charge. Each limit has `share` of its quota, but at least the cost."""
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
         return self._memory.check(scaled)
 
     def spend(self, charges: Sequence[Charge]) -> Sequence[Verdict]:
-        """Spend more of what was decided here, as these charges stand: their limits are those of its verdicts."""
+        """Charge more to counters of this fallback, with the limits in these charges, which come from its verdicts."""
         return self._memory.check(charges)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent; leases end."""
+        """Refund these verdicts, and release leases."""
         self._memory.refund(verdicts)
 
     def log_outage(self, error: Exception, server: Callable[[], str] | None) -> bool:
-        """Log that requests are decided without the engine, and why, once in LOG_INTERVAL_SECONDS.
+        """Log why requests are decided without the engine, once in LOG_INTERVAL_SECONDS. Returns whether it was logged.
 
-        server: returns what was asked, in words; `None` = no server is at fault. Return whether it was logged.
+        server: returns the server's name for the log; `None` = the cause is not a server.
         """
         now = time.monotonic()
         if now - self._logged_at < LOG_INTERVAL_SECONDS:

@@ -1,4 +1,4 @@
-"""A limit: so much quota per window, kept by an algorithm. A value that cannot be enforced cannot be built."""
+"""A limit: so much quota per window, kept by an algorithm. Values that cannot be enforced exactly raise an error."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from .validation import MOST_ENTRIES as MOST_ENTRIES
 from .validation import MOST_SLOTS as MOST_SLOTS
 from .validation import MOST_UNITS as MOST_UNITS
 
-#: Lua keeps its numbers in doubles: integers are exact below this, so no product may reach it.
+#: Lua numbers are doubles: integers are exact below this value, so every product must stay below it.
 EXACT: Final = 2**53
 
-#: Ticks that time may be counted in, in microseconds, from the finest to the coarsest.
+#: Possible units of time, in microseconds, from the finest to the coarsest.
 TICKS_US: Final = (1, 1_000, 1_000_000)
 
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
-#: The longest that a bucket may take to fill up: added to today's time in microseconds it still is exact.
+#: The longest time to fill a bucket, in microseconds: added to the current time it is still exact.
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
-#: The end of time, in the year 2155: whatever is reckoned from a moment before it is exact.
+#: The latest supported time, in the year 2155: sums with times before it are exact.
 END_US: Final = EXACT - MAX_REFILL_US
 
 
 class Terms(NamedTuple):
-    """A limit in the integers that the algorithms reckon with; every product of them stays below 2^53.
+    """A limit as integers for the algorithms; every product of them stays below 2^53.
 
-    For windows `period` is the window in ticks and `capacity` the quota; `rate` is the number of slots, or how a
-    fixed window is anchored, or 0. For buckets one token is `period` parts, `rate` parts come back per tick, and
-    `capacity` counts whole tokens. `extra` differs from charge to charge: the start of a calendar window, or the
+    For windows, `period` is the window in ticks and `capacity` the quota; `rate` is the number of slots, or how a
+    fixed window is anchored, or 0. For buckets, one token is `period` parts, `rate` parts come back per tick, and
+    `capacity` is in whole tokens. `extra` depends on the charge: the start of a calendar window, or the
     longest delay of a leaky bucket, both in microseconds.
     """
 
@@ -49,7 +49,7 @@ class Terms(NamedTuple):
     rate: int
     capacity: int
     tick_us: int
-    #: Fewer units remaining than this means that the soft quota is exceeded; 0 = there is none.
+    #: If fewer units remain, the soft quota is exceeded; 0 = there is none.
     soft_floor: int
     extra: int = 0
 
@@ -107,12 +107,13 @@ class Limit:
         ceiling = min(self.quota, self.capacity)
         if self.soft_quota is not None and self.soft_quota >= ceiling:
             raise ValueError(f"soft_quota: must be below {ceiling}, the quota or the smaller burst.")
-        self.terms  # noqa: B018  computed now, so that a limit which cannot be exact is refused here
+        self.terms  # noqa: B018  computed now, so that a limit which cannot be exact raises an error here
 
     @classmethod
     def parse(cls, rate: str, **options: Any) -> Limit:
-        """Return the limit of a rate such as "100/minute" or "10 per 30 seconds"; `options` are further fields. Else
-        ValueError.
+        """Return the limit of a rate such as "100/minute" or "10 per 30 seconds". options: other fields.
+
+        Raises ValueError for an invalid rate.
         """
         match = _RATE.fullmatch(rate.strip().lower()) if isinstance(rate, str) else None
         unit = SECONDS.get(match["unit"].removesuffix("s")) if match else None
@@ -131,19 +132,19 @@ class Limit:
 
     @cached_property
     def window_us(self) -> int:
-        """The window in microseconds; for a calendar the longest that it has, but for changes of the clock."""
+        """The window in microseconds; for a calendar its longest window, without changes of the clock."""
         if self.calendar is not None:
             return CALENDARS[self.calendar] * 86_400_000_000
         return microseconds(self.window)
 
     @cached_property
     def terms(self) -> Terms:
-        """The integers of this limit. Time is counted in the finest tick that keeps every product exact."""
+        """The integers of this limit. The unit of time is the finest that keeps every product exact."""
         window_us = self.window_us
         soft_floor = 0 if self.soft_quota is None else self.capacity - self.soft_quota
         if not self.traits.multiplies:  # nothing can overflow
             return Terms(window_us, self._rate_of_window(), self.capacity, 1, soft_floor)
-        if self.refill == "interval":  # a bucket whose clock ticks once per window
+        if self.refill == "interval":  # a bucket with one tick per window
             return Terms(1, self.quota, self.capacity, window_us, soft_floor)
         for tick_us in TICKS_US:
             period, rest = divmod(window_us, tick_us)
@@ -161,7 +162,7 @@ class Limit:
         )
 
     def _rate_of_window(self) -> int:
-        """The `rate` of the terms where nothing is multiplied: the number of slots, or how windows are anchored."""
+        """Return the `rate` of the terms if nothing is multiplied: the number of slots, or how windows are anchored."""
         if "slots" not in self.traits.options:
             return ON_CALENDAR if self.calendar else ANCHORS.index(self.anchor)
         if self.number_of_slots > self.window_us:
@@ -172,33 +173,33 @@ class Limit:
 
     @cached_property
     def traits(self) -> Traits:
-        """The traits of the algorithm, read once."""
+        """The traits of the algorithm."""
         return Algorithm(self.algorithm).traits
 
     @cached_property
     def is_bucket(self) -> bool:
-        """Whether it is filled up again, so that what it holds when full need not be the quota of its window."""
+        """True if it refills. Then its capacity can differ from the quota."""
         return "burst" in self.traits.options
 
     @cached_property
     def holds(self) -> bool:
-        """Whether an allowed request may be delayed."""
+        """True if an allowed request may be delayed."""
         return "max_delay" in self.traits.options
 
     @cached_property
     def holds_leases(self) -> bool:
-        """Whether an allowed request counts until its lease is released."""
+        """True if an allowed request counts until its lease is released."""
         return self.traits.holds_leases
 
     @cached_property
     def is_fixed(self) -> bool:
-        """Whether its terms are the same in each call."""
+        """True if its terms are the same in each call."""
         return self.calendar is None and not self.holds
 
     def terms_at(self, at_us: int, max_delay: float | None = None) -> Terms:
-        """The terms of a charge at this moment. max_delay: seconds; `None` = any."""
+        """Return the terms of a charge at this time. max_delay: seconds; `None` = any."""
         if self.calendar is not None:
-            latest: Terms | None = self.__dict__.get("_latest")  # asking the calendar costs more than a decision's rest
+            latest: Terms | None = self.__dict__.get("_latest")  # the calendar takes longer than the rest
             if latest is None or not latest.extra <= at_us < latest.extra + latest.period:
                 start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day)
                 latest = self.__dict__["_latest"] = self.terms._replace(period=end - start, extra=start)
@@ -209,11 +210,11 @@ class Limit:
 
     @cached_property
     def packed(self) -> bytes:
-        """The terms as check.lua reads them: seven doubles, the algorithm's number first."""
+        """The terms for check.lua: seven doubles, the algorithm's number first."""
         return self.packed_with(self.terms)
 
     def packed_with(self, terms: Terms) -> bytes:
-        """As `packed`, where the terms are those of one charge."""
+        """Return the terms of one charge, packed as in `packed`."""
         return _packed(self.algorithm, terms)
 
     @property
@@ -225,9 +226,9 @@ class Limit:
 
     @cached_property
     def tag(self) -> str:
-        """The part of the key that is different for each kind of limit: if it changes, counters start at zero.
+        """The part of the key that differs for each kind of limit: if it changes, counters start at zero.
 
-        It is short because it stands in every key's name; a time zone is a checksum there.
+        It is short because it is a part of every key. It contains a checksum of the time zone.
         """
         letter = Algorithm(self.algorithm).letter
         if self.calendar is not None:
@@ -241,9 +242,9 @@ class Limit:
         return f":{letter}{variant.get(self.anchor, '')}{variant.get(self.refill, '')}{window}{slots}"
 
     def scaled(self, share: float, least: int = 1) -> Limit:
-        """This limit with `share` of its quota and burst, but a capacity of `least`, without its soft quota.
+        """Return this limit with `share` of its quota and burst, a capacity of at least `least`, and no soft quota.
 
-        In the rare case that the smaller numbers cannot be reckoned exactly, quota and burst stay whole.
+        In the rare case that the smaller numbers would not be exact, quota and burst do not change.
         """
         exact = Fraction(str(share))
         quota, burst = max(1, int(self.quota * exact)), self.burst
@@ -262,14 +263,14 @@ def _packed(algorithm: str, terms: Terms) -> bytes:
 
 
 def check_time(at_us: int) -> None:
-    """Raise ValueError for a moment before the Unix epoch, which Redis does not know, or past the end of time."""
+    """Raise ValueError for a time before the Unix epoch, which Redis does not support, or after the latest time."""
     if not 0 <= at_us < END_US:
         raise ValueError(f"now_us: must be microseconds since 1970, from 0 to below {END_US}, not {at_us!r}.")
 
 
 @lru_cache(maxsize=1_000)
 def _delay_us(seconds: float) -> int:
-    """Microseconds, rounded down. Raises ValueError for what is no delay."""
+    """Return microseconds, rounded down. Raises ValueError for a value that is not a delay."""
     if not isinstance(seconds, int | float | Decimal) or seconds != seconds or seconds < 0:
         raise ValueError(f"max_delay: must be a number of seconds from 0, not {seconds!r}.")
     return min(int(Fraction(str(+seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT

@@ -1,4 +1,4 @@
-"""Which partitions the rules meet: how many in an hour, the top partitions, and samples by the minute."""
+"""Statistics of partitions: how many per hour, the top partitions, and samples per minute."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .base import Verdict
 HOUR_US: Final = 3_600_000_000
 MINUTE_US: Final = 60_000_000
 
-#: How many partitions are weighed at once for each rule, hour and outcome, and how many of them stay beyond that.
+#: How many partitions are counted for each rule, hour and outcome, and how many remain when these are too many.
 MAX_RANKED: Final = 400
 RANKED_AFTER_TRIM: Final = 200
 
-#: Labels and partitions sampled in one minute, of all rules.
+#: Maximum number of labels and partitions that are sampled in one minute, for all rules together.
 MAX_SAMPLED: Final = 1_000
 
-#: What MemoryEngine counts of different partitions for each label and hour; beyond that it stands still.
+#: Maximum number of different partitions that MemoryEngine counts for each label and hour.
 MAX_UNIQUE: Final = 100_000
 
-#: An hour from the Unix epoch, with a label, or with a rule.
+#: An hour since the Unix epoch, with a label or a rule.
 Hour = tuple[int, str]
 
 
 def is_sampled(partition: str) -> bool:
-    """Whether this partition is one of the sixteenth that is sampled, always the same ones."""
+    """Return whether this partition is sampled: one in sixteen, always the same ones."""
     return crc32(partition.encode()) >> 28 == 0
 
 
 def rule_of(label: str) -> str:
-    """The rule that a label names."""
+    """Return the rule of a label."""
     return label.partition("|")[0]
 
 
@@ -50,9 +50,9 @@ def merge_top(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple
 
 
 class MemoryPartitions:
-    """What MemoryEngine knows of partitions, exact as far as it goes. Not locked: its engine is.
+    """The partitions that MemoryEngine has counted, exact up to the maxima. Not locked: its engine has the lock.
 
-    now_us: gives the time in microseconds since the Unix epoch.
+    now_us: returns the time in microseconds since the Unix epoch.
     """
 
     def __init__(self, now_us: Callable[[], int]) -> None:
@@ -62,7 +62,7 @@ class MemoryPartitions:
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
     def note(self, verdicts: Iterable[Verdict], now: int) -> None:
-        """Note the partitions of a call that was decided now."""
+        """Count the partitions of a call that was decided now."""
         passed: dict[tuple[str, str], bool] = {}
         for verdict in verdicts:
             label, partition = verdict.charge.usage, verdict.charge.partition
@@ -86,23 +86,23 @@ class MemoryPartitions:
                 samples[whom] = samples.get(whom, 0) + 1
 
     def forget_before(self, minute: int) -> None:
-        """Drop what nobody collected, as Redis does."""
+        """Drop data that was not collected, as Redis does."""
         for each in [each for each in self._unique if each[0] < minute // 60]:
             del self._unique[each]
         self.drop_top([each for weights in self._weights for each in weights if each[0] < minute // 60])
 
     def hours(self) -> set[Hour]:
-        """The hours and labels that something is known of."""
+        """Return the hours and labels with data."""
         return set(self._unique)
 
     def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-        """How many different partitions were met under a label in some hours, for each of these."""
+        """Return for each group how many different partitions were counted under a label in some hours."""
         return [
             len(set[str]().union(*(self._unique.get((hour, label), ()) for hour in hours))) for label, hours in groups
         ]
 
     def top_size(self, asked: Sequence[Hour]) -> list[int]:
-        """How many weights `top_partitions` would read for each of these."""
+        """Return for each hour how many counts `top_partitions` would read."""
         return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
@@ -121,16 +121,16 @@ class MemoryPartitions:
                 weights.pop(each, None)
 
     def drop_hours(self, hours: Iterable[Hour]) -> None:
-        """Forget which partitions were met in these hours under these labels."""
+        """Delete the partitions of these hours and labels."""
         for each in hours:
             self._unique.pop(each, None)
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by label and partition, for each minute before this one; for so many minutes at most, the oldest."""
+        """Return requests by label and partition for each minute before `before`. most: of the oldest minutes."""
         minutes = sorted(minute for minute in self._samples if minute < before)[:most]
         return {minute: dict(self._samples[minute]) for minute in minutes}
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
-        """Forget the samples of these minutes."""
+        """Delete the samples of these minutes."""
         for minute in minutes:
             self._samples.pop(minute, None)

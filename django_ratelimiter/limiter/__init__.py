@@ -1,4 +1,4 @@
-"""Ask for a decision on a request: `check`, or `acheck` on an event loop. How it is made is written in `path`."""
+"""Decide a request: `check`, or `acheck` on an event loop. The steps are in `path`."""
 
 from __future__ import annotations
 

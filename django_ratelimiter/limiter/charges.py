@@ -1,4 +1,4 @@
-"""What a request is charged: what an entry point asks, and a charge for each limit of each rule that matches."""
+"""What to decide for a request, and its charges: one for each limit of each rule that matches."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from .templates import (
     templates_for,
 )
 
-#: The rules that are asked about: those that the request meets, of them those of exactly its scope, or all.
+#: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
 
 #: Why nothing is charged for a rule that matches: it waits for authentication, the tier has no limit there, or the
-#: caller lacks what the rule is split by.
+#: caller lacks the value that the rule is split by.
 Uncharged = Literal["", "authentication", "tier", "missing"]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Where there are no tiers: nobody's session need be read, then, nor responses vary by cookie.
+#: Used if there are no tiers. Then the session is not read, and responses need not vary by cookie.
 NO_ENTITLEMENT: Final = Entitlement(None)
 
 
 class Only(str):
-    """A scope that an entry point names if only the rules of this scope apply."""
+    """The scope if only rules of this scope apply."""
 
     __slots__ = ()
 
 
 class InlineRule(NamedTuple):
-    """A rule written in code, and what splits its counters for this request; `None` = the request lacks it.
+    """A rule written in code, and the value that its counters are split by; `None` = the request has no such value.
 
-    now_us: the moment to decide at, in microseconds since the Unix epoch, for a clock of one's own; `None` = the
-    engine's time.
+    now_us: the time of the decision, in microseconds since the Unix epoch, for a custom clock; `None` = the engine's
+    time.
     """
 
     rule: RuleRecord
@@ -61,13 +61,13 @@ class InlineRule(NamedTuple):
 
 
 class LimitRequest(NamedTuple):
-    """What an entry point or a slot asks.
+    """What an entry point or a slot asks the limiter to decide.
 
-    http: Django's request; `None` for a slot. identity: `None` for a slot, which meets the rules of its scope only, and
-    splits them by `partition`. cost: units; `None` = each rule's own. earlier: what other doors decided for this
-    request. before_authentication: leave rules that need the user to a later call. inline: rules to meet beside those
-    of the rule set. reach: which rules of the rule set it is about. only_leases: all else has been charged in an
-    earlier call. is_usual: the rules alone say what is charged: it is the first question of a request, with no wishes.
+    http: Django's request; `None` for a slot. identity: `None` for a slot: only the rules of its scope apply, split by
+    `partition`. cost: units; `None` = each rule's own. earlier: what other entry points decided for this request.
+    before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
+    those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
+    else. is_usual: the first call for a request, without special arguments: the rules alone determine the charges.
     """
 
     facts: Facts
@@ -85,7 +85,7 @@ class LimitRequest(NamedTuple):
 
     @property
     def now_us(self) -> int | None:
-        """The moment to decide at; `None` = the engine's time."""
+        """The time of the decision; `None` = the engine's time."""
         for rule in self.inline:
             if rule.now_us is not None:
                 return rule.now_us
@@ -103,9 +103,9 @@ def limit_request(
     inline: tuple[InlineRule, ...] = (),
     reach: Reach = "request",
 ) -> LimitRequest:
-    """Return what an entry point asks about a request of Django's or the REST framework's.
+    """Return what to decide for a request of Django or DRF.
 
-    earlier: what was decided before; `None` = as the request says.
+    earlier: what was decided before; `None` = read it from the request.
     """
     http: HttpRequest = getattr(request, "_request", request)
     if earlier is None:
@@ -116,7 +116,7 @@ def limit_request(
         reach = "scope"
     match = http.resolver_match
     route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
-    # Within the site, as in urls.py: some servers let clients choose the prefix. ASGI's top of a mounted site is empty.
+    # Without the prefix, as in urls.py: some servers let clients choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
     is_usual = cost is None and not (inline or before_authentication or earlier.results or reach != "request")
     return _new(
@@ -141,17 +141,17 @@ def limit_request(
 def slot_request(
     scope: str, cost: int | None, partition: str | None, max_delay: float | None, only_leases: bool = False
 ) -> LimitRequest:
-    """Return what a slot asks: there is no request."""
+    """Return what to decide for a slot, which has no request."""
     return LimitRequest(
         Facts("", "", scope=scope), cost=cost, max_delay=max_delay, partition=partition, only_leases=only_leases
     )
 
 
 def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> RuleCharges:
-    """Return the charges: one for each limit of each rule that is met and was not met before.
+    """Return the charges: one for each limit of each rule that matches and was not decided before.
 
-    Whoever an access entry allows meets no rule. Raises AccessDenied for whom one denies. Nobody meets either while
-    enforcement is stopped.
+    No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a
+    caller that an access entry denies, unless enforcement is stopped.
     """
     if not rules.enforced:
         return NO_CHARGES
@@ -168,8 +168,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     entitlement = entitlement_of(rules, request) if rules.tiers else NO_ENTITLEMENT
     identity = request.identity
     if request.is_usual and identity is not None:
-        # Every rule that matches is due: nothing was decided earlier, and no rule has to wait for authentication. So
-        # this branch needs neither `decided` nor `_meets`.
+        # All matching rules are due: nothing was decided earlier, and no rule waits for authentication. So this branch
+        # needs neither `decided` nor `_meets`.
         hash_key = settings.HASH_KEY
         digests: list[str | None] = []
         templates = templates_for(rules, matched, entitlement, request.max_delay, hash_key)
@@ -187,7 +187,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
 
 
 def _filled_one_by_one(templates: Sequence[RuleTemplate], request: LimitRequest) -> RuleCharges:
-    """Return the charges of a request with wishes of its own."""
+    """Return the charges of a request with special arguments."""
     owners: list[tuple[RuleRecord, TierRecord | None]] = []
     charges: list[Charge] = []
     for template in templates:
@@ -207,14 +207,14 @@ def _within_reach(rules: RuleSet, request: LimitRequest) -> tuple[RuleRecord, ..
 
 
 def _with_inline(matched: Iterable[RuleRecord], inline: Sequence[InlineRule]) -> tuple[RuleRecord, ...]:
-    """All rules by priority, then slug. Of two with one slug the rule set's stays: it has one set of counters."""
+    """Return all rules by priority, then slug. If two have one slug, the rule set's wins: they share their counters."""
     rules = {rule.slug: rule for rule, *_ in reversed(inline) if rule.mode != "off"}
     rules.update((rule.slug, rule) for rule in matched)
     return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
 
 
 def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
-    """Return the access entry that is about the caller, of whom only that is worked out which entries are about."""
+    """Return the access entry of the caller. Computes only the identities that entries use."""
     if identity is None or not entries:
         return None
     return entries.lookup(
@@ -236,9 +236,9 @@ def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequ
 
 
 def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], object] | None = None) -> Entitlement:
-    """Return the tier and multiplier of the caller. note: called with the assignment that counts, if one does."""
+    """Return the tier and multiplier of the caller. note: called with the id of the assignment that applies, if any."""
     identity = request.identity
-    # Before its credentials are checked a request may be anybody's: no tier is named, or counted.
+    # Before authentication the caller is unknown: no tier applies or is counted.
     if identity is None or (request.before_authentication and identity.awaits_authentication):
         return Entitlement(None)
     return cache.entitlement_for(
@@ -251,19 +251,19 @@ def _meets(rule: RuleRecord, request: LimitRequest) -> bool:
         return rule.scope == request.facts.scope
     if not request.before_authentication:
         return True
-    is_inline = any(inline.rule is rule for inline in request.inline)  # brings its value with it
+    is_inline = any(inline.rule is rule for inline in request.inline)  # its value comes with it
     return not needs_user(rule, request.identity.api_key if rule.depends_on_tier else None, is_inline=is_inline)
 
 
 def needs_user(rule: RuleRecord, api_key: str | None, *, is_inline: bool = False) -> bool:
-    """Return whether a rule must wait for authentication: for its partition, or for a tier that no API key settles."""
+    """Return whether a rule must wait for authentication: for its partition, or for a tier that the API key lacks."""
     if "user" in rule.partition_by or (rule.depends_on_tier and api_key is None):
         return True
     return not is_inline and any(map(may_need_user, rule.partition_by))
 
 
 def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:
-    """What splits the counters of a rule; `None` if it is missing."""
+    """Return the value that splits the counters of a rule; `None` if it is missing."""
     identity = request.identity
     if identity is None:
         return request.partition if rule.partition_by else ""

@@ -1,7 +1,7 @@
-"""What operators and receivers are told of decisions: log records and signals.
+"""Log records and signals about decisions.
 
-No record bears what tells callers apart, such as an address or a key: the partition is the digest in the names of keys.
-Nor does it bear the path, for a rule may be split by a part of it.
+No record contains a value that identifies a caller, such as an address or a key: the partition is logged as its digest.
+The path is not logged either, because a rule can be split by a part of it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .refusal_log import RefusalLog
 logger = logging.getLogger("django_ratelimiter")
 _refusal_log: Final = RefusalLog(logger)
 
-#: Of how many partitions a process remembers what signals were sent; beyond that the oldest is forgotten.
+#: For how many partitions a process remembers the signals that it sent; the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
 
-#: Until when nothing is to be told, in monotonic seconds, by the partitions of a refusal and the view.
+#: By the partitions and view of a rejection: the monotonic time until which their names need not be sent again.
 names_until: Final[dict[tuple[Any, str], float]] = {}
 
 
 class NotificationDedup:
-    """Which quotas a signal was sent of, until when, in microseconds of the engine's time."""
+    """For which quotas a signal was sent, and until when it counts, in microseconds of the engine's time."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
         self._lock = freed_by_fork(Lock())
 
     def is_first_in_window(self, verdict: Verdict, what: str = "") -> bool:
-        """Return whether this is the first time in this window; from now on it is not. what: which of several."""
+        """Return whether this is the first call in this window. what: distinguishes several events of one quota."""
         limit, at_us = verdict.charge.limit, verdict.at_us
         lasts = round(verdict.reset_after * 1_000_000) if limit.traits.resets_at_end else limit.window_us
         name = verdict.charge.key + limit.tag + what
@@ -68,21 +68,21 @@ _reached = NotificationDedup()
 
 
 def has_events(latest: Decision) -> bool:
-    """Return whether signals are to be sent of a request that one call has allowed."""
+    """Return whether signals must be sent for a request that one call has allowed."""
     if soft_exceeded(latest):
         return True
     return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
 
 
 async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
-    """Log, and send signals of, what one call decided about a request. decision: all that was decided about it."""
+    """Log and signal what one call decided for a request. decision: merged from all calls for it."""
     answer = latest.answer
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_refusal(decision)
         match = request.resolver_match
         about = (answer.verdicts.charges.partitions if answer else None, match.view_name if match else "")
-        if names_until.get(about, 0.0) < monotonic():  # looked up here, for most refusals are of those who were told of
+        if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
             await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
@@ -103,15 +103,15 @@ async def _send_soft(io: IO, request: HttpRequest, latest: Decision, decision: D
 
 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
-    """Have it recorded, beside the path, that an access entry denies a request."""
-    found = partition(identity, (record.kind,))  # which the entry was found by
+    """Record, outside of the request path, that an access entry denies a request."""
+    found = partition(identity, (record.kind,))  # the partition that matched the entry
     if found is not None:
         match = request.resolver_match
         denied.note(record, found, digest(found), (match and match.view_name) or "")
 
 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:
-    """Tell of callers and views that a refusal is about, unless that was done lately."""
+    """Send the names of the callers and views of a rejection to the engine, unless that was done lately."""
     partitions, view = about
     news = caller_names.news_of(_refusing(latest), view)
     if partitions is not None:
@@ -119,20 +119,20 @@ async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tup
         if len(names_until) >= MAX_NOTIFIED:
             names_until.clear()
         names_until[about] = now + news.lasts
-        for replaced in news.replaced:  # when it is the latest again, that is told again
+        for replaced in news.replaced:  # if it becomes the latest again, it is sent again
             names_until[partitions, replaced] = now + caller_names.TELL_SOON_SECONDS
     if news.texts:
         await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
-    """Log and signal, once in a while, that requests are decided without the engine."""
+    """Log and signal, at intervals, that requests are decided without the engine."""
     if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
         await io.send(engine_degraded, type(error), error=error)
 
 
 def soft_exceeded(decision: Decision) -> list[Result]:
-    """The enforced limits whose soft quota an allowed request has exceeded."""
+    """Return the enforced limits whose soft quota an allowed request has exceeded."""
     exceeded = []
     for result in decision.results:
         verdict = result.verdict
@@ -142,7 +142,7 @@ def soft_exceeded(decision: Decision) -> list[Result]:
 
 
 def percent_reached(result: Result) -> int:
-    """How much of an enforced limit is used: 80 percent, 100, or 0 for less, and where that is only guessed."""
+    """Return how much of an enforced limit is used: 80 percent, 100, or 0 for less or if it is only estimated."""
     verdict = result.verdict
     if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
         return 0
@@ -150,7 +150,7 @@ def percent_reached(result: Result) -> int:
 
 
 def _is_reached_first(result: Result, percent: int) -> bool:
-    """Return whether so much was not reached before in this window. Whoever was told of 100 percent needs no 80."""
+    """Return whether this percentage is reached for the first time in this window. After 100, 80 is not sent."""
     assert result.verdict is not None
     if percent == 100:
         _reached.is_first_in_window(result.verdict, "80")
@@ -166,7 +166,7 @@ def _log_refusal(decision: Decision) -> None:
 
 
 def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
-    """Yield the rules that refuse a request by what Redis has counted, each with the caller's digest."""
+    """Yield the rules that reject a request by Redis's counts, each with the caller's digest."""
     if latest.answer is not None:
         yield from _refusing_by(latest.answer)
         return
@@ -184,19 +184,19 @@ def _refusing_by(answer: Answer) -> Iterator[tuple[RuleRecord, str]]:
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the digest and the partition of a request by these names; `None` if it lacks one of them."""
+    """Return the digest and the partition of a request by these names; `None` if one of them is missing."""
     value = partition(Identity(request), names)
     return None if value is None else (digest(value), value)
 
 
 def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
-    """Return the names of the rules that refuse a request, and the attributes of a record, without taking it apart."""
+    """Return the names of the rules that reject a request, and the log attributes, without computing the results."""
     verdicts = answer.verdicts
     waits, binding = verdicts.states.waits, verdicts.binding
     assert binding is not None
     rule, tier = answer.owners[binding]
     names = slug = rule.slug
-    if waits.count(0) != len(waits) - 1:  # perhaps several refuse
+    if waits.count(0) != len(waits) - 1:  # perhaps several rules reject
         names = ", ".join(dict.fromkeys([refusing.slug for refusing, _ in _refusing_by(answer)]))
     partition = verdicts.charges.partitions[binding]
     return names, {
@@ -209,7 +209,7 @@ def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
 
 
 def _why(decision: Decision) -> str:
-    """Return a sentence about a refusal that was decided without the engine; empty for all others."""
+    """Return a sentence about a rejection that was decided without the engine; empty for all others."""
     if decision.unavailable:
         return " Redis is out of reach, and its failure policy is “closed”."
     if any(result.local for result in decision.refused_by):
@@ -218,7 +218,7 @@ def _why(decision: Decision) -> str:
 
 
 def _extra(decision: Decision, result: Result | None) -> dict[str, Any]:
-    """The attributes of a record; `None` = not known, as where nothing was counted."""
+    """Return the attributes of a record. `None` = not known, because nothing was counted."""
     return {
         "rule": result and result.rule.slug,
         "tier": result and result.tier and result.tier.slug,

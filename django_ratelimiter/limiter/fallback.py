@@ -21,7 +21,7 @@ from .templates import RuleCharges
 _local = FallbackEngine()
 
 
-#: Gives what is charged by some rules.
+#: Returns the charges of the given rules.
 ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[RuleCharges]]
 
 
@@ -43,7 +43,7 @@ async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFo
 
 
 def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
-    """Count what was decided here; a later call takes it along."""
+    """Count what was decided here; a later call sends it to the engine."""
     verdicts = [
         Verdict(_admits(result), 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), 0, charge)
         for result, charge in zip(results, charges, strict=True)
@@ -54,15 +54,15 @@ def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
 
 
 def _admits(result: Result) -> bool:
-    """Whether a rule would admit the request, were it alone and enforced."""
+    """Return whether a rule would allow the request if it were the only one and enforced."""
     return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
 
 
 def spend(charges: Sequence[Charge]) -> Sequence[Verdict]:
-    """Spend more of what was charged here, as these charges stand."""
+    """Charge more of what was charged here."""
     return _local.spend(charges)
 
 
 def refund(verdicts: Iterable[Verdict]) -> None:
-    """Give back what these verdicts spent here, leases included."""
+    """Refund these verdicts, and end their leases."""
     _local.refund(verdicts)

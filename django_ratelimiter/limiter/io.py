@@ -1,7 +1,7 @@
-"""The two ways to wait on the path of a request: in a thread of its own, or without blocking an event loop.
+"""Two ways to wait on the request path: in a thread, or on an event loop without blocking it.
 
-The path is written once, as coroutines over an `IO`. That of a thread never suspends, so `run_sync` gets its result at
-once.
+The path is written once, as coroutines that await an `IO`. `ThreadIO` never suspends, so `run_sync` gets the result of
+a coroutine at once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ asleep = asyncio.sleep
 
 
 class IO(Protocol):
-    """What the path waits for."""
+    """Everything that the path may wait for."""
 
     def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> Awaitable[T]:
-        """Call a function that waits only for what this process does not know yet.
+        """Call a function that may block only if this process lacks some data.
 
-        On an event loop it raises SynchronousOnlyOperation rather than wait, as Django's database does; it is then
-        called again in a thread. together: what one task is waiting for, other tasks of the loop wait for as well.
+        On an event loop it raises SynchronousOnlyOperation instead of blocking, as Django's database does; then it is
+        called again in a thread. together: tasks of the loop share one such call.
         """
 
     def read_user(self, identity: Identity) -> Awaitable[None]:
-        """Have the user of a request read."""
+        """Read the user of a request."""
 
     def check(
         self,
@@ -48,29 +48,29 @@ class IO(Protocol):
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
     ) -> Awaitable[Sequence[Verdict]]:
-        """Have the engine decide. Leases that it takes end at once if our task is cancelled meanwhile."""
+        """Have the engine decide. If our task is cancelled meanwhile, the new leases end at once."""
 
     def peek(self, charges: Sequence[Charge], now_us: int | None) -> Awaitable[Sequence[Verdict]]:
-        """Ask the engine what it would decide."""
+        """Return what the engine would decide."""
 
     def refund(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
-        """Have the engine take back what these verdicts spent."""
+        """Refund these verdicts."""
 
     def release(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
-        """Have the engine end the leases of these verdicts."""
+        """End the leases of these verdicts."""
 
     def send(self, signal: Signal, sender: type, **named: Any) -> Awaitable[object]:
-        """Send a signal. What a receiver raises is logged by Django and goes no further."""
+        """Send a signal. Exceptions of receivers are logged by Django and not raised."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait."""
 
     def finish(self, work: Coroutine[Any, Any, object]) -> Awaitable[None]:
-        """Await this work, and let it go on to its end even if our task is cancelled."""
+        """Await this work. It runs to its end even if our task is cancelled."""
 
 
 class ThreadIO:
-    """Waits in this thread; its coroutines never suspend."""
+    """Waits in the calling thread; its coroutines never suspend."""
 
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         return function(*arguments)
@@ -118,7 +118,7 @@ class LoopIO:
             return await sync_to_async(function)(*arguments)
         async with _lock_of_this_loop():
             try:
-                return function(*arguments)  # the task that held the lock has just seen to it
+                return function(*arguments)  # the task that held the lock has just loaded the data
             except SynchronousOnlyOperation:
                 return await sync_to_async(function)(*arguments)
 
@@ -147,7 +147,7 @@ class LoopIO:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            with suppress(Exception):  # whatever comes of that, it is cancelled
+            with suppress(Exception):  # its exceptions do not matter, because the task is cancelled
                 await shielded(_end_leases(engine, taking))
             raise
 
@@ -161,7 +161,7 @@ class LoopIO:
         await (await _engine()).release(verdicts)
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
-        await signal.asend_robust(sender, **named)  # which calls synchronous receivers in a thread
+        await signal.asend_robust(sender, **named)  # calls synchronous receivers in a thread
 
     async def sleep(self, seconds: float) -> None:
         await asleep(seconds)
@@ -193,6 +193,6 @@ _locks: Final[dict[asyncio.AbstractEventLoop, asyncio.Lock]] = {}
 def _lock_of_this_loop() -> asyncio.Lock:
     loop = asyncio.get_running_loop()
     if loop not in _locks:
-        for ended in [other for other in list(_locks) if other.is_closed()]:  # which their locks may hold
+        for ended in [other for other in list(_locks) if other.is_closed()]:  # their locks may keep references to them
             _locks.pop(ended, None)
     return _locks.setdefault(loop, asyncio.Lock())

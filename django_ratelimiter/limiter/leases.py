@@ -1,4 +1,4 @@
-"""Leases that end with the request that holds them, whatever becomes of its response."""
+"""Leases of requests, which end with the request, however its response ends."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from django.http import HttpRequest
 from ..engine.coroutines import run_sync
 from .io import IO, LOOP, THREAD
 
-#: Ends some leases.
+#: Releases some leases.
 Release = Callable[[IO], Coroutine[Any, Any, None]]
 
 _LEASES: Final = "_ratelimit_leases"
 
 
 def on_request_closed(request: HttpRequest, release: Release) -> None:
-    """Have `release` called once when the response to this request has been sent or given up.
+    """Call `release` once when the response to this request is sent or abandoned.
 
-    Django closes the request with the final response, also where a middleware has put another in its place.
+    Django closes the request with the final response, even if a middleware has replaced the response.
     """
     leases: list[Release] | None = request.__dict__.get(_LEASES)
     if leases is None:
@@ -37,12 +37,12 @@ def on_request_closed(request: HttpRequest, release: Release) -> None:
 
 
 def release_leases(request: HttpRequest) -> None:
-    """End the leases that the request holds."""
+    """Release the leases of the request."""
     run_sync(_release(THREAD, request))
 
 
 async def arelease_leases(request: HttpRequest) -> None:
-    """End them from an event loop, even if our task is cancelled."""
+    """Release the leases of the request on an event loop, even if our task is cancelled."""
     await LOOP.finish(_release(LOOP, request))
 
 

@@ -1,4 +1,4 @@
-"""Costs that are known only when the work is done."""
+"""Costs that are known only after the work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .templates import MaxDelay
 logger = logging.getLogger("django_ratelimiter")
 
 
-#: Decides once, for so many units.
+#: Decides a charge of this many units.
 Decide = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 
 
@@ -27,10 +27,9 @@ class MeteredCost:
     """The cost of a block of code. Use it once, in `with` or `async with`.
 
     cost: units, 0 or more; setting another value raises an error. When the block begins, this cost must be allowed,
-    else
-    LimitExceeded is raised. When the block ends, the value that it has then is charged, up to the capacities of the
-    limits. This is never rejected, because the work is done. An exception in the block does not change it. decision:
-    the decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
+    else LimitExceeded is raised. When the block ends, the value that it has then is charged, up to the capacities of
+    the limits. This is never rejected, because the work is done. An exception in the block does not change it.
+    decision: the decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
     """
 
     decision: Decision = NOTHING_TO_DECIDE
@@ -49,7 +48,7 @@ class MeteredCost:
 
     @cost.setter
     def cost(self, cost: int) -> None:
-        if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # numbers of other libraries have it, too
+        if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # also numbers of other libraries
             raise TypeError(f"cost: must be a whole number, not {cost!r}.")
         if cost < 0:
             raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
@@ -76,14 +75,14 @@ class MeteredCost:
         self.decision = await self._decide(io, self.cost, max_delay)
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
-        self._results = [  # leases are for the request, whatever it costs
+        self._results = [  # leases do not depend on the cost
             result for result in self.decision.results[known:] if not result.limit.holds_leases
         ]
         if self.decision.delay:
             await io.sleep(self.decision.delay)
 
     async def _exit(self, io: IO) -> None:
-        """Spend what is missing; if it was too much, give it back and spend what is right."""
+        """Charge the difference. If the cost is lower than at the beginning, refund that and charge the final cost."""
         missing = self.cost - self._charged
         if missing < 0:
             await refund_results(io, self._results)
@@ -100,10 +99,10 @@ class MeteredCost:
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
                 continue
-            for verdict, latest in zip(verdicts, spent, strict=True):  # for the response's fields
+            for verdict, latest in zip(verdicts, spent, strict=True):  # for the response fields
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
 
 
 def _more(charge: Charge, cost: int) -> Charge:
-    """So much more of what was charged. It passes, up to the capacity, and is counted as no request of its own."""
+    """Return a charge of this cost for the same counter. It is never rejected, and not counted as a request."""
     return charge._replace(cost=cost, gating=False, usage=None, count_refusals=True, max_delay=None)

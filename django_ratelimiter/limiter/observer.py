@@ -1,4 +1,4 @@
-"""Whoever measures decisions is told of each and how long it took; usually there is nobody."""
+"""The observer of decisions, such as the Prometheus metrics. By default there is none."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ..decision import Decision
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Called with what one call decided, and how many seconds that took.
+#: Called with the decision of one call, and its duration in seconds.
 Observer = Callable[[Decision, float], None]
 
-#: Who measures the decisions of this process; `None` = nobody.
+#: The observer of this process; `None` = none.
 current: Observer | None = None
 
 
 def set_observer(observer: Observer | None) -> None:
-    """Tell this one of every decision of this process from now on, and nobody else; `None` = nobody."""
+    """Replace the observer of this process; `None` = remove it."""
     global current
     current = observer
 
 
 def tell(decision: Decision, seconds: float) -> None:
-    """Tell the observer, whose failure breaks no request."""
+    """Call the observer. Its exceptions do not affect the request."""
     if current is not None:
         try:
             current(decision, seconds)

@@ -1,9 +1,9 @@
-"""The path of a request: who asks, which rules it meets, what the engine says, and the decision. Read it downwards.
+"""The path of a request: its identity, the rules that match, the engine's verdicts, the decision. Read it top down.
 
-Every entry point calls `limiter.check` or `limiter.acheck`, which differ only in their `io`, and so comes here. A
+Every entry point calls `limiter.check` or `limiter.acheck`, which come here with different `io`. A
 request is decided in one call to the engine, or in two if a REST framework view knows its user only after
 authentication. If the second call rejects the request, it refunds the charges of the first. The path never waits for
-what this process already knows.
+data that this process already has.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .charges import LimitRequest, build_charges
 from .io import IO
 from .templates import NO_CHARGES, RuleCharges
 
-#: Requests that nobody has sent, by their id, and what answers them: an explanation, which charges nothing.
+#: Explained requests, which no client has sent, by their id, with what decides them. They are not charged.
 trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
 
-#: A request whose rules are replaced this often while it is decided is decided by the failure policies.
+#: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
 _ATTEMPTS: Final = range(ATTEMPTS)
 
 
 async def decide(io: IO, request: LimitRequest) -> Decision:
-    """Return the decision on a request, by all rules that it meets and has met; keep it at `request.ratelimit`."""
+    """Return the decision on a request, by all rules that match it, and store it at `request.ratelimit`."""
     http, earlier = request.http, request.earlier
-    assert http is not None  # which only a slot lacks
+    assert http is not None  # only a slot has none
     if trials and id(http) in trials:
         return trials[id(http)](request)
     if not earlier.allowed or not settings.ENABLED:
@@ -52,7 +52,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         latest = await decide_latest(io, request)
     except AccessDenied as denied:
         latest, earlier = None, replace(earlier, allowed=False, access=denied.record)
-        assert request.identity is not None  # by which the entry was found
+        assert request.identity is not None  # the entry was found by it
         events.note_denied(http, request.identity, denied.record)
         await refunds.refund_results(io, earlier.results)
     if latest is None:
@@ -62,7 +62,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     http.ratelimit = decision  # type: ignore[attr-defined]
     answer = latest.answer
     if answer is not None and answer.is_plain and latest.allowed and not quota_reached.receivers:
-        return decision  # there is nobody to tell, and nothing to end
+        return decision  # no event to send, and no lease to release
     if (answer is None or not answer.is_plain) and latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
@@ -71,9 +71,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
 
 
 async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
-    """Return the decision on what is asked, without what was decided earlier; `None` if there is nothing to decide.
+    """Return the decision of this call alone, without earlier calls; `None` if there is nothing to decide.
 
-    It is the engine's, by the rules that are in force; without the engine or the rules, that of the failure policies.
+    The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
     began, latest = perf_counter(), None
     receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
@@ -90,7 +90,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     return None
                 verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
                 if is_from_engine(verdicts):
-                    cache.mark_confirmed(rules)  # else this process has answered by itself
+                    cache.mark_confirmed(rules)  # else this process has decided itself
                 latest = charges.decision(verdicts, rules.version)
                 break
             except StaleRules as stale:
@@ -108,9 +108,9 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 
 
 async def _are_in_force(io: IO, rules: RuleSet) -> bool:
-    """Return whether somebody is denied by rules that are in force; asks for that once in a while.
+    """Return whether the rules that deny a caller are still current. Calls the engine at intervals.
 
-    A process whose every caller is denied would never ask otherwise, and not hear that enforcement was stopped.
+    Otherwise a process that denies every caller would never notice that enforcement was stopped.
     """
     if cache.is_version_check_due(rules):
         try:
@@ -123,7 +123,7 @@ async def _are_in_force(io: IO, rules: RuleSet) -> bool:
 
 
 async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleCharges:
-    """Return what is charged, as `build_charges` does, however long it takes to know who asks."""
+    """Return the charges, as `build_charges` does. Waits if the user or other data must be read first."""
     entries = await io.look_up(cache.access_list, together=True)
     try:
         return build_charges(rules, entries, request)
@@ -136,7 +136,7 @@ async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleChar
 
 
 async def peek_decision(io: IO, request: LimitRequest) -> Decision:
-    """Return what a request would be told now; without the engine, what its rules' failure policies say."""
+    """Return the decision that a request would get now; without the engine, that of the failure policies."""
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
     rules = await io.look_up(cache.current_rules, together=True)

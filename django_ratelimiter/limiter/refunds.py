@@ -1,4 +1,4 @@
-"""What becomes of what a decision has spent: leases end, and what should not have been charged is given back."""
+"""After a decision: leases end, and units are refunded that should not be charged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 _FAILED: Final = "_ratelimit_failed"
 
-#: The request that the middleware has the project answer, in this thread or task.
+#: The request that the project is handling in this thread or task.
 current_request: Final[ContextVar[HttpRequest | None]] = ContextVar("django_ratelimiter_current_request", default=None)
 
 
@@ -36,26 +36,26 @@ async def arefund(decision: Decision) -> None:
 
 
 def refund_unearned(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Give back what rules have charged that charge only for the other kind of response; once."""
+    """Refund, once, the charges of rules whose `charge_when` does not match the response."""
     results = unearned_results(request, response)
     if results:
         run_sync(refund_results(THREAD, results))
 
 
 async def arefund_unearned(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Give it back without blocking the event loop."""
+    """Refund them without blocking the event loop; see `refund_unearned`."""
     results = unearned_results(request, response)
     if results:
         await refund_results(LOOP, results)
 
 
 def receipts(earlier: Decision) -> list[Verdict]:
-    """What earlier calls for a request spent at the engine; what they spent in this process's memory is none."""
+    """Return the receipts of earlier calls for a request, without charges in this process's memory."""
     return _verdicts(earlier.results, local=False) if earlier.results else []
 
 
 async def release(io: IO, decision: Decision) -> None:
-    """End the leases that one call took, unless a refusal has given them back. If it fails they expire."""
+    """Release the leases of one call, unless a rejection has released them. If that fails, they expire."""
     held = [result for result in decision.results if result.verdict and leases([result.verdict])]
     try:
         await _give_back(io.release, held)
@@ -64,7 +64,7 @@ async def release(io: IO, decision: Decision) -> None:
 
 
 async def refund_results(io: IO, results: Iterable[Result]) -> None:
-    """Give back what these results spent, once; leases end. If it fails it stays spent."""
+    """Refund these results once, and release leases. If that fails, they stay charged."""
     try:
         await _give_back(io.refund, [result for result in results if result.verdict and result.verdict.spent])
     except Exception as error:
@@ -89,16 +89,16 @@ def mark_failed(request: Any) -> None:
 
 
 def on_login_failed(request: Any = None, **_signal: Any) -> None:
-    """A log-in that failed is a failure, though Django's own form answers it with status 200.
+    """Mark the request of a failed log-in as a failure: Django's own form answers it with status 200.
 
-    request: `None` where `authenticate` was called without one; it is the one that is being answered.
+    request: `None` if `authenticate` was called without one; then the current request is used.
     """
-    with suppress(AttributeError):  # no request, or what a project's own authentication takes for one
+    with suppress(AttributeError):  # no request, or an object of a project's own authentication
         mark_failed(current_request.get() if request is None else request)
 
 
 def unearned_results(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
-    """Return the charges of rules that charge only for the other kind of response."""
+    """Return the charges of rules whose `charge_when` does not match the response."""
     decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
     choosy = [result for result in decision.results if result.rule.charge_when != "any"]
     if not choosy:

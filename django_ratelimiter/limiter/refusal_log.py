@@ -1,7 +1,7 @@
-"""The log record of a refusal: what `Logger.warning` would make, in a fraction of the time.
+"""The log record of a rejection: the same as from `Logger.warning`, but much faster.
 
-That record would be half of what a refusal costs, and a flood pays for each. `Logger.warning` looks for the line that
-logs, which is always ours, and takes its path apart. Here what is alike in all records is made once a second.
+`Logger.warning` would take half the time of a rejection, and a flood causes many. It searches for the line that
+logs, which is always ours, and splits its path. Here the common parts of all records are made once a second.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Final
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 
-#: Seconds for which the common parts are kept: levels and processes may be renamed.
+#: Seconds for which the common parts are cached: levels and processes may be renamed.
 KEPT_SECONDS: Final = 1.0
 
 _new = object.__new__
 
 
 class RefusalLog:
-    """Logs refusals as warnings. logger: whose filters and handlers get the records.
+    """Logs rejections as warnings. logger: its filters and handlers get the records.
 
-    Where a project has records made in a way of its own, these are made in that way as well.
+    If a project has its own factory or class of records, these are used.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -33,7 +33,7 @@ class RefusalLog:
         self._common = self._make()
 
     def write(self, names: str, extra: Mapping[str, Any], why: str = "") -> None:
-        """Log a refusal. names: of the rules that refuse. extra: attributes of the record. why: a further sentence."""
+        """Log a rejection. names: of the rules that reject. extra: attributes of the record. why: one more sentence."""
         logger = self._logger
         if logging.getLogRecordFactory() is not logging.LogRecord or type(logger) is not logging.Logger:
             logger.warning(MESSAGE, names, why, extra=extra)
@@ -62,7 +62,7 @@ class RefusalLog:
         logger.handle(record)
 
     def _make(self) -> tuple[float, int | None, bool, dict[str, Any]]:
-        """Return what is alike in all records for a while: when it was made, its process, whether it names tasks."""
+        """Return the common parts of all records, and when they were made: time, process, whether to name the task."""
         logger = self._logger
         record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, (), None, "write")
         return record.created, record.process, hasattr(record, "taskName"), record.__dict__

@@ -1,4 +1,4 @@
-"""Turns within the limits of a scope, for work that is no request."""
+"""Turns within the limits of a scope, for work that is not a request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..exceptions import LimitExceeded
 from .io import IO, LOOP, THREAD
 from .refunds import release
 
-#: A lease may be released long before it expires, so who waits for one asks again after so many seconds at most.
+#: Seconds. A lease may be released long before it expires, so a waiting slot asks again at least this often.
 LEASE_POLL_SECONDS: Final = 1.0
-#: Nobody asks again sooner than this.
+#: Seconds. A waiting slot never asks again sooner.
 SHORTEST_PAUSE_SECONDS: Final = 0.001
 
 _clock = time.monotonic
 
 
 def retry_in(decision: Decision) -> float | None:
-    """Seconds after which a refused request should ask again; `None` = it will never pass."""
+    """Return the seconds after which to ask again after a rejection; `None` = it will never be allowed."""
     if decision.unavailable or decision.retry_after is None:
         return decision.retry_after
     return max(_pause(result) for result in decision.refused_by)
@@ -54,7 +54,7 @@ class Slot:
     def __init__(self, decide: Decide, max_wait: float | None) -> None:
         self._decide = decide
         self._max_wait = max_wait
-        self._active: deque[Decision] = deque()  # whoever leaves ends the oldest, so who stays holds what ends last
+        self._active: deque[Decision] = deque()  # the first to leave releases the oldest, so the rest hold the newest
 
     def ask(self, max_delay: float | None, *, only_leases: bool = False) -> Decision:
         """Decide once."""
@@ -98,7 +98,7 @@ def _left(deadline: float | None) -> float | None:
 
 
 def _next_try(decision: Decision, deadline: float | None) -> float:
-    """Seconds until it makes sense to ask again; raises LimitExceeded if it makes none before the deadline."""
+    """Return the seconds until the next try. Raises LimitExceeded if it cannot succeed before the deadline."""
     seconds, left = retry_in(decision), _left(deadline)
     if seconds is None or left == 0:
         raise LimitExceeded(decision)
@@ -110,12 +110,12 @@ def _next_try(decision: Decision, deadline: float | None) -> float:
 
 
 def _earliest(result: Result) -> float:
-    """Seconds until a refused charge can have its turn at the earliest."""
+    """Return the seconds until a rejected charge can have its turn at the earliest."""
     verdict = result.verdict
     if verdict is None:
         return UNAVAILABLE_RETRY_SECONDS
     if result.limit.holds_leases:
         return 0.0  # a lease may be released at any time
     if result.limit.holds:
-        return verdict.reset_after  # once there is room in the queue, what is in it goes first
+        return verdict.reset_after  # requests in the queue come first, even if it has room
     return verdict.retry_after or 0.0

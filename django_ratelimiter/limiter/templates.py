@@ -1,4 +1,4 @@
-"""What is charged to all who meet the same rules with the same tier, made once; a request fills in who asks."""
+"""The common parts of charges, made once for all callers with the same rules and tier, and filled for each request."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 
-#: Of how many kinds of requests templates are kept; beyond that all are made again.
+#: Maximum number of kinds of requests with a template; then all are dropped.
 MAX_TEMPLATES: Final = 1_000
 
-#: Of how many sets of missing values the charges of one kind of requests are kept.
+#: Maximum number of sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
 
-#: Seconds that an allowed request may be delayed: `None` = any; "rule" = what a rule grants synchronous workers.
+#: Seconds that an allowed request may be delayed: `None` = any; "rule" = the rule's maximum for synchronous workers.
 MaxDelay = float | str | None
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class RuleCharge(NamedTuple):
-    """A charge, and the rule and tier that it is for."""
+    """A charge, with its rule and tier."""
 
     rule: RuleRecord
     tier: TierRecord | None
@@ -43,10 +43,10 @@ class RuleCharge(NamedTuple):
 
 
 class RuleTemplate:
-    """What a rule charges those of one tier and multiplier, who have some limit there.
+    """The charges of a rule for one tier and multiplier that have limits there.
 
-    source: what tells callers apart: the one name of a value that is short, `None` where nothing does; else the rule,
-    which is split by another or by several.
+    source: which value distinguishes callers: one name if its values are short; `None` if the rule is not split; else
+    the rule itself, which is split by another name or by several.
     """
 
     __slots__ = ("label", "records", "rule", "source", "tier")
@@ -59,10 +59,10 @@ class RuleTemplate:
         self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
-        """Return one for each limit.
+        """Return one charge for each limit.
 
-        cost: units; `None` = the rule's. is_missing: the caller lacks what the rule is split by, so there are none
-        unless the rule denies that; their partition is `MISSING` then.
+        cost: units; `None` = the rule's. is_missing: the caller lacks the value that the rule is split by. Then there
+        are no charges, unless the rule rejects such requests; their partition is `MISSING` then.
         """
         rule = self.rule
         if is_missing:
@@ -91,7 +91,7 @@ class RuleTemplate:
 
 
 class RuleCharges(Sequence[RuleCharge]):
-    """What a request is charged. template: what it was filled from, if it was."""
+    """The charges of a request. template: from which they were filled; `None` = from none."""
 
     __slots__ = ("charges", "owners", "template")
 
@@ -125,7 +125,7 @@ class RuleCharges(Sequence[RuleCharge]):
 
 
 class RuleVerdicts(NamedTuple):
-    """What the engine said of the charges of some rules."""
+    """The engine's verdicts on the charges of some rules."""
 
     charges: RuleCharges
     is_plain: bool
@@ -141,16 +141,16 @@ class RuleVerdicts(NamedTuple):
         return tuple(map(RuleCharge.result, self.charges, self.verdicts))
 
 
-#: Of a request that meets no rule.
+#: For a request that no rule matches.
 NO_CHARGES: Final = RuleCharges((), ())
 
 
 class RuleCallTemplate:
     """The charges of one kind of request.
 
-    owners: the rule and tier of each charge. pick: gives the partitions of the charges from the one of all callers and
-    those of the sources. is_plain: what an allowed request was charged has no consequences: no lease, no delay, no
-    soft quota, nothing to be given back.
+    owners: the rule and tier of each charge. pick: selects the partition of each charge from the one of all callers and
+    those of the sources. is_plain: an allowed request has no consequences: no lease, no delay, no soft quota, and no
+    refund.
     """
 
     __slots__ = ("call", "is_plain", "owners", "pick")
@@ -166,17 +166,17 @@ class RuleCallTemplate:
         )
 
     def fill(self, partitions: tuple[str, ...]) -> RuleCharges:
-        """Return the charges of one caller. partitions: the one of all callers, then that of each source."""
+        """Return the charges of one caller. partitions: the one of all callers, then the one of each source."""
         if not self.owners:
             return NO_CHARGES
         return RuleCharges(self.owners, FilledCharges(self.call, self.pick(partitions)), self)
 
 
 class RuleTemplates:
-    """The templates of some rules for one tier and multiplier, but for those that grant it everything.
+    """The templates of some rules for one tier and multiplier, without rules that are unlimited for it.
 
-    sources: what tells callers apart, each once, see `RuleTemplate`. kept: the rules and the tier, so that no others
-    have their `id`.
+    sources: the distinct values that distinguish callers, see `RuleTemplate`. kept: references to the rules and the
+    tier, so that no other objects get their `id`.
     """
 
     __slots__ = ("_max_delay", "_of_all", "_variants", "complete", "kept", "rules", "sources")
@@ -190,7 +190,7 @@ class RuleTemplates:
         self.complete = self._lacking((False,) * len(self.sources))
 
     def fill(self, digests: list[str | None]) -> RuleCharges:
-        """Return the charges of one caller. digests: for each source, that of its value; `None` = it is missing."""
+        """Return the charges of one caller. digests: of the value of each source; `None` = it is missing."""
         if None not in digests:
             template = self.complete
             if template.owners:
@@ -219,25 +219,25 @@ class RuleTemplates:
 
 
 def missing() -> str:
-    """Return the digest of what stands for a partition that is missing."""
+    """Return the digest that stands for a missing partition."""
     return digest("missing")
 
 
 @lru_cache(maxsize=16_384)
 def source_digest(_hash_key: bytes, name: str, value: str) -> str:
-    """Return the digest of a partition by one name. The key is the setting's."""
+    """Return the digest of a partition by one name. The key is the value of the setting."""
     return digest(encode_partition([(name, value)]))
 
 
 def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """Return what picks these places of a tuple."""
+    """Return a function that selects these places of a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 class _Templates:
-    """Those of one rule set, by the `id` of the rules that are met and of the tier, the multiplier, and the delay."""
+    """The templates of one rule set, by the `id` of the rules and the tier, the multiplier, and the delay."""
 
     def __init__(self, rules: RuleSet, hash_key: bytes) -> None:
         self.rules, self.hash_key = rules, hash_key
@@ -250,7 +250,7 @@ _latest = _Templates(RuleSet(NO_VERSION), b"")
 def templates_for(
     rules: RuleSet, matched: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay, hash_key: bytes
 ) -> RuleTemplates:
-    """Return the templates of the rules that are met. Those of the latest rule set are kept. hash_key: the setting."""
+    """Return the templates of these rules; those of the latest rule set are cached. hash_key: the setting."""
     global _latest
     latest = _latest
     if latest.rules is not rules or latest.hash_key is not hash_key:

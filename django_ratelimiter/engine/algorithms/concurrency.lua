@@ -1,4 +1,4 @@
--- Concurrency. State: as of sliding_window_log. See concurrency.py, the twin of this file.
+-- Concurrency. State: as in sliding_window_log. The same steps as in concurrency.py.
 --@from sliding_window_log
 
 --@wait

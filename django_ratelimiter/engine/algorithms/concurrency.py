@@ -1,7 +1,7 @@
 """Concurrency: at most `capacity` units in flight. A lease ends when it is released, or after the window.
 
-The leases are kept as sliding_window_log keeps its entries, of which it differs in one answer: when to come back.
-Nobody knows when leases will be released, so that is the end of the earliest, whatever the cost.
+Leases are stored like the entries of sliding_window_log. Only `wait` differs: it is not known when a lease will be
+released, so it is the time until the oldest lease expires, whatever the cost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
--- Fixed window. State: last, used, and on the first request how long ago the window began. x: used; y: its start.
--- See fixed_window.py, the twin of this file.
+-- Fixed window. State: last, used, and with first_request the age of the window. x: used; y: start of the window.
+-- The same steps as in fixed_window.py.
 local FIRST_REQUEST, CALENDAR = 1, 2
 
 --@look

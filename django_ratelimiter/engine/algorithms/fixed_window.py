@@ -1,8 +1,8 @@
 """Fixed window: at most `capacity` units between the start and the end of a window.
 
 State: (last, used, start). Windows begin at multiples of their length on the clock, or each with a key's first
-request, or where a calendar has them; then `terms.extra` is the start of the window that the caller believes to be
-the present one. Admits when used + cost <= capacity. Twice the quota can pass around an edge.
+request, or at the start of a calendar window; then `terms.extra` is the start of the caller's current window.
+Allows when used + cost <= capacity. Up to twice the quota can be used around a boundary.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def describe(limit: Limit, cost: int) -> Iterator[Sentence]:
 
 
 def _begins(calendar: str, day: int) -> str:
-    """Return when the count of a calendar restarts, in words."""
+    """Return in words when a calendar window begins."""
     texts = {
         "day": _("The count restarts at midnight in %(zone)s."),
         "week": _("The count restarts on Mondays at midnight in %(zone)s."),

@@ -1,2 +1,2 @@
--- GCRA. State: as of token_bucket. See gcra.py, the twin of this file.
+-- GCRA. State: as in token_bucket. The same steps as in gcra.py.
 --@from token_bucket

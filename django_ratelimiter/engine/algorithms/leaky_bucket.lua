@@ -1,2 +1,2 @@
--- Leaky bucket as a queue. State: as of token_bucket. See leaky_bucket.py, the twin of this file.
+-- Leaky bucket as a queue. State: as in token_bucket. The same steps as in leaky_bucket.py.
 --@from token_bucket

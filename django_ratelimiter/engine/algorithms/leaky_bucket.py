@@ -1,7 +1,7 @@
 """Leaky bucket as a queue: requests leave at the quota's rate, and the bucket is the room in the queue.
 
-What waits in the queue is what is missing from a token bucket, and drains as fast as that refills. An allowed
-request is delayed until everything queued before it has drained. That is the time until the bucket is empty: `reset`.
+The queued units are the missing tokens of a token bucket; they drain as fast as tokens come back. An allowed
+request is delayed until everything queued before it has drained. That is the time until the queue is empty: `reset`.
 Allows a request when queued + cost <= capacity, and that time is at most `terms.extra`.
 """
 

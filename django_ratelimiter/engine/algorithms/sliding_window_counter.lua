@@ -1,15 +1,15 @@
--- Sliding window counter. State: last, current, previous. x: current; y: previous. See sliding_window_counter.py, the
--- twin of this file.
+-- Sliding window counter. State: last, current, previous. x: current; y: previous. The same steps as in
+-- sliding_window_counter.py.
 
 --@look
--- y may exceed the capacity after a limit was lowered; its product may then pass 2^53 and be rounded, but only where
--- the other side of the comparison is far below it.
+-- y may exceed the capacity after a limit was lowered. Then its product may pass 2^53 and be rounded, but the other
+-- side of the comparison is far below.
 local tick = (at - at % tick_us) / tick_us
 local passed = tick % period -- of this window
 x, y = 0, 0
 if raw then
   local before = (last - last % tick_us) / tick_us
-  local ticks = tick - passed - (before - before % period) -- from the window of that time to this one
+  local ticks = tick - passed - (before - before % period) -- from the start of that window to this one
   if ticks == 0 then
     x, y = unpack('<I6I6', raw, 8)
   elseif ticks == period then

@@ -1,10 +1,10 @@
-"""Sliding window counter: the window before counts for the share of it that the sliding window still covers.
+"""Sliding window counter: the previous window counts with the share of it that the sliding window still covers.
 
-State: (last, current, previous), the units used in the clock's window of `last` and in the one before. With
-`elapsed` ticks of the window P gone, it allows when previous x (1 - elapsed/P) + current + cost <= capacity. The
-estimate is not rounded: both sides are compared multiplied by P (the weighted counter of Cloudflare's "How we
-built rate limiting", 2017). It allows at most the quota in any window of the clock, and less than twice the quota in
-any other stretch of that length.
+State: (last, current, previous), the units used in the clock's window of `last` and in the one before. When
+`elapsed` ticks of the window P have passed, it allows when previous x (1 - elapsed/P) + current + cost <= capacity. The
+estimate is not rounded: both sides are multiplied by P (the weighted counter of Cloudflare's "How we built rate
+limiting", 2017). It allows at most the quota in any window of the clock, and less than twice the quota in any other
+period of that length.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def wait(current: int, previous: int, at: int, cost: int, terms: Terms, state: S
     period = terms.period
     start = at // terms.tick_us // period * period
     room = terms.capacity - current - cost
-    if room >= 0:  # it passes in this window, once enough of the previous one has slid out
+    if room >= 0:  # allowed in this window, after enough of the previous one has left
         tick = start + period - room * period // previous
-    else:  # or in the next, once enough of this one has
+    else:  # or in the next window, after enough of this one has left
         tick = start + 2 * period - (terms.capacity - cost) * period // current
     return tick * terms.tick_us - at
 

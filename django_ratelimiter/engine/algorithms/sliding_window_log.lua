@@ -1,6 +1,6 @@
--- Sliding window log. State: last, total, and entries of a time and a cost, nine bytes each and the oldest first.
--- x: the total of those in the window; y: where they begin. See sliding_window_log.py, the twin of this file. Nothing
--- here looks at more entries than have left the window, or must leave it: the total says what the others hold.
+-- Sliding window log. State: last, total, and entries of a time and a cost, nine bytes each, the oldest first.
+-- x: the total of those in the window; y: where they begin. The same steps as in sliding_window_log.py. Only entries
+-- that have left or must leave the window are read: the total includes the others.
 local FIRST, ENTRY = 10, 9
 
 --@look
@@ -19,7 +19,7 @@ remaining = max(capacity - x, 0)
 local before, oldest = x, ''
 x = max(x, min(x + cost, capacity))
 local units = min(cost, x)
-local excess = units - (x - before) -- a refusal that counts: the oldest make room, for they would leave first
+local excess = units - (x - before) -- a rejection that counts: the oldest make room, they would expire first
 local live = y
 while excess > 0 do
   local time, held = unpack('<i7I2', raw, live)

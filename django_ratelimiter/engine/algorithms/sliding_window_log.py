@@ -1,7 +1,7 @@
 """Sliding window log: every allowed cost with its time, so that the window slides exactly.
 
 State: (last, total, time, cost, time, cost, …), the oldest first; costs of the same microsecond are one entry.
-Allows when the costs in (at - P, at] and this one are at most `capacity`. No stretch of length P sees more.
+Allows when the costs in (at - P, at] and this one are at most `capacity`. So no period of length P exceeds it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 -- Sliding window of slots. State: last, and the units of the slots, six bytes each, the slot of `last` first. x: the
--- units of those in the window; y: how many slots have begun since. See sliding_window_slots.py, the twin of this file.
+-- units in the window; y: how many slots have begun since. The same steps as in sliding_window_slots.py.
 local FIRST, SLOT, EMPTY = 8, 6, '\0\0\0\0\0\0'
 local slots = rate
 
@@ -17,7 +17,7 @@ remaining = max(capacity - x, 0)
 local before = x
 x = max(x, min(x + cost, capacity))
 local units = min(cost, x)
-local excess = units - (x - before) -- a refusal that counts: the oldest make room, for they would leave first
+local excess = units - (x - before) -- a rejection that counts: the oldest make room, they would expire first
 state = sub(string.rep(EMPTY, y) .. (raw and sub(raw, FIRST) or EMPTY), 1, SLOT * slots)
 local slot = #state - SLOT + 1
 while excess > 0 do

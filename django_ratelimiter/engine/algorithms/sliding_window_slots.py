@@ -1,7 +1,7 @@
-"""Sliding window of slots: the units of the last so many parts of a window, the current part included.
+"""Sliding window of slots: the units of the last slots of a window, including the current slot.
 
-State: (last, units, units, …), slot by slot, the slot of `last` first. Slot i of a window begins at the first
-microsecond from i x P / slots on. Admits when the sum and this cost are at most `capacity`.
+State: (last, units, units, …), one number per slot, the slot of `last` first. Slot i of a window begins at the first
+microsecond from i x P / slots on. Allows when the sum and this cost are at most `capacity`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import Microseconds, Sentence, State, Units, fixed_window
 
 
 def _index(at: int, terms: Terms) -> int:
-    """The slots that have begun since the Unix epoch."""
+    """Return how many slots have begun since the Unix epoch."""
     windows, rest = divmod(at, terms.period)
     return windows * terms.rate + rest * terms.rate // terms.period
 

@@ -1,4 +1,4 @@
--- Token bucket. State: last, missing, parts. x: missing; y is not used. See token_bucket.py, the twin of this file.
+-- Token bucket. State: last, missing, parts. x: missing; y is not used. The same steps as in token_bucket.py.
 
 --@look
 x, y = 0, 0
@@ -16,11 +16,11 @@ if raw then
         if part >= parts then whole, part = whole + 1, part - parts end
       end
     end
-    -- tokens * period can pass 2^53 only where it is above the full bucket, which it is then cut to.
+    -- tokens * period can pass 2^53 only if it is above the full bucket; then it is limited to that.
     missing = floor(missing / parts) * period + whole + (part > 0 and 1 or 0)
   end
   if missing > capacity * period then missing = capacity * period end
-  local filled = (at - at % tick_us - (last - last % tick_us)) / tick_us * rate -- above 2^53 rounded, and above missing
+  local filled = (at - at % tick_us - (last - last % tick_us)) / tick_us * rate -- rounded above 2^53, but above missing
   if filled < missing then x = missing - filled end
 end
 remaining = capacity - ceil(x / period)

@@ -1,10 +1,10 @@
 """Token bucket: starts full with `capacity` tokens; `quota` tokens come back per window, continuously.
 
-State: (last, missing, parts): what was missing at `last`, in parts of a token, and how many parts made a token
-then. One token is `period` parts and `rate` parts come back per tick, so nothing is ever rounded. Allows when
+State: (last, missing, parts): what was missing at `last`, in parts of a token, and the parts per token at that
+time. One token is `period` parts, and `rate` parts come back per tick, so nothing is ever rounded. Allows when
 missing + cost <= capacity. In any time t, in ticks of the clock, it allows at most capacity + t x quota/window units.
 A changed quota applies from the last charge on. If it was lowered, the key still expires when the bucket would have
-been full under the old quota, unless a rejection has promised a later time since.
+been full under the old quota, unless a later rejection has promised a later time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
 def _missing(state: State, at: int, terms: Terms) -> int:
     last, missing, parts = state
     period = terms.period
-    if parts != period:  # the quota was changed: usage so far is kept, in the new parts
+    if parts != period:  # the quota was changed: convert the usage so far to the new parts
         tokens, rest = divmod(missing, parts)
-        missing = tokens * period - -rest * period // parts  # a product that can pass 2^53; the twin multiplies by hand
+        missing = tokens * period - -rest * period // parts  # can pass 2^53, so Lua multiplies in steps
     missing = min(missing, terms.capacity * period)
     ticks = at // terms.tick_us - last // terms.tick_us
     return missing - ticks * terms.rate if ticks < -(-missing // terms.rate) else 0

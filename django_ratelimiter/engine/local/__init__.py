@@ -1,1 +1,1 @@
-"""Decisions from what this process counted itself: approximate mode and denial memory."""
+"""Decisions from the counts of this process: approximate mode and denial memory."""

@@ -1,4 +1,4 @@
-"""What a process decides without asking: charges that are counted in it, and fit, and denials that still hold."""
+"""Decisions without a call of the engine: from local counters with room, and from remembered denials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class LocalVerdicts(FilledVerdicts):
-    """The answer of this process to filled charges that pass. counters: they were spent from."""
+    """The local verdicts on filled charges that are all allowed. counters: that were charged."""
 
     __slots__ = ("_sent", "counters")
 
@@ -43,9 +43,9 @@ class LocalVerdicts(FilledVerdicts):
 
 
 def admit_filled(charges: FilledCharges, synced: SyncCharges, local: LocalCounters, now: float) -> LocalVerdicts | None:
-    """Spend filled charges here, and count their call; under the lock of the local counters.
+    """Charge filled charges locally, and count their call. Call it under the lock of the local counters.
 
-    `None` if a counter is not known or has not enough left, or the general path is needed: then nothing is spent.
+    `None` = a counter is missing or has too little left, or the general path is needed. Then nothing is charged.
     """
     template = synced_template(charges.template)
     if template is None or not template.is_simple:
@@ -73,9 +73,9 @@ def admit_filled(charges: FilledCharges, synced: SyncCharges, local: LocalCounte
 def admit_or_ask(
     charges: FilledCharges, local: LocalCounters, version: int | Version | None, now: float
 ) -> LocalVerdicts | tuple[()] | None:
-    """Spend all charges of a call here; empty if too little is known of its caller, and the engine is to be asked.
+    """Charge all charges of a call locally; empty if too little is known of the caller, so that the engine must decide.
 
-    Then see `FirstCalls.is_first`. `None` = it is to be decided in another way.
+    See `FirstCalls.is_first`. `None` = take the general path.
     """
     if not charges.template.sync_interval:
         return None
@@ -90,7 +90,7 @@ def admit_or_ask(
 
 
 def admit_one(charge: Charge, by_name: dict[str, LocalCounter], now: float) -> LocalVerdict | None:
-    """Spend a single charge here; `None` if its counter is not known or has not enough left: then nothing is spent."""
+    """Charge a single charge locally; `None` if its counter is missing or has too little left: nothing is charged."""
     key, limit, cost, _, _, _, _, _, interval, carried = charge
     if interval is None or type(cost) is not int or cost <= 0 or carried:
         return None
@@ -115,9 +115,9 @@ def admit_one(charge: Charge, by_name: dict[str, LocalCounter], now: float) -> L
 def decide(
     counters: LocalCounters, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
 ) -> Sequence[Verdict] | FirstCall | None:
-    """Return the verdicts if all of them are known here, or a call to make of the engine, see `finish_first`.
+    """Return the verdicts if all of them can be decided locally, or a call of the engine to make; see `finish_first`.
 
-    `None` = the engine must be asked in another way.
+    `None` = the general path must call the engine.
     """
     now = counters.now()
     current = counters.version_state.is_current(version, now)
@@ -152,7 +152,7 @@ def _decide_or_learn(
     receipts: Sequence[Verdict],
     now: float,
 ) -> Sequence[Verdict] | None:
-    """Decide what was not allowed at once, perhaps by counters that are made now of what the engine has said."""
+    """Decide what the fast paths did not, perhaps with new counters, made from earlier replies of the engine."""
     if synced is not None:
         changes = counters.by_name.changes
         if not counters.first_calls.count(charges, synced, now) or counters.first_calls.is_due(synced.names, now):
@@ -165,7 +165,7 @@ def _decide_or_learn(
 def _admit_filled(
     counters: LocalCounters, charges: Sequence[Charge], synced: SyncCharges, now: float
 ) -> Sequence[Verdict] | None:
-    """Fast path: allow charges from a template that are all counted here; `None` = take the general path."""
+    """Fast path: allow charges from a template that are all counted locally; `None` = take the general path."""
     return admit_filled(charges, synced, counters, now) if type(charges) is FilledCharges else None
 
 
@@ -201,7 +201,7 @@ def _decide_known(
 
 
 def _deny_one(counters: LocalCounters, charge: Charge, version: int | Version | None, now: float) -> Verdict | None:
-    """Fast path: deny a single charge that was denied a moment ago; `None` = take the general path."""
+    """Fast path: deny a single charge that was denied just before; `None` = take the general path."""
     with counters.lock:
         refusal = counters.denials.find(charge, version, now)
         if refusal is None or not refusal.refuses or type(charge.cost) is not int:
@@ -213,7 +213,7 @@ def _deny_one(counters: LocalCounters, charge: Charge, version: int | Version | 
 
 
 def _admit_one(counters: LocalCounters, charge: Charge, now: float) -> Verdict | None:
-    """Fast path: allow a single charge that is counted here and fits; `None` = take the general path."""
+    """Fast path: allow a single charge that is counted locally and fits; `None` = take the general path."""
     with counters.lock:
         verdict = admit_one(charge, counters.by_name, now)
         if verdict is not None and charge.usage is not None:
@@ -223,7 +223,7 @@ def _admit_one(counters: LocalCounters, charge: Charge, now: float) -> Verdict |
 
 
 def _is_known(counters: LocalCounters, charge: Charge, now: float) -> bool:
-    """Whether there may be something here that decides this charge."""
+    """Return whether something may be known locally that decides this charge."""
     if charge.sync_interval is None:
         return bool(counters.denials)
     return charge.key + charge.limit.tag in counters.by_name
@@ -232,7 +232,7 @@ def _is_known(counters: LocalCounters, charge: Charge, now: float) -> bool:
 def _source_of(
     counters: LocalCounters, charge: Charge, version: int | Version | None, now: float
 ) -> LocalCounter | CachedDenial | None:
-    """What decides this charge here."""
+    """Return the local counter or denial that decides this charge."""
     cost, limit = charge.cost, charge.limit
     if type(cost) is not int or cost < 0 or charge.carried:
         return None
@@ -246,6 +246,6 @@ def _source_of(
     if now < counter.due_at:
         if fits or charge.sync_interval > 0 or counter.still_refuses(charge, now):
             return counter
-    elif counter.asked_by is not None:  # another thread is asking, and what was known will do so long
+    elif counter.asked_by is not None:  # another thread is syncing it; until then the old data will do
         return counter
     return None

@@ -1,6 +1,6 @@
-"""What a process may spend of counters without asking: budgets between two calls.
+"""Local counters: what a process may charge between two syncs with the engine.
 
-Times are monotonic seconds of this process. Nothing here waits, and nothing is locked: see `engine`.
+Times are monotonic seconds of this process. Nothing here waits or is locked: see `engine`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from ..base import Charge, Verdict
 
-#: What is told to wait, in seconds, while another thread is asking the engine: its answer is about to come.
+#: Seconds to wait for a rejected caller while another thread is calling the engine: its reply will come soon.
 SOON: Final = 0.001
 
 
 class LocalVerdict(Verdict):
-    """A verdict of this process, and the budget that it was given from.
+    """A verdict of this process, and its local counter.
 
-    sent: how often the budget had been carried to the engine by then.
+    sent: how often the counter had been synced by then.
     """
 
     __slots__ = ("counter", "sent")
@@ -28,15 +28,14 @@ class LocalVerdict(Verdict):
 
 
 class LocalCounter:
-    """What one counter has left, as far as this process knows.
+    """The usage of one counter, as far as this process knows.
 
-    charge: of those that spent what is unsent, one with the widest limit, which is of so many units: widest.
-    used: units spent, by the engine's latest word and since then here. unsent: those of them that the engine has not
-    been told of. due_at: when the engine is to be asked again.
-    asked_by: the call that is asking it; `None` = none. at_most: the quota up to which `used` is exact.
-    pending: what other threads are asking the engine to spend past this budget; beside: what it has, with its time.
-    refused_until, refused_cost, refused_quota: what the engine has refused, and until when it will. passes_at: when the
-    window ends, if nothing passes before.
+    charge: of the charges with unsent units, the one with the widest limit; its quota is `widest`. used: units used, by
+    the engine's latest reply and locally since then. unsent: units of it that are not yet sent to the engine. due_at:
+    when to sync again. asked_by: the call that is syncing it; `None` = none. at_most: the quota up to which `used` is
+    exact. pending: units that other threads ask the engine to charge, past this counter; beside: units that it has
+    charged for them, with the time. refused_until, refused_cost, refused_quota: the engine's latest rejection, and how
+    long it lasts. passes_at: when the window ends, if nothing expires before.
     """
 
     __slots__ = (
@@ -72,19 +71,19 @@ class LocalCounter:
         self.beside: list[tuple[int, int]] = []
 
     def left(self, charge: Charge) -> int:
-        """Units that this charge's limit has left."""
+        """Return the units that this charge's limit has left."""
         return charge.limit.quota - self.used
 
     def covers(self, charge: Charge, now: float) -> bool:
-        """Whether this charge can be decided here."""
+        """Return whether this charge can be decided locally."""
         return now < self.due_at and charge.limit.quota <= self.at_most
 
     def is_idle(self, now: float) -> bool:
-        """Whether the engine knows all of it, and nobody here can decide by it any more."""
+        """Return whether the engine has all units, and no charge can be decided by this counter any more."""
         return now >= self.due_at and self.asked_by is None and not self.pending and not self.unsynced(now)
 
     def spend(self, charge: Charge, now: float) -> None:
-        """Spend the charge's cost here."""
+        """Charge the cost locally."""
         if not charge.cost:
             return
         self.used += charge.cost
@@ -95,17 +94,17 @@ class LocalCounter:
             self.reset_at = now + charge.limit.window_us / 1_000_000
 
     def widen(self, charge: Charge) -> None:
-        """What is unsent was spent by this charge as well."""
+        """Record that a part of the unsent units comes from this charge."""
         if charge.limit.quota > self.widest:
             self.charge, self.widest = charge, charge.limit.quota
 
     def reserve(self, cost: int) -> None:
-        """Another thread asks the engine to spend this without telling of the budget."""
+        """Reserve this cost: another thread asks the engine to charge it, without syncing this counter."""
         self.pending += cost
         self.used += cost
 
     def resolve_reservation(self, cost: int, spent: int, at_us: int) -> None:
-        """What became of that: it spent so much, at the engine's time."""
+        """End a reservation: the engine has charged `spent` units, at its time `at_us`."""
         self.pending -= cost
         self.used = max(self.used - cost, 0)
         if spent and at_us >= self.synced_us:
@@ -113,7 +112,7 @@ class LocalCounter:
             self.beside.append((at_us, spent))
 
     def decide(self, charge: Charge, now: float, *, denied: bool) -> LocalVerdict:
-        """Return the verdict on a charge. It is spent here if it passes, unless its call is denied."""
+        """Return the verdict on a charge. It is charged if it is allowed, unless its call is denied."""
         if charge.cost <= charge.limit.quota - self.used:
             if denied or not charge.cost:
                 return self.verdict(charge, now, allowed=True, spent=0, denied=denied)
@@ -124,25 +123,25 @@ class LocalCounter:
         return self.verdict(charge, now, allowed=False, spent=0, denied=denied)
 
     def refund(self, units: int) -> None:
-        """Take back what was spent here."""
+        """Refund what was charged locally."""
         self.used = max(self.used - units, 0)
         self.unsent = max(self.unsent - units, 0)
         if units:
             self.refused_until = -inf
 
     def engine_refunded(self) -> None:
-        """The engine is told to take back something, so that nobody knows until when it refuses."""
+        """Record that the engine gets a refund. It is then not known how long it rejects."""
         self.refused_until = self.passes_at = -inf
 
     def spend_refusal(self, charge: Charge, now: float) -> None:
-        """Spend up to the quota: a refusal that counts."""
+        """Charge up to the quota: for a rejection that counts."""
         fill = min(charge.cost, max(charge.limit.quota - self.used, 0))
         self.widen(charge)
         self.used, self.unsent = self.used + fill, self.unsent + fill
         self.spent_at = now
 
     def unsynced(self, now: float) -> int:
-        """Units to tell the engine of. Those whose window is over, for it and for us, count no more."""
+        """Return the units to send to the engine, without those whose window is over on both sides."""
         limit = self.charge.limit
         over = now - self.spent_at > limit.traits.windows * limit.window_us / 1_000_000
         if over or self.spent_at < self.ends_early <= self.ends_late <= now:
@@ -150,16 +149,16 @@ class LocalCounter:
         return self.unsent
 
     def acknowledge_synced(self, carried: int) -> bool:
-        """The engine was told of so much, and nothing else; whether that was all."""
+        """Record that `carried` units were sent, in a call for nothing else. Returns whether these were all."""
         self.unsent = max(self.unsent - carried, 0)
         self.sent += 1
         self.asked_by = None
         return not self.unsent
 
     def apply_reply(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
-        """Take the engine's word, given to a call that began then, has carried so much, and has returned now.
+        """Store the engine's reply to a call that began at `began`, carried `carried` units, and returned at `now`.
 
-        interval: seconds from its beginning for which that word is enough.
+        interval: seconds from the beginning for which the reply is valid.
         """
         charge = verdict.charge
         quota = charge.limit.quota
@@ -174,9 +173,9 @@ class LocalCounter:
             self.refused_until = -inf
 
     def renew(self, used: int, reset_after: float, at_us: int, carried: int, began: float, now: float) -> None:
-        """Take the engine's word that so much is used, and nothing of it after so many seconds.
+        """Store the engine's reply: `used` units, and none of them after `reset_after` seconds.
 
-        at_us: when it was said, by the engine's clock. The rest: see `apply_reply`.
+        at_us: the engine's time of the reply. Other arguments: see `apply_reply`.
         """
         unsent = self.unsent = self.unsent - carried if self.unsent > carried else 0
         self.sent += 1
@@ -191,20 +190,20 @@ class LocalCounter:
         self.passes_at = self.ends_late
 
     def refuse(self, charge: Charge, until: float) -> None:
-        """Such a charge is refused until then."""
+        """Record that the engine rejects such a charge until then."""
         self.refused_until, self.refused_cost, self.refused_quota = until, charge.cost, charge.limit.quota
 
     def still_refuses(self, charge: Charge, now: float) -> bool:
-        """Whether it is known until when exactly this is refused, and nothing has been spent since."""
+        """Return whether the engine's rejection of exactly this charge still holds, and nothing was charged since."""
         exactly = (charge.cost, charge.limit.quota) == (self.refused_cost, self.refused_quota)
         return exactly and now < self.refused_until and not self.unsent
 
     def time_at(self, moment: float) -> int:
-        """The engine's time at this moment, in microseconds."""
+        """Return the engine's time at this moment, in microseconds."""
         return self.synced_us + int((moment - self.synced_at) * 1_000_000)
 
     def wait(self, charge: Charge, now: float) -> float | None:
-        """Seconds until a refused cost may pass: when the engine is asked again, or later if that is known."""
+        """Return the seconds until a rejected cost may be allowed: until the next sync, or longer if that is known."""
         if charge.cost > charge.limit.quota:
             return None
         until = max(self.due_at, self.passes_at)
@@ -213,7 +212,7 @@ class LocalCounter:
         return max(until - now, SOON)
 
     def verdict(self, charge: Charge, now: float, *, allowed: bool, spent: int, denied: bool) -> LocalVerdict:
-        """The verdict of this process, once its cost was spent."""
+        """Return the local verdict, after the charge."""
         limit = charge.limit
         left = limit.quota - self.used
         at_us = self.time_at(now)
@@ -235,10 +234,10 @@ class LocalCounter:
 
 
 class LocalCounterPool(dict[str, LocalCounter]):
-    """What is counted here. partitions: of these counters, each with their number. changes: how often one came or went.
+    """The local counters. partitions: of the counters, with their number. changes: how often one was added or removed.
 
-    replies: the engine's latest about a partition. Where a counter goes, what was said before of it goes as well: it
-    knows nothing of what was spent here since.
+    replies: the engine's latest reply about a partition. When a counter is removed, the earlier reply is removed as
+    well: it lacks what was charged locally since.
     """
 
     def __init__(self) -> None:
@@ -264,30 +263,30 @@ class LocalCounterPool(dict[str, LocalCounter]):
             del self.partitions[partition]
 
     def forget_idle(self, now: float) -> None:
-        """Forget counters that nobody uses."""
+        """Drop counters that are not used."""
         for name in [name for name, counter in self.items() if counter.is_idle(now)]:
             del self[name]
 
 
 def partition_of(charge: Charge) -> str:
-    """Return the partition of a charge; that of one that was made without is in its key."""
+    """Return the partition of a charge; if it has none, it is in the key."""
     if charge.partition is None:
         return charge.key.partition(":")[2].partition(":")[0] or charge.key
     return charge.partition
 
 
 def is_unsynced(receipt: Verdict) -> bool:
-    """Whether what it spent is known here alone."""
+    """Return whether the charge of this receipt is not sent to the engine yet."""
     if not isinstance(receipt, LocalVerdict):
         return False
     return receipt.sent == receipt.counter.sent and receipt.counter.asked_by is None
 
 
 def is_twice(charges: Sequence[Charge]) -> bool:
-    """Whether two of the charges are for one counter."""
+    """Return whether two of the charges use the same counter."""
     return len({charge.key + charge.limit.tag for charge in charges}) != len(charges)
 
 
 def is_local(charge: Charge) -> bool:
-    """Whether it is purely local: the engine is never asked."""
+    """Return whether a charge is purely local, so that it is never sent to the engine."""
     return charge.sync_interval is not None and charge.sync_interval < 0

@@ -1,7 +1,7 @@
-"""What a process knows of counters and denials by itself: approximate mode and denial memory.
+"""The local counters and remembered denials of a process: approximate mode and denial memory.
 
-One `LocalCounters` serves all threads and event loops of a process. `admission` decides by it, `LocalFirstEngine` asks
-the engine for the rest.
+One `LocalCounters` serves all threads and event loops of a process. `admission` decides by it; `LocalFirstEngine`
+calls the engine for the rest.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .first_calls import FirstCalls
 from .usage import LocalUsage
 from .version_state import VersionState
 
-#: Seconds for which a purely local budget is spent before its window is looked at again, and parts of that window.
+#: Purely local counters: seconds until the window is read again, and the part of the window for that.
 LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
 
-#: Those of this process.
+#: The local counters of this process.
 _ALL: Final[WeakSet[LocalCounters]] = WeakSet()
 
 
 class LocalCounters:
-    """Budgets and refusals of one process.
+    """The local counters and remembered denials of one process.
 
-    denial_memory: seconds for which a refusal is remembered at most; 0 = none is. ask_interval: seconds after which
-    the engine is asked, whatever is known here, so that new rules are heard of. max_counters: counters to know of.
-    clock: monotonic seconds. memory: counts what is purely local. usage_buffer: usage that the engine has not counted.
+    denial_memory: maximum seconds for which a denial is remembered; 0 = not at all. ask_interval: seconds after which
+    the engine is called in any case, to notice new rules. max_counters: maximum number of counters. clock: monotonic
+    seconds. memory: counts what is purely local. usage_buffer: usage that the engine has not counted.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LocalCounters:
         _ALL.add(self)
 
     def clear(self) -> None:
-        """Know nothing any more, and owe nothing: in a new process, these are its parent's."""
+        """Drop everything, also unsent units: in a forked process they belong to the parent."""
         self.lock = Lock()
         self.memory = self.memory.fresh_copy()
         self.by_name = LocalCounterPool()
@@ -75,42 +75,42 @@ class LocalCounters:
         began: float,
         changes: int,
     ) -> None:
-        """Note the engine's reply to charges that were not known when a call began. changes: of `by_name` then."""
+        """Store the engine's reply to first charges. changes: of `by_name` when the call began."""
         with self.lock:
             self.version_state.confirm(version, began)
             self.first_calls.finish_new(charges, verdicts, began, self._clock(), changes)
 
     def end_first(self, charges: FilledCharges) -> None:
-        """Note that the engine has given no reply to charges that were not known."""
+        """Record that a call for first charges got no reply."""
         with self.lock:
             self.first_calls.end(charges)
 
     def finish_first(self, call: FirstCall, verdicts: Sequence[Verdict], version: int | Version | None) -> None:
-        """Note the engine's reply to a call that `admission.decide` has returned."""
+        """Store the engine's reply to a call from `admission.decide`."""
         with self.lock:
             self.first_calls.finish(call, verdicts, self._clock())
             self.version_state.confirm(version, call.began)
         self.usage.acknowledge(call.counts, done=True)
 
     def fail_first(self, call: FirstCall) -> None:
-        """Note that the engine has given no reply to that call."""
+        """Record that this call got no reply."""
         with self.lock:
             self.first_calls.fail(call)
         self.usage.acknowledge(call.counts, done=False)
 
     def now(self) -> float:
-        """The time."""
+        """Return the current time."""
         return self._clock()
 
     def remember_denials(self, verdicts: Sequence[Verdict], version: int | Version | None, began: float) -> None:
-        """Take the engine's answer to a call that began then: the version is in force, and a refusal is kept."""
+        """Store the reply to a call that began at `began`: the version is current, and denials are remembered."""
         with self.lock:
             self.version_state.confirm(version, began)
             if any(map(refuses, verdicts)):
                 self.denials.store(verdicts, version, self._clock())
 
     def refund_local(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
-        """Give back what these spent of budgets and the engine was not told of; the others."""
+        """Refund units that are not sent to the engine yet. Return the other verdicts."""
         others, now = [], self._clock()
         with self.lock:
             for verdict in verdicts:
@@ -130,7 +130,7 @@ class LocalCounters:
         return others
 
     def forget(self, charges: Iterable[Charge]) -> None:
-        """Know nothing of these keys any more."""
+        """Drop what is known about these keys."""
         charges = list(charges)
         with self.lock:
             for charge in charges:
@@ -142,7 +142,7 @@ class LocalCounters:
         self.memory.reset(charges)
 
     def refresh(self, counter: LocalCounter, charge: Charge, now: float) -> None:
-        """Renew a purely local budget from the memory that counts it."""
+        """Update a purely local counter from the memory engine that counts it."""
         carried = counter.unsynced(now)
         if carried:
             told = counter.charge._replace(cost=0, carried=carried, usage=None)

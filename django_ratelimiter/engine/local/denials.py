@@ -1,4 +1,4 @@
-"""Denial memory: refusals that are repeated for as long as they hold, and for a number of seconds at most.
+"""Denial memory: denials are repeated while they hold, for a maximum number of seconds.
 
 Times are monotonic seconds of this process. Nothing here is locked: see `counters`.
 """
@@ -10,23 +10,23 @@ from typing import Final
 
 from ..base import Charge, Verdict, Version
 
-#: What remains of a wait that is over, where a shadow's refusal is repeated.
+#: Seconds left in a repeated denial of a shadow charge whose wait is over.
 _SOON: Final = 0.001
 
-#: Seconds between two searches for what can be forgotten.
+#: Seconds between two searches for expired denials.
 SWEEP_SECONDS: Final = 1.0
 
 
 class CachedVerdict(Verdict):
-    """A verdict from memory: the engine was not asked."""
+    """A verdict from memory, without a call of the engine."""
 
     __slots__ = ()
 
 
 class CachedDenial:
-    """A verdict of a call that was refused, to be repeated until it can have changed.
+    """A verdict of a denied call, to be repeated until it may have changed.
 
-    refuses: it is one that refused the call; else it only stood beside one.
+    refuses: this verdict denied the call; else another verdict of the call did.
     """
 
     __slots__ = ("at", "refuses", "until", "verdict", "version")
@@ -37,7 +37,7 @@ class CachedDenial:
         self.until = now + (min(most, verdict.retry_after or 0.0) if self.refuses else most)
 
     def covers(self, charge: Charge, version: int | Version | None, now: float) -> bool:
-        """Whether it speaks for this charge: for the same limit, and a cost no lower than the one that was refused."""
+        """Return whether it applies to this charge: the same limit, and at least the cost that was denied."""
         known = self.verdict.charge
         if now >= self.until or self.version != version or known.gating is not charge.gating:
             return False
@@ -48,11 +48,11 @@ class CachedDenial:
         return known.cost == charge.cost and known.max_delay == charge.max_delay
 
     def covers_more_than(self, charge: Charge, version: int | Version | None, now: float) -> bool:
-        """Whether it speaks for this charge and, refusing a smaller cost, for others."""
+        """Return whether it applies to this charge and also to smaller costs."""
         return self.refuses and self.covers(charge, version, now) and self.verdict.charge.cost < charge.cost
 
     def replay(self, charge: Charge, now: float) -> CachedVerdict:
-        """The verdict as it is now."""
+        """Return the verdict with its times as of now."""
         known, elapsed = self.verdict, now - self.at
         at_us = known.at_us + int(elapsed * 1_000_000)
         wait = known.retry_after
@@ -71,15 +71,15 @@ class CachedDenial:
 
 
 def refuses(verdict: Verdict) -> bool:
-    """Whether it refuses its call, and will until a moment that is known."""
+    """Return whether the verdict denies its call until a known time."""
     charge = verdict.charge
     return not verdict.allowed and charge.gating and bool(verdict.retry_after) and not charge.limit.holds_leases
 
 
 class DenialCache:
-    """What refused calls were told, by counter.
+    """The verdicts of denied calls, by counter.
 
-    seconds: for which a refusal is repeated at most; 0 = none is. most: counters to keep.
+    seconds: maximum time for which a denial is repeated; 0 = never. most: maximum number of counters.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
@@ -95,12 +95,12 @@ class DenialCache:
         return len(self._by_name)
 
     def find(self, charge: Charge, version: int | Version | None, now: float) -> CachedDenial | None:
-        """What speaks for this charge; `None` = nothing."""
+        """Return the remembered verdict that applies to this charge; `None` = none."""
         refusal = self._by_name.get(charge.key + charge.limit.tag)
         return refusal if refusal is not None and refusal.covers(charge, version, now) else None
 
     def store(self, verdicts: Sequence[Verdict], version: int | Version | None, now: float) -> None:
-        """Keep what a refused call was told. A refusal that counts has to be told of each time, so it is not kept."""
+        """Store the verdicts of a denied call. A denial that is charged must reach the engine each time: not stored."""
         if not self.seconds or any(verdict.charge.count_refusals for verdict in verdicts):
             return
         if len(self._by_name) + len(verdicts) > self._most and now >= self._sweep_at:
@@ -115,5 +115,5 @@ class DenialCache:
                 self._by_name[name] = CachedDenial(verdict, version, now, self.seconds)
 
     def forget(self, charge: Charge) -> None:
-        """Keep nothing of this counter."""
+        """Drop what is stored for this counter."""
         self._by_name.pop(charge.key + charge.limit.tag, None)

@@ -1,7 +1,7 @@
-"""The engine as a process asks it: seldom, where its rules say so or a refusal still holds.
+"""The engine of a process: it decides locally if a rule is approximate or a denial still holds, else on the server.
 
-`LocalFirstEngine` for threads and `AsyncLocalFirstEngine` for event loops share one `LocalCounters`. How the engine is
-asked is written once, in coroutines; for threads they never suspend.
+`LocalFirstEngine` for threads and `AsyncLocalFirstEngine` for event loops share one `LocalCounters`. The calls of the
+engine are written once, as coroutines; for threads they never suspend.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .sync import SyncCall, SyncRequest
 
 
 class _LocalFirst:
-    """What both kinds have in common. All that is not said here is the engine's own.
+    """The common part of both engines. Other attributes are those of the wrapped engine.
 
-    awaitable: the engine with methods that are to be awaited.
+    awaitable: the wrapped engine with methods that must be awaited.
     """
 
     def __init__(self, engine: Any, counters: LocalCounters, awaitable: Any) -> None:
@@ -36,7 +36,7 @@ class _LocalFirst:
         return getattr(self.engine, name)
 
     def _is_exact(self, charges: Sequence[Charge], receipts: Sequence[Verdict]) -> bool:
-        """Whether the local counters have nothing to say or to learn."""
+        """Return whether no charge or receipt concerns the local counters."""
         if type(charges) is FilledCharges:
             if not charges.template.is_exact:
                 return False
@@ -50,7 +50,7 @@ class _LocalFirst:
     async def _ask(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
     ) -> Sequence[Verdict]:
-        """Ask the engine what cannot be decided here, at most once. Where that raises, nothing is spent here."""
+        """Call the engine, at most once, for what cannot be decided locally. If it raises, nothing is charged here."""
         counters = self.counters
         if self._is_exact(charges, receipts):
             began = counters.now()
@@ -83,7 +83,7 @@ class _LocalFirst:
         return verdicts
 
     async def _sync_wider(self, charges: Sequence[Charge]) -> None:
-        """Tell the engine first of what it has to hear with another limit than these charges'."""
+        """First sync units of these counters that were charged under a wider limit."""
         counters = self.counters
         with counters.lock:
             call = SyncCall(counters, (), None, (), counters.now())
@@ -108,7 +108,7 @@ class _LocalFirst:
         return replies
 
     async def _flush(self) -> None:
-        """Tell the engine all that it is still to hear, in as many calls as it takes."""
+        """Send all unsent units to the engine, in as many calls as needed."""
         counters = self.counters
         while True:
             with counters.lock:
@@ -123,9 +123,9 @@ class _LocalFirst:
 class LocalFirstEngine(LocalRefusals, _LocalFirst):
     """An engine for threads.
 
-    engine: what decides exactly. counters: what this process knows; `None` = nothing yet, with these two settings.
-    denial_memory: seconds for which a refusal is remembered at most. ask_interval: seconds after which the engine is
-    asked for the version, whatever is known here.
+    engine: decides exactly. counters: of this process; `None` = new ones with the next two arguments.
+    denial_memory: maximum seconds for which a denial is remembered. ask_interval: seconds after which the engine is
+    called for the version in any case.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
+        """As the engine's; decided locally if the charges' `sync_interval` allows it, or a denial is remembered."""
         counters = self.counters
         if type(charges) is FilledCharges:
             if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
@@ -155,7 +155,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
                 began, changes = counters.now(), counters.by_name.changes
                 if (at_once := admit_or_ask(charges, counters, version, began)) is not None:
                     return at_once or self._ask_new(charges, version, began, changes)
-        elif type(charges) is not tuple:  # which come again, and are known
+        elif type(charges) is not tuple:  # which are reused, and known
             charges = list(charges)
         receipts = list(refund_if_denied)
         if now_us is not None:
@@ -170,7 +170,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         return found  # type: ignore[return-value]
 
     def _ask_once(self, call: FirstCall, version: int | Version | None) -> Sequence[Verdict]:
-        """Make a call that brings no usage: as `_ask_first` does, without a coroutine."""
+        """Make a call that carries no usage: as `_ask_first`, but without a coroutine."""
         try:
             verdicts: Sequence[Verdict] = self.engine.check(call.asked(), version=version)
         except BaseException:
@@ -182,7 +182,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
     def _ask_new(
         self, charges: FilledCharges, version: int | Version | None, began: float, changes: int
     ) -> Sequence[Verdict]:
-        """Ask the engine about charges that are not known. changes: of the counters when the call began."""
+        """Call the engine for charges without local data. changes: of the counters when the call began."""
         try:
             found: Sequence[Verdict] = self.engine.check(charges, version=version)
         except BaseException:
@@ -192,7 +192,7 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         return found
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now, about; spends and counts nothing."""
+        """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         charges = list(charges)
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
@@ -200,36 +200,36 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         return peek(self.counters, charges, self.engine.peek(asked) if asked else [])
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""
         charges = list(charges)
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return self.engine.trial(charges, now_us)  # type: ignore[no-any-return]
         return as_charged(self.peek(charges))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent, once each."""
+        """Refund these verdicts, once each."""
         others = self.counters.refund_local(verdicts)
         if others:
             self.engine.refund(others)
 
     def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys. Other processes hear of it when they ask the next time."""
+        """Delete these counters. Other processes notice it with their next call."""
         charges = list(charges)
         self.counters.forget(charges)
         self.engine.reset(charges)
 
     def flush(self) -> None:
-        """Tell the engine all that it is owed; for the end of a process. Nothing is raised if it cannot be told."""
+        """Send all unsent units to the engine, at the end of a process. Raises nothing if that fails."""
         with suppress(EngineUnavailable):
             run_sync(self._flush())
 
     def to_async(self) -> AsyncLocalFirstEngine:
-        """The twin."""
+        """Return the engine for event loops."""
         return AsyncLocalFirstEngine(as_async(self.engine), self.counters)
 
 
 class AsyncLocalFirstEngine(_LocalFirst):
-    """The same for event loops. engine: one whose methods are awaited."""
+    """`LocalFirstEngine` for event loops. engine: its methods are awaited."""
 
     def __init__(self, engine: Any, counters: LocalCounters) -> None:
         super().__init__(engine, counters, engine)
@@ -242,7 +242,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        """As the engine's; decided here where the charges' `sync_interval` allows it, or a refusal is remembered."""
+        """As the engine's; decided locally if the charges' `sync_interval` allows it, or a denial is remembered."""
         counters = self.counters
         if type(charges) is FilledCharges:
             if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
@@ -251,7 +251,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
                 began, changes = counters.now(), counters.by_name.changes
                 if (at_once := admit_or_ask(charges, counters, version, began)) is not None:
                     return at_once or await self._ask_new(charges, version, began, changes)
-        elif type(charges) is not tuple:  # which come again, and are known
+        elif type(charges) is not tuple:  # which are reused, and known
             charges = list(charges)
         receipts = list(refund_if_denied)
         if now_us is not None:
@@ -268,7 +268,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
     async def _ask_new(
         self, charges: FilledCharges, version: int | Version | None, began: float, changes: int
     ) -> Sequence[Verdict]:
-        """Ask the engine about charges that are not known. changes: of the counters when the call began."""
+        """Call the engine for charges without local data. changes: of the counters when the call began."""
         try:
             found: Sequence[Verdict] = await self.engine.check(charges, version=version)
         except BaseException:
@@ -278,7 +278,7 @@ class AsyncLocalFirstEngine(_LocalFirst):
         return found
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give now, about; spends and counts nothing."""
+        """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         charges = list(charges)
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return await self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
@@ -286,13 +286,13 @@ class AsyncLocalFirstEngine(_LocalFirst):
         return peek(self.counters, charges, await self.engine.peek(asked) if asked else [])
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Give back what these verdicts spent, once each."""
+        """Refund these verdicts, once each."""
         others = self.counters.refund_local(verdicts)
         if others:
             await self.engine.refund(others)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        """Forget these keys. Other processes hear of it when they ask the next time."""
+        """Delete these counters. Other processes notice it with their next call."""
         charges = list(charges)
         self.counters.forget(charges)
         await self.engine.reset(charges)

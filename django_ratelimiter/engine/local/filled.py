@@ -1,4 +1,4 @@
-"""Synced charges that were filled into a template: counted here without being made, as long as they pass."""
+"""Synced charges from a template: counted locally without creating the charges, as long as they are allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class SyncCharges(NamedTuple):
-    """What local counters have to know of the charges of a call, all of which are synced.
+    """What local counters need of the charges of a call, all of which are synced.
 
     names: of the counters. terms: the quota, the cost and the interval of each charge.
     """
@@ -23,7 +23,7 @@ class SyncCharges(NamedTuple):
 
 
 def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
-    """Return what is to be known of these charges; `None` if one is exact or purely local, or unusual otherwise."""
+    """Return this data; `None` if a charge is exact, purely local, or unusual in another way."""
     if type(charges) is FilledCharges:
         template = synced_template(charges.template)
         return None if template is None else SyncCharges(template.names(charges.partitions), template.terms)
@@ -35,11 +35,11 @@ def synced_charges(charges: Sequence[Charge]) -> SyncCharges | None:
 
 
 class SyncTemplate:
-    """What calls of one template have in common.
+    """The common part of the calls of one template.
 
-    shared: the counters that all callers share: place, name and terms of each; `None` = nobody has asked yet.
-    terms: see `SyncCharges`. is_simple: a request that passes is counted without a look at its charges. field:
-    of usage, that it is counted under; empty = it is not counted.
+    shared: the counters that all callers share: place, name and terms of each; `None` = not computed yet.
+    terms: see `SyncCharges`. is_simple: an allowed request is counted without reading its charges. field:
+    the label of its usage; empty = it is not counted.
     """
 
     __slots__ = ("_parts", "field", "is_simple", "shared", "terms")
@@ -54,12 +54,12 @@ class SyncTemplate:
         self.field = f"{labels}\n{'a' * len(charges)}" if labels else ""
 
     def names(self, partitions: Sequence[str]) -> list[str]:
-        """Return the names of the counters of one caller."""
+        """Return the names of one caller's counters."""
         return [before + partition + after for (before, after), partition in zip(self._parts, partitions, strict=True)]
 
 
 def synced_template(template: CallTemplate) -> SyncTemplate | None:
-    """Return what its calls have in common; `None` if a charge is not synced."""
+    """Return the common part of a template's calls; `None` if a charge is not synced."""
     if not template.sync_interval:
         return None
     found: SyncTemplate | None = template.kept.get(SyncTemplate)
@@ -69,7 +69,7 @@ def synced_template(template: CallTemplate) -> SyncTemplate | None:
 
 
 def shared_counters(charges: FilledCharges) -> list[tuple[int, str, tuple[int, int, float]]]:
-    """Return the place, the name and the terms of each counter that all callers of these charges' template share."""
+    """Return place, name and terms of each counter that all callers of the template share."""
     template = synced_template(charges.template)
     assert template is not None
     if template.shared is None:

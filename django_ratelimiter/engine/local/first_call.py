@@ -1,4 +1,4 @@
-"""One call of the engine about callers who come first in an interval, and what is kept of its reply."""
+"""One call of the engine for callers that come first in an interval, and the part of its reply that is kept."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
 
 
 def own_partitions_of(charges: Sequence[Charge]) -> list[str]:
-    """Return those partitions of charges that tell callers apart."""
+    """Return the partitions that distinguish callers."""
     if type(charges) is FilledCharges:
         return [charges.partitions[place] for place in charges.template.own]
     return [partition for partition in partitions_of(charges) if partition]
 
 
 class FirstReply(NamedTuple):
-    """What the engine said of charges. began, ended: when the call began and had returned, in monotonic seconds."""
+    """The engine's reply about charges. began, ended: start and end of the call, in monotonic seconds."""
 
     began: float
     ended: float
@@ -35,13 +35,13 @@ class FirstReply(NamedTuple):
 
     @property
     def interval(self) -> float:
-        """Seconds from its beginning for which it is enough, the longest of its charges'."""
+        """Seconds from the beginning for which it is valid: the longest interval of its charges."""
         if self.template is not None:
             return self.template.sync_interval
         return max([charge.sync_interval or 0.0 for charge in self.charges], default=0.0)
 
     def counter_of(self, name: str) -> LocalCounter | None:
-        """Return a counter by what was said about it; `None` if it was not charged."""
+        """Return a local counter made from the reply; `None` if the reply has no charge of this name."""
         synced = synced_charges(self.charges)
         assert synced is not None
         if name not in synced.names:
@@ -53,13 +53,13 @@ class FirstReply(NamedTuple):
 
 
 class FirstCall:
-    """A call of the engine that is asked for all of its charges, though some of their counters may be counted here.
+    """A call that asks the engine to decide all of its charges, though some of their counters may be local.
 
-    reserved: those that know enough, by place; they hear what the engine has spent there. due: those that the engine
-    is to be told of again, by place; the call carries what they owe, and its reply renews them.
-    synced: of the charges; `None` = to be made if it is asked for, of filled ones. terms: see `SyncCharges`.
-    began: in monotonic seconds. counts: usage that travels with the call. comes_again: all that tells its caller apart
-    was met lately. changes: of the counters when it began.
+    reserved: local counters with room, by place; the engine's charges are added to them. due: local counters that must
+    sync, by place; the call carries their unsent units, and its reply updates them.
+    synced: of the charges; `None` = for filled ones, made when needed. terms: see `SyncCharges`.
+    began: in monotonic seconds. counts: usage that the call carries. comes_again: all partitions that distinguish its
+    caller have a recent reply. changes: of the counters when it began.
     """
 
     __slots__ = (
@@ -95,12 +95,12 @@ class FirstCall:
             carried = [0] * len(charges)
             for place, counter in due.items():
                 counter.asked_by, carried[place] = self, counter.unsent
-                counter.used += terms[place][1]  # so that nobody spends it before the engine has answered
+                counter.used += terms[place][1]  # no other thread may use these units meanwhile
             self._carried = tuple(carried)
 
     @property
     def synced(self) -> SyncCharges:
-        """What is to be known of the charges; names of filled ones are not made before they are asked for."""
+        """The sync data of the charges; the names of filled ones are made at the first use."""
         if self._synced is None:
             self._synced = synced_charges(self.charges)
         assert self._synced is not None
@@ -108,11 +108,11 @@ class FirstCall:
 
     @property
     def is_all_counted(self) -> bool:
-        """Whether each of its counters is counted here, so that the reply need not be kept."""
+        """True if all of its counters are local, so that the reply need not be stored."""
         return bool(self.due) and len(self.reserved) + len(self.due) == len(self.charges)
 
     def asked(self) -> Iterable[Charge]:
-        """Return the charges as the engine is to be asked for them."""
+        """Return the charges to send to the engine."""
         if not self._carried:
             return self.charges
         if type(self.charges) is FilledCharges:
@@ -121,7 +121,7 @@ class FirstCall:
         return [charge._replace(carried=carried) for charge, carried in pairs]
 
     def fail(self) -> None:
-        """Note that the engine has given no reply. What was carried is kept: better told twice than not."""
+        """Record that there was no reply. Carried units stay unsent: better sent twice than not at all."""
         for place, counter in self.reserved.items():
             counter.resolve_reservation(self.terms[place][1], 0, 0)
         for place, counter in self.due.items():
@@ -129,11 +129,11 @@ class FirstCall:
                 counter.asked_by, counter.used = None, max(counter.used - self.terms[place][1], 0)
 
     def finish(self, verdicts: Sequence[Verdict], counters: LocalCounterPool, now: float) -> None:
-        """Note the reply. counters: those that are counted here by now."""
+        """Store the reply. counters: the current local counters."""
         if self.due:
             if type(verdicts) is not FilledVerdicts:
                 for verdict, charge in zip(verdicts, self.charges, strict=True):
-                    verdict.charge = charge  # nobody else hears of what was carried
+                    verdict.charge = charge  # the carried units are internal
             self._renew(verdicts, now)
         remaining: dict[int, int] = {}
         at_us, terms = at_us_of(verdicts), self.terms
@@ -154,13 +154,13 @@ class FirstCall:
                 verdicts[place].remaining = min(verdicts[place].remaining, most)
 
     def _tell_new(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
-        """Tell counters that another thread has made meanwhile, without knowing of this call."""
+        """Add the charges to counters that another thread has created since the call began."""
         for place, name in enumerate(self.synced.names):
             if place not in self.reserved and place not in self.due and name in counters:
                 counters[name].resolve_reservation(0, spent_at(verdicts, place), at_us_of(verdicts))
 
     def _renew(self, verdicts: Sequence[Verdict], now: float) -> None:
-        """Let the counters that this call has carried know what the engine says of them."""
+        """Update the counters whose units this call has carried."""
         states = verdicts.states if type(verdicts) is FilledVerdicts and not any(verdicts.states.waits) else None
         for place, counter in self.due.items():
             if counter.asked_by is not self:
@@ -175,7 +175,7 @@ class FirstCall:
 
 
 def spent_at(verdicts: Sequence[Verdict], place: int) -> int:
-    """Return what the charge at this place has spent."""
+    """Return the units that the charge at this place has used."""
     if type(verdicts) is not FilledVerdicts:
         return verdicts[place].spent
     cost: int = verdicts.charges.template.templates[place].charge.cost
@@ -188,7 +188,7 @@ def at_us_of(verdicts: Sequence[Verdict]) -> int:
 
 
 def lengthen_waits(charges: Sequence[Charge], verdicts: Sequence[Verdict], passed: float) -> None:
-    """Let those who are refused wait for the end of the interval at least. passed: seconds of it, negative."""
+    """Make rejected callers wait at least until the interval ends. passed: seconds of it, negative."""
     if type(verdicts) is FilledVerdicts:
         verdicts.lengthen([int(((charge.sync_interval or 0.0) + passed) * 1_000_000) for charge in charges])
         return

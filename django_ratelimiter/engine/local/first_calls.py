@@ -1,8 +1,8 @@
-"""Callers who come once in an interval: the engine decides, as by an exact rule, and its reply is kept, nothing else.
+"""Callers that come once in an interval: the engine decides, as for an exact rule, and only its reply is stored.
 
-Most callers do not come again within an interval, so that counters made for them would never be used. The second
-request makes a `LocalCounter` of what the first one's reply has said. What is not said to need no lock is done under
-that of `LocalCounters`.
+Most callers do not come twice in an interval, so local counters for them would never be used. The second request
+makes a `LocalCounter` from the first one's reply. Everything here needs the lock of `LocalCounters`, unless its
+docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .first_call import (
     partitions_of,
 )
 
-#: Seconds after which it is looked what is counted here and used no more.
+#: Seconds between two searches for local counters that are not used.
 TIDY_SECONDS: Final = 10.0
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class FirstCalls:
-    """The latest reply about each partition. counters: those that are counted here.
+    """The latest reply for each partition. counters: the local counters.
 
-    most: partitions to keep, and counters. lock: of `LocalCounters`.
+    most: maximum number of partitions, and of counters. lock: of `LocalCounters`.
     """
 
     def __init__(self, counters: LocalCounterPool, most: int, lock: Lock) -> None:
         self._counters, self._most, self._lock = counters, most, lock
         self._replies: dict[str, FirstReply] = counters.replies
-        #: Calls that are under way. Counters reserve what they may spend, by a `FirstCall`, also those made meanwhile.
+        #: Calls in progress. Local counters, also new ones, reserve their costs by a `FirstCall`.
         self._under_way: dict[FilledCharges | FirstCall, FirstCall | None] = {}
         self._latest_us = 0
         self._tidy_at = -inf
@@ -49,11 +49,10 @@ class FirstCalls:
         return len(self._replies)
 
     def is_first(self, charges: FilledCharges, now: float) -> bool:
-        """Return whether too little is known to decide these charges, all synced, and none of this caller's is counted.
+        """Return whether too little is known to decide these charges, all synced, and none of the caller's is local.
 
-        Then ask the engine, and tell `end` or `finish_new` what comes of it. What is spent of counters that all callers
-        share is reserved, where they are counted here. Without such counters it needs no lock: what other threads ask
-        meanwhile, they ask exactly.
+        Then call the engine, and after that `end` or `finish_new`. The cost is reserved in local counters that all
+        callers share. If there are none, no lock is needed: other threads meanwhile call the engine as for exact rules.
         """
         self._under_way[charges] = None
         template, partitions, replies, is_first = charges.template, charges.partitions, self._replies, False
@@ -61,7 +60,7 @@ class FirstCalls:
             reply = replies.get(partitions[place])
             if reply is None or now >= reply[0] + template.sync_interval:
                 is_first = True
-            elif reply[4] is not template:  # it may know of other counters, which its successor would not
+            elif reply[4] is not template:  # its counters may be others, which the next reply would lack
                 is_first = False
                 break
         counted = self._counters.partitions
@@ -72,9 +71,9 @@ class FirstCalls:
         return False
 
     def _has_room(self, charges: FilledCharges, now: float) -> bool:
-        """Return whether nothing of this caller's alone is counted here, and what all callers share has room.
+        """Return whether the caller has no local counter of its own, and the shared local counters have room.
 
-        What it spends there is reserved.
+        Reserves the cost in the shared ones.
         """
         counted, partitions = self._counters.partitions, charges.partitions
         for place in charges.template.own:
@@ -100,7 +99,7 @@ class FirstCalls:
         return True
 
     def note(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float, now: float) -> None:
-        """Note the engine's reply. Nobody here asks again before the interval is over, so that no wait is shorter."""
+        """Store the engine's reply. Until the interval ends, it is not called again, so no wait is shorter."""
         partitions: Sequence[str]
         if type(verdicts) is FilledVerdicts:
             at_us, _, waits, *_ = verdicts.states
@@ -122,7 +121,7 @@ class FirstCalls:
             self._tidy(now)
 
     def _tidy(self, now: float) -> None:
-        """Forget counters that nobody uses, and replies that decide nothing any more, which most callers leave."""
+        """Drop counters that are not used, and expired replies, which most callers leave."""
         self._tidy_at = now + TIDY_SECONDS
         self._counters.forget_idle(now)
         for name in [name for name, reply in self._replies.items() if now >= reply.began + reply.interval]:
@@ -130,11 +129,11 @@ class FirstCalls:
 
     @staticmethod
     def _is_later(reply: FirstReply | None, at_us: int, began: float) -> bool:
-        """Return whether a reply was made after this time. If it was here before our call began, clocks have jumped."""
+        """Return whether a reply is later. If it was stored before our call began, the clock has jumped: False."""
         return reply is not None and reply.ended >= began and at_us_of(reply.verdicts) > at_us
 
     def finish(self, call: FirstCall, verdicts: Sequence[Verdict], now: float) -> None:
-        """Note the reply to a call. It knows nothing of a counter that has come or gone meanwhile."""
+        """Store the reply to a call. It does not include counters that were added or removed meanwhile."""
         self._under_way.pop(call, None)
         call.finish(verdicts, self._counters, now)
         if call.is_all_counted:
@@ -146,50 +145,50 @@ class FirstCalls:
             lengthen_waits(call.charges, verdicts, call.began - now)
             return
         self.note(call.charges, verdicts, call.began, now)
-        if call.comes_again:  # what others who share a counter have asked since is no news to it any more
+        if call.comes_again:  # changes by other callers of shared counters do not matter to it
             self.count(call.charges, call.synced, now)
 
     def fail(self, call: FirstCall) -> None:
-        """Note that the engine has given no reply."""
+        """Record that a call got no reply."""
         self._under_way.pop(call, None)
         call.fail()
 
     def end(self, charges: FilledCharges) -> None:
-        """Note that a call which `is_first` has held of is not made, or has ended without a reply."""
+        """Record that a call after `is_first` was not made, or got no reply."""
         if (call := self._under_way.pop(charges, None)) is not None:
             call.fail()
 
     def finish_new(
         self, charges: FilledCharges, verdicts: Sequence[Verdict], began: float, now: float, changes: int
     ) -> None:
-        """Note the reply to a call which `is_first` has held of. changes: of the counters when it began."""
+        """Store the reply to a call after `is_first`. changes: of the counters when it began."""
         call = self._under_way.pop(charges, None)
-        if call is not None:  # what is counted here hears of it, also if it was made meanwhile
+        if call is not None:  # local counters get the reply, also those made meanwhile
             call.finish(verdicts, self._counters, now)
             changes = call.changes
         if changes == self._counters.changes:
             self.note(charges, verdicts, began, now)
         elif call is not None:
             self._drop_older(charges, verdicts)
-        else:  # perhaps one of these came or went, of which the reply knows nothing
+        else:  # a counter may have been added or removed, which the reply lacks
             self._tell_counters(charges, verdicts, began)
 
     def _tell_counters(self, charges: Sequence[Charge], verdicts: Sequence[Verdict], began: float) -> None:
-        """Tell what is counted here by now what a call has spent that began without it."""
+        """Add the charges of a call to local counters that were made after it began."""
         synced = synced_charges(charges)
         assert synced is not None
         FirstCall(charges, synced, {}, began, {}).finish(verdicts, self._counters, began)
         self._drop_older(charges, verdicts)
 
     def _drop_older(self, charges: Sequence[Charge], verdicts: Sequence[Verdict]) -> None:
-        """Forget replies that know nothing of what a call has spent which is not noted itself."""
+        """Drop replies that lack the charges of this call, whose own reply is not stored."""
         for partition in partitions_of(charges):
             reply = self._replies.get(partition)
             if reply is not None and at_us_of(reply.verdicts) <= at_us_of(verdicts):
                 del self._replies[partition]
 
     def count(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> bool:
-        """Begin to count charges here, if replies have said enough of all that is not counted here; whether it is."""
+        """Make local counters for charges without one, if replies have the data. Returns whether all have one now."""
         made: dict[str, LocalCounter] = {}
         for partition, name, (_, _, interval) in zip(partitions_of(charges), *synced, strict=True):
             if name not in self._counters:
@@ -205,12 +204,12 @@ class FirstCalls:
         return True
 
     def is_due(self, names: Sequence[str], now: float) -> bool:
-        """Return whether the engine is to be asked again about one of these counters, all known, and nobody does."""
+        """Return whether one of these local counters must be synced, and no call is syncing it."""
         counters = self._counters
         return any(now >= (each := counters[name]).due_at and each.asked_by is None for name in names)
 
     def _reserve(self, name: str, counter: LocalCounter) -> None:
-        """Let a new counter keep what calls that are under way may spend there."""
+        """Reserve in a new local counter what calls in progress may charge."""
         for key, call in self._under_way.copy().items():
             if isinstance(key, FirstCall):
                 call = key
@@ -225,10 +224,10 @@ class FirstCalls:
                 call.reserved[place] = counter
 
     def start(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> FirstCall | None:
-        """Return a call that asks the engine for all of these charges; `None` where that takes more than asking.
+        """Return a call that sends all of these charges to the engine; `None` if the general path is needed.
 
-        Counters that are counted here must have room for it as well, or be due: then the call carries what they owe,
-        which is left to `SyncCall` where wider limits have spent it.
+        Local counters of the charges must have room, or be due: then the call carries their unsent units. If these were
+        charged under wider limits, `SyncCall` sends them.
         """
         counters, reserved, due = self._counters, dict[int, LocalCounter](), dict[int, LocalCounter]()
         self._count_others(charges, synced, now)
@@ -259,10 +258,10 @@ class FirstCalls:
         return call
 
     def _count_others(self, charges: Sequence[Charge], synced: SyncCharges, now: float) -> None:
-        """Begin to count here what is known of other counters of these partitions, for that reply will be forgotten.
+        """Make local counters for the other counters of these partitions, because their reply will be replaced.
 
-        Not what callers share of whom another counter tells each apart: it would make each of them, who may come once,
-        pay for what is counted here.
+        Not for partitions that callers share, if another counter distinguishes these callers. Otherwise each caller,
+        who may come only once, would have the cost of local counting.
         """
         names, template = set(synced.names), charges.template if type(charges) is FilledCharges else None
         for partition in set(partitions_of(charges)):
@@ -283,6 +282,6 @@ class FirstCalls:
                     self._reserve(name, counter)
 
     def forget(self, charge: Charge) -> None:
-        """Know nothing of the partition of this charge any more."""
+        """Drop the reply about this charge's partition."""
         self._replies.pop(partition_of(charge), None)
         self._counters.changes += 1

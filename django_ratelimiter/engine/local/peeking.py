@@ -1,4 +1,4 @@
-"""What synced charges would be told now."""
+"""The verdicts that synced charges would get now."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .counters import LocalCounters
 
 
 class LocalRefusals:
-    """Peeks at a caller as `LocalFirstEngine` peeks, if its engine has a way to."""
+    """Adds `peek_at_caller` to `LocalFirstEngine`, if its engine has this method."""
 
     engine: Any
     counters: LocalCounters
 
     @property
     def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRefusals]:
-        """Return the verdicts of `peek` and the recent refusals. AttributeError if the engine has no such method."""
+        """The method `peek_at_caller`: verdicts and recent refusals. AttributeError if the engine does not have it."""
         return partial(self._peek_at_caller, self.engine.peek_at_caller)
 
     def _peek_at_caller(
@@ -34,7 +34,7 @@ class LocalRefusals:
 
 
 def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
-    """What the charges would be told. replies: the engine's verdicts on those that are not purely local."""
+    """Return the verdicts for the charges. replies: the engine's verdicts on those that are not purely local."""
     answers = iter(replies)
     with counters.lock:
         now = counters.now()

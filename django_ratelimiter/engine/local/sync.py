@@ -1,6 +1,6 @@
-"""One call that cannot be decided in the process alone: what is decided here, what is asked, and what follows.
+"""One call that cannot be decided locally: what is decided here, what is sent to the engine, and how replies are used.
 
-Everything here is done under the lock of `LocalCounters`.
+Everything here is called under the lock of `LocalCounters`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .counter import LocalCounter, is_local, is_unsynced
 from .counters import LocalCounters
 from .denials import SWEEP_SECONDS, refuses
 
-#: Counters that nobody uses are told of with the calls of others, so many at once.
+#: Unused counters are synced with the calls of others, this many at once.
 MAX_PIGGYBACKED: Final = 50
 
 
 class SyncRequest(NamedTuple):
-    """A call to make of the engine's `check`."""
+    """The arguments for the engine's `check`."""
 
     charges: list[Charge]
     version: int | Version | None
@@ -28,7 +28,7 @@ class SyncRequest(NamedTuple):
     counts: UsageCarry | None
 
     def send(self, engine: Any) -> Any:
-        """Make it; what the engine returns. An engine that is owed nothing need not know how to be told."""
+        """Call `check` and return its result. Optional arguments are passed only if they are set."""
         options: dict[str, Any] = {"refused": True} if self.refused else {}
         if self.counts:
             options["counts"] = self.counts
@@ -36,10 +36,10 @@ class SyncRequest(NamedTuple):
 
 
 class SyncItem(NamedTuple):
-    """A charge on its way.
+    """A charge that is sent to the engine.
 
-    counter: the one that it renews, `None` = none; carried: units it reports for that. reserved_in: the one that it
-    bypasses.
+    counter: the local counter that it syncs, `None` = none; carried: unsent units that it sends for it. reserved_in:
+    the local counter that it bypasses.
     """
 
     charge: Charge
@@ -68,13 +68,13 @@ class SyncCall:
         self._refused = self._asked = False
 
     def place_charges(self) -> None:
-        """Find out what is decided here, and spend it, lest another thread does while the engine is asked."""
+        """Decide which charges are local, and charge these, so that no other thread uses their units meanwhile."""
         for index, charge in enumerate(self._charges):
             if charge.sync_interval is None or charge.carried:
                 self._sent[index] = SyncItem(charge, None)
             else:
                 self._place(index, charge, charge.key + charge.limit.tag, charge.sync_interval)
-        if self._local:  # counted here as a whole, with what is asked of the same rules
+        if self._local:  # the call is counted locally as a whole, including charges of its rules that are sent
             for index, sent in self._sent.items():
                 if sent.charge.sync_interval is not None:
                     self._sent[index] = sent._replace(charge=sent.charge._replace(usage=None))
@@ -96,7 +96,7 @@ class SyncCall:
                 self._counters.by_name[name] = counter
             elif interval >= 0:
                 self._sent[index] = SyncItem(charge, None)
-                counters.first_calls.forget(charge)  # what was said of it says nothing of what is spent now
+                counters.first_calls.forget(charge)  # its stored reply will lack what is charged now
                 return
         if interval < 0:
             if not counter.covers(charge, self._began) or charge.cost > counter.left(charge):
@@ -104,20 +104,20 @@ class SyncCall:
             self._local[index] = counter
         elif counter.covers(charge, self._began) or self._can_wait(counter, charge):
             self._local[index] = counter
-        elif counter.asked_by is not None or self._is_too_narrow(charge, counter):  # others carry what there is
+        elif counter.asked_by is not None or self._is_too_narrow(charge, counter):  # another call carries its units
             counter.reserve(charge.cost)
             self._sent[index] = SyncItem(charge, None, reserved_in=counter)
         else:
             counter.asked_by, carried = self, counter.unsynced(self._began)
-            counter.used += charge.cost  # so that other threads do not spend it before the engine has answered
+            counter.used += charge.cost  # so that no other thread uses these units before the engine has answered
             self._sent[index] = SyncItem(charge._replace(carried=carried), counter, carried)
 
     def _is_too_narrow(self, charge: Charge, counter: LocalCounter) -> bool:
-        """Whether this charge cannot carry what the budget owes; another thread has spent that just now."""
+        """Return whether this charge's limit is too narrow to carry the unsent units, because of another thread."""
         return charge.limit.quota < counter.widest and counter.unsynced(self._began) > 0
 
     def _can_wait(self, counter: LocalCounter, charge: Charge) -> bool:
-        """Whether another thread is asking, so that what was known before will do until it has an answer."""
+        """Return whether another thread is syncing the counter, so that its old data is good enough until the reply."""
         return counter.asked_by is not None and charge.limit.quota <= counter.at_most
 
     def _has_room(self) -> bool:
@@ -137,9 +137,9 @@ class SyncCall:
         return len(counters.by_name) < counters.max_counters
 
     def add_piggybacked(self, *, due: bool) -> None:
-        """Take along what counters owe that are due, or any: these are forgotten once they have told.
+        """Add unsent units of counters that are due. due: False = of any counter; these are dropped after the sync.
 
-        Those that the call charges are asked for anyway.
+        Counters that the call charges anyway are left out.
         """
         charged = {charge.key + charge.limit.tag for charge in self._charges}
         for name, counter in self._counters.by_name.items():
@@ -151,9 +151,9 @@ class SyncCall:
                 self._add_unsynced(name, counter)
 
     def add_wider(self, charges: Sequence[Charge]) -> bool:
-        """Take along what callers of a wider limit have spent of these charges' counters, if any.
+        """Add units of these charges' counters that were charged under a wider limit, if any.
 
-        The engine takes no more of it than the limit that it comes with holds, so that it comes with its own.
+        The engine accepts units only up to the quota of the limit that they come with, so they are sent with their own.
         """
         for charge in charges:
             name = charge.key + charge.limit.tag
@@ -167,7 +167,7 @@ class SyncCall:
         return bool(self._piggybacked)
 
     def _add_unsynced(self, name: str, counter: LocalCounter) -> None:
-        """Take along what it owes, unless another thread does."""
+        """Add the counter's unsent units, unless another thread is sending them."""
         charge, carried = counter.charge, 0 if counter.asked_by is not None else counter.unsynced(self._began)
         if carried and (charge.sync_interval or 0) > 0:
             counter.asked_by = self
@@ -175,9 +175,9 @@ class SyncCall:
             self._piggybacked.append((name, SyncItem(silent, counter, carried)))
 
     def build_request(self, *, always: bool = True) -> SyncRequest | None:
-        """What to ask; `None` = nothing. always: also for the version alone, if that was not asked for a while.
+        """Return the arguments of the call; `None` = no call. always: also call for the version alone, if it is due.
 
-        A call without charges is made for nothing but the version.
+        A call without charges is made only for the version.
         """
         counters, theirs = self._counters, self._engine_receipts()
         known = self._version is None or (
@@ -196,11 +196,11 @@ class SyncCall:
         return SyncRequest(charges, self._version, theirs, self._refused, counts)
 
     def _engine_receipts(self) -> list[Verdict]:
-        """Receipts that only the engine can give back."""
+        """Return the receipts that only the engine can refund."""
         return [receipt for receipt in self._receipts if not is_unsynced(receipt)]
 
     def fail(self) -> None:
-        """The engine has not answered: nothing is spent here. What was carried is kept: better told twice than not."""
+        """Record that there was no reply: nothing is charged locally. Carried units are kept: better sent twice."""
         if not self._refused:
             for index in self._passing:
                 self._local[index].refund(self._charges[index].cost)
@@ -212,7 +212,7 @@ class SyncCall:
                 sent.counter.used = max(sent.counter.used - sent.charge.cost, 0)
 
     def apply_replies(self, replies: Sequence[Verdict], now: float) -> list[Verdict]:
-        """Take the engine's answers to the request: all verdicts, in the order of the charges."""
+        """Store the engine's replies to the request. Return all verdicts, in the order of the charges."""
         answers = dict(zip(self._sent, replies, strict=False))
         if self._asked and self._version is not None:
             self._counters.version_state.confirm(self._version, self._began)
@@ -241,7 +241,7 @@ class SyncCall:
             return
         elif counter.asked_by is self:
             counter.apply_reply(answer, sent.carried, self._began, now, answer.charge.sync_interval or 0.0)
-            if answer.retry_after:  # nobody here asks before
+            if answer.retry_after:  # no call is made before that
                 answer.retry_after = max(answer.retry_after, counter.due_at - now)
 
     def _settled(self, index: int, now: float, denied: bool) -> Verdict:
@@ -261,11 +261,11 @@ class SyncCall:
         return verdict
 
     def _remember(self, answers: Any, now: float) -> None:
-        """Remember the refusal of what the engine was asked exactly, if it is one that holds for a while."""
+        """Remember denials of exact charges that hold for a while."""
         exact = [answer for answer in answers if answer.charge.sync_interval is None]
         if self._refused or any(map(refuses, exact)):
             self._counters.denials.store(exact, self._version, now)
 
     def counted_locally(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Those that the engine did not count."""
+        """Return the verdicts that the engine did not count."""
         return [verdict for verdict in verdicts if verdict.charge.sync_interval is not None] if self._local else []

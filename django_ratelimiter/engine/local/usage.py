@@ -1,4 +1,4 @@
-"""Usage that was counted here, on its way to the buffer of the process and to the engine."""
+"""Usage that was counted locally, until it is sent to the engine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..base import Verdict
 from ..partition_stats import MINUTE_US
 from ..usage import UsageBuffer, UsageCarry, field_of, name_of, without_name
 
-#: Seconds after which usage that was counted here travels with a call even if that has nothing to sync.
+#: Seconds after which local usage is sent with a call even if the call has nothing to sync.
 COUNTS_INTERVAL: Final = 1.0
 
-#: Beyond so many counts, refusals of further callers are counted together.
+#: Above this number of counts, denials of further callers are counted together.
 MAX_APART: Final = 50
 
 
 class LocalUsage:
-    """Counts of the decisions of `LocalCounters`, under whose lock they are added and leased.
+    """Counts of the decisions of `LocalCounters`. Call it under the lock of `LocalCounters`.
 
     buffer: usage of this process that the engine has not counted. clock: monotonic seconds.
     """
@@ -32,11 +32,11 @@ class LocalUsage:
         return bool(self._counts or self._buffer)
 
     def is_due(self) -> bool:
-        """Return whether there are counts that have waited for long enough; those of others wait no longer."""
+        """Return whether there are counts that have waited long enough to be sent."""
         return not self._buffer.is_empty or (bool(self._counts) and self._clock() >= self._due_at)
 
     def add(self, at_us: int, field: str) -> None:
-        """Count a call under a field, which may be a named one, see `usage`."""
+        """Count a call under a field, which may name a caller; see `usage`."""
         key = at_us // MINUTE_US, field
         if len(self._counts) >= MAX_APART and key not in self._counts:
             key = key[0], without_name(field)
@@ -49,7 +49,7 @@ class LocalUsage:
             self.add(verdicts[0].at_us, name_of(field, verdicts))
 
     def lease(self) -> UsageCarry | None:
-        """Return counts to travel with a call; then tell `acknowledge` what became of them."""
+        """Return counts to send with a call. Afterwards call `acknowledge`."""
         for (minute, field), calls in self._counts.items():
             self._buffer.add(minute, field, calls)
         self._counts.clear()
@@ -57,6 +57,6 @@ class LocalUsage:
         return self._buffer.lease()
 
     def acknowledge(self, counts: UsageCarry | None, *, done: bool) -> None:
-        """Note whether leased counts have arrived; where nobody knows they are sent again."""
+        """Record whether leased counts have arrived; if that is not known, they are sent again."""
         if counts:
             (self._buffer.acknowledge if done else self._buffer.return_lease)(counts)

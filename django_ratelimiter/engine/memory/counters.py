@@ -1,4 +1,4 @@
-"""The counters of MemoryEngine: what check.lua does with its keys, in the same steps and with the same answers."""
+"""The counters of MemoryEngine: the same steps and results as check.lua on its keys."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, Terms
 from ..templates import CallTemplate, CounterStates, FilledCharges
 
-#: The name that a counter is stored under, the charge, the steps of its algorithm, its limit's terms, and its `Allow`.
-#: Terms of `None` depend on the time; without an `Allow` the charge has to be looked at step by step.
+#: The counter's name, the charge, the steps of its algorithm, its limit's terms, and its `Allow`. Terms of `None`
+#: depend on the time; without an `Allow` the charge must be decided step by step.
 Named = tuple[str, Charge, Steps, Terms | None, Allow | None]
 
-#: What all calls of a template have in common about a charge: what its name begins and ends with, then as in `Named`.
+#: The common part of a charge in all calls of a template: start and end of its name, then as in `Named`.
 Prepared = tuple[str, str, Charge, Steps, Terms | None, Allow | None]
 
-#: What `decide` found for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
+#: The result of `decide` for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class MemoryCounters:
-    """Counters by name, each with the time at which it says nothing any more. Not locked: its engine is.
+    """Counters by name, each with its expiry time. Not locked: the engine has the lock.
 
-    max_counters: counters to keep, about, the oldest being dropped; `None` = all that still say something.
-    dropped: how many were dropped that still said something.
+    max_counters: about how many to keep, the oldest are dropped; `None` = all that are not expired.
+    dropped: how many were dropped before they expired.
     """
 
     def __init__(self, max_counters: int | None = None) -> None:
@@ -39,7 +39,7 @@ class MemoryCounters:
         return len(self._by_name)
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all counters."""
         self._by_name.clear()
 
     def forget(self, charge: Charge) -> None:
@@ -47,9 +47,9 @@ class MemoryCounters:
         self._by_name.pop(_name(charge), None)
 
     def named(self, charges: Sequence[Charge]) -> list[Named]:
-        """Return the charges with their names. Those that are filled share the charge of their template.
+        """Return the charges with the names of their counters. Filled charges share the charge of their template.
 
-        Raises ValueError for units that are no whole numbers, and for two charges of one counter.
+        Raises ValueError if units are not whole numbers, or two charges use one counter.
         """
         if isinstance(charges, FilledCharges):
             parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
@@ -73,7 +73,7 @@ class MemoryCounters:
     def decide(
         self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
     ) -> tuple[CounterStates, bool]:
-        """Decide, all or nothing, and return what was found and whether the call is denied.
+        """Decide, all or nothing. Return the result for each charge, and whether the call is denied.
 
         spending: store the charges. refused: the call is denied already.
         """
@@ -86,7 +86,7 @@ class MemoryCounters:
     def decide_by_steps(
         self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
     ) -> tuple[CounterStates, bool]:
-        """Decide like `decide`, each charge step by step, as it takes where some charge does not simply pass."""
+        """Do the same as `decide`, step by step: for calls in which a charge needs more than `Allow`."""
         found = self._look(named, now, spending)
         denied = refused or not all(each[10] or not each[1].gating for each in found)
         settled = [self._settle(each, now, denied, spending) for each in found]
@@ -95,9 +95,9 @@ class MemoryCounters:
         return _states(now, settled), denied
 
     def trial(self, named: Sequence[Named], now: int) -> tuple[CounterStates, bool]:
-        """Return what `decide` would, spending, and leave everything as it is."""
+        """Return the result of `decide` with spending, without changing the counters."""
         counters = self._by_name
-        self._by_name = dict(counters)  # which it may spend from
+        self._by_name = dict(counters)  # a copy, which `decide` may change
         try:
             return self.decide(named, now, spending=True)
         finally:
@@ -116,7 +116,7 @@ class MemoryCounters:
             verdict.mark_refunded()
 
     def _allow(self, named: Sequence[Named], now: int) -> CounterStates | None:
-        """Apply all charges if each passes. `None` = nothing was charged, and each must be looked at."""
+        """Charge all if each is allowed. `None` = nothing was charged, and each must be decided step by step."""
         counters, charged = self._by_name, []
         for name, charge, _, terms, allow in named:
             if allow is None or terms is None:
@@ -125,7 +125,7 @@ class MemoryCounters:
             state, at = None, now
             if stored is not None:
                 state = stored[0]
-                if state[0] > now:  # time that runs backwards stands still
+                if state[0] > now:  # if time runs backwards, use the stored time
                     at = state[0]
             found = allow(state, at, charge[2], terms)
             if found is None:
@@ -142,14 +142,14 @@ class MemoryCounters:
         return _new(CounterStates, (now, remaining, [0] * len(remaining), resets, leads))
 
     def _look(self, named: Iterable[Named], now: int, spending: bool) -> list[_Found]:
-        """Return what each charge finds."""
+        """Return the result for each charge."""
         counters, found = self._by_name, list[_Found]()
         for name, charge, steps, fixed, _ in named:
             stored = counters.get(name)
             state, at = None, now
             if stored is not None:
                 state = stored[0]
-                if state[0] > now:  # time that runs backwards stands still
+                if state[0] > now:  # if time runs backwards, use the stored time
                     at = state[0]
             if fixed is None or charge[9]:
                 found.append(self._look_closely(name, charge, steps, state, at, spending))
@@ -161,7 +161,7 @@ class MemoryCounters:
     def _look_closely(
         self, name: str, charge: Charge, steps: Steps, state: State | None, at: int, spending: bool
     ) -> _Found:
-        """Return what is found where the terms depend on the time, or units are carried."""
+        """Return the result for a charge whose terms depend on the time, or which carries units."""
         terms = charge.limit.terms_at(at, charge.max_delay)
         if charge.carried and spending:
             state = _carried(state, charge, at, steps, terms)
@@ -173,7 +173,7 @@ class MemoryCounters:
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
     def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int, int]:
-        """Apply one charge. Return the remaining quota, the wait, when the full quota is back, and the clock's lead."""
+        """Apply one charge. Return remaining quota, wait, time until the full quota is back, and the clock's lead."""
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
         cost, lead = charge.cost, at - now
         if passes and spending and cost and not denied:
@@ -184,7 +184,7 @@ class MemoryCounters:
         if spending and not passes and charge.count_refusals and cost:
             spent = steps.spend(x, min(cost, EXACT), terms)
             state = steps.store(spent, y, at, terms, state, min(cost, EXACT), spent - x)
-            remaining, x, y = steps.look(state, at, terms)  # what did not fit may have pushed out what was there
+            remaining, x, y = steps.look(state, at, terms)  # units that did not fit may have replaced older ones
             is_stored = True
         else:
             is_stored = spending and charge.carried > 0
@@ -202,7 +202,7 @@ class MemoryCounters:
         return remaining, wait, reset + lead if reset else 0, lead
 
     def _sweep(self, now: int) -> None:
-        """Drop the counters whose full quota is back; it is done whenever their number has doubled."""
+        """Drop the counters whose full quota is back. Called whenever their number has doubled."""
         alive = {key: stored for key, stored in self._by_name.items() if stored[1] > now}
         if self._max_counters is not None and len(alive) > self._max_counters:
             self.dropped += len(alive) - self._max_counters
@@ -210,14 +210,14 @@ class MemoryCounters:
         self._by_name, self._sweep_at = alive, max(1_000, 2 * len(alive))
 
     def _extend(self, name: str, until_us: int) -> None:
-        """Spent under a higher quota, a counter would be forgotten before it passes by this one."""
+        """Extend the expiry of a counter charged under a higher quota: it must last until the cost would be allowed."""
         counter = self._by_name.get(name)
         if counter and counter[1] < until_us:
             self._by_name[name] = counter[0], until_us
 
 
 def prepared(template: CallTemplate) -> list[Prepared]:
-    """Return what all calls of a template have in common here, and keep it."""
+    """Return the common parts of all calls of a template, and cache them."""
     for each in template.templates:
         check_units(each.charge)
     parts = template.kept[MemoryCounters] = [
@@ -241,7 +241,7 @@ def _allow(charge: Charge) -> Allow | None:
 
 
 def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
-    """Return the state after charging what was allowed elsewhere."""
+    """Return the state after charging units that were allowed elsewhere."""
     _, before, y = steps.look(state, at, terms)
     x = steps.spend(before, charge.carried, terms)
     return steps.store(x, y, at, terms, state, charge.carried, x - before)

@@ -22,7 +22,7 @@ from .counters import MemoryCounters
 #: Usage that is not collected is kept for 8 days, as in Redis.
 USAGE_MINUTES: Final = 8 * 1_440
 
-#: The ids of counts that a process has held are known for a day, as in Redis.
+#: The ids of counts that processes have sent are kept for a day, as in Redis.
 HELD_US: Final = 86_400_000_000
 
 
@@ -49,10 +49,10 @@ class MemoryEngine:
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
-        #: What is known of the partitions that were met.
+        #: The partitions that the rules have matched.
         self.partitions = MemoryPartitions(self._clock)
         self._refusals = RecentRefusals()
-        self._added: dict[str, int] = {}  # what was held, with the time until which its id is known
+        self._added: dict[str, int] = {}  # ids of received counts, with their expiry time
 
     def fresh_copy(self) -> MemoryEngine:
         """Return an empty engine with the same clock and size."""
@@ -60,11 +60,11 @@ class MemoryEngine:
 
     @property
     def dropped_counters(self) -> int:
-        """How many counters were dropped for `max_counters` that still said something."""
+        """How many counters were dropped for `max_counters` before they expired."""
         return self._counters.dropped
 
     def clear(self) -> None:
-        """Drop all counters and all usage. The version stays in force."""
+        """Drop all counters and all usage. The version stays."""
         with self._lock:
             for stored in (self._counters, self._minutes, self._batches, self._added):
                 stored.clear()
@@ -80,7 +80,7 @@ class MemoryEngine:
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
 
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
@@ -133,7 +133,7 @@ class MemoryEngine:
                 self._counters.forget(charge)
 
     def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is."""
+        """Make a version current, unless a later one is."""
         asked = as_version(version)
         with self._lock:
             if self._version is None or asked.order > self._version.order:
@@ -191,14 +191,14 @@ class MemoryEngine:
         return self._minutes[minute][field]
 
     def _forget_usage_before(self, minute: int) -> None:
-        """Drop what nobody collected, as Redis does."""
+        """Drop usage that was not collected, as Redis does."""
         self.partitions.forget_before(minute)
         self._minutes = {stored: counts for stored, counts in self._minutes.items() if stored >= minute}
         self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}
 
 
 def _is_counted(charges: Sequence[Charge]) -> bool:
-    """Return whether usage is counted under some label. Raises ValueError for a label of several lines."""
+    """Return whether usage is counted under a label. Raises ValueError for a label of several lines."""
     if isinstance(charges, FilledCharges):
         return charges.template.is_counted
     return bool(usage.labels_of(usage.lines_of(charges)))

@@ -67,7 +67,7 @@ class AsyncRedisEngine(RedisCore):
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
 
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
@@ -107,7 +107,7 @@ class AsyncRedisEngine(RedisCore):
         for shard, names in names_by_shard(self, charges).items():
             await self._send(
                 shard, command("DEL", *names), kind=int
-            )  # the client's own connections know one event loop only
+            )  # the client's own connections belong to one event loop
 
     async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
@@ -116,17 +116,17 @@ class AsyncRedisEngine(RedisCore):
         return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 
     async def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is."""
+        """Make a version current, unless a later one is."""
         if self._cluster:
             return await self._cluster.publish(self, version)
         await self._publish(version)
 
     def retire(self) -> None:
-        """Note that another engine is in its place: its breakers do not count any more."""
+        """Record that another engine replaces this one: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
 
     async def aclose(self) -> None:
-        """Close this event loop's idle connections; the client is its owner's to close."""
+        """Close this event loop's idle connections. The client itself stays open."""
         await (self._cluster or self._transport).aclose()
 
     async def _check_packed(
@@ -137,7 +137,7 @@ class AsyncRedisEngine(RedisCore):
         read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
         carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Send a check that has been packed, to the one server. read: makes verdicts of these charges and a reply.
+        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
 
         carrying: the same filled charges, if they carry something.
         """
@@ -155,7 +155,7 @@ class AsyncRedisEngine(RedisCore):
     async def _check_plain(
         self, charges: list[Charge], version: int | Version | None, call: bytes, notes: Sequence[PartitionNote]
     ) -> Sequence[Verdict]:
-        """Check charges and nothing else. notes: of the partitions that the call tells of."""
+        """Check charges and nothing else. notes: about partitions that the call sends."""
         verdicts = await self._check_packed(charges, version, call, decode_check)
         if notes:
             self._partition_tracker.acknowledge(notes, verdicts[0].at_us, charges)
@@ -170,7 +170,7 @@ class AsyncRedisEngine(RedisCore):
     async def _check_new(
         self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
     ) -> Sequence[Verdict]:
-        """Check them for a caller who is new. new: which of the partitions are, as bits."""
+        """Check charges of a new caller. new: which of the partitions are new, as bits."""
         verdicts = await self._check_packed(charges, version, call)
         if type(verdicts) is FilledVerdicts:
             self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
@@ -186,6 +186,6 @@ class AsyncRedisEngine(RedisCore):
         try:
             await shielded(task)
         except asyncio.CancelledError:
-            with suppress(Exception):  # whatever comes of that, it is cancelled, but not before
+            with suppress(Exception):  # the cancellation continues after the call has ended
                 await asyncio.shield(task)
             raise

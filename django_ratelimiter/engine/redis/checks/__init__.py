@@ -1,1 +1,1 @@
-"""Whether a server is fit for the engine: does it run our scripts, and does it keep counters?"""
+"""Whether a server suits the engine: does it run our scripts, and does it keep counters?"""

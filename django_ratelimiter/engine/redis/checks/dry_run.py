@@ -1,4 +1,4 @@
-"""A dry decision: the scripts do on a server all that they can, on keys of their own that are deleted afterwards."""
+"""A dry run: the scripts do on a server everything they can, on their own keys, which are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _CHARGES: Final = tuple(
 
 
 def dry_run(engine: RedisEngine) -> None:
-    """Have each server of an engine decide, count and collect, and see that it does so rightly.
+    """Let each server of an engine decide, count and collect, and check the results.
 
-    Raises EngineUnavailable with what is wrong. What was written is deleted, and would expire anyway.
+    Raises EngineUnavailable with the reason if one is wrong. The keys are deleted, and would expire anyway.
     """
     dry, asked = _DryEngine(engine), set()
     for shard in range(dry.shards):
@@ -44,7 +44,7 @@ def dry_run(engine: RedisEngine) -> None:
 
 
 class _DryEngine(RedisEngine):
-    """The same engine, whose keys have names that nobody else uses."""
+    """The same engine with unique key names."""
 
     def __init__(self, engine: RedisEngine) -> None:
         client: Redis | RedisCluster = engine._client
@@ -63,7 +63,7 @@ class _DryEngine(RedisEngine):
     def _spend(self, shard: int) -> None:
         self._minutes = {self.estimate_time(None) // MINUTE_US}
         first = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, None, shard))
-        minute = first[0].at_us // MINUTE_US  # by the clock that is decided by, which may not be ours
+        minute = first[0].at_us // MINUTE_US  # by the server's clock, which may differ from ours
         self._minutes |= {minute, minute + 1}
         held = UsageCarry(self._held, ((minute, f"{_LABEL}\na", 1),))
         second = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard))
@@ -89,6 +89,6 @@ class _DryEngine(RedisEngine):
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
         for hour in {minute // 60 for minute in self._minutes}:
             names += f"unique:{hour}:{_LABEL}", f"allowed:{hour}:{rule}", f"denied:{hour}:{rule}"
-        with suppress(ResponseError):  # a server that refuses this has closed no minute either
+        with suppress(ResponseError):  # a server that rejects this has closed no minute either
             names += [f"batch:{batch}" for batch in waiting(client, prefix)]
         client.delete(*(f"{prefix}{name}" for name in names))
