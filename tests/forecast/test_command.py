@@ -72,6 +72,8 @@ def test_rules_that_cannot_be_read_are_named(
         replayed("--rules", str(tmp_path / "wrong.yaml"))
     with pytest.raises(CommandError, match=r"gone\.yaml"):
         replayed("--rules", str(tmp_path / "gone.yaml"))
+    for module in [name for name in sys.modules if name.startswith("ruamel.yaml.")]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
     with pytest.raises(CommandError, match="YAML needs the extra"):
         replayed("--rules", str(tmp_path / "wrong.yaml"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from django_ratelimiter.rules.files.reading import WrongFile, load, read
+from django_ratelimiter.rules.files.text.yaml import YamlMissing
 
 RULE = "rules:\n  a:\n    limits:\n      - {quota: 5, window_seconds: 60}\n"
 
@@ -180,3 +182,13 @@ def test_a_scope_that_no_view_has_is_only_warned_of() -> None:
         "r.yaml:2:14: No view names the scope “uploads”, so this rule applies only where other code does, "
         "with limiter.check, limiter.slot or in_slot."
     )
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment where ruamel.yaml was never installed: none of its modules is loaded either."""
+    for module in [name for name in sys.modules if name.startswith("ruamel.yaml.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
+    with pytest.raises(YamlMissing, match=r'pip install "django-tiered-ratelimiter\[yaml\]"'):
+        read(RULE, "r.yaml")
+    assert read('{"rules": {}}', "r.json").warnings == []

@@ -65,9 +65,9 @@ def text_of(document: Any) -> str:
 
 def tree_of_yaml(text: str, file: str) -> Node:
     """Return the tree of a YAML text. Raises WrongFile, and YamlMissing."""
+    reader = _library()(typ="safe", pure=True)
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    reader = _library()(typ="safe", pure=True)
     try:
         found = reader.compose(text)
     except MarkedYAMLError as error:
