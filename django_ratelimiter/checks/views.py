@@ -13,7 +13,7 @@ from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
 from ..rules.records import Facts, RuleRecord
-from ..rules.routes import all_views, chosen_classes, view_of
+from ..rules.routes import all_views, chosen_classes, name_of_class, view_of
 from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
@@ -33,8 +33,8 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
                 unmet.setdefault(view.cls, set()).update(slugs)
     return [
         checks.Warning(
-            f"{cls.__module__}.{cls.__qualname__} authenticates its user after the middleware has decided, "
-            f"so rules by user never apply to it: {', '.join(sorted(slugs))}.",
+            f"{name_of_class(cls)} authenticates its user after the middleware has decided, "
+            f"so these rules by user never apply to it: {', '.join(sorted(slugs))}.",
             hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
             "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
             id=f"{TAG}.W004",

@@ -23,6 +23,7 @@ from ..exceptions import LimitExceeded
 from ..headers import retry_after, status_of, words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
+from ..rules.routes import is_of_api_view
 from .arguments import (
     STAND_INS,
     Key,
@@ -133,8 +134,10 @@ def ratelimit(
 
     def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
         number = getattr(view, "ratelimits", 0) + 1
+        made: Any = getattr(view, "cls", None)
+        within = _within_api_view(made) if is_of_api_view(made) else 0
         arguments = RatelimitArguments(
-            group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number
+            group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number + within
         )
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
@@ -142,12 +145,18 @@ def ratelimit(
         wrapper.ratelimit_limits = (*getattr(view, "ratelimit_limits", ()), ViewLimit(view, arguments))
         if group and key is None and rate is None and method == ALL:
             wrapper.ratelimit_scopes = (*getattr(view, "ratelimit_scopes", ()), group)
-        made: Any = getattr(view, "cls", None)
-        if getattr(made, "__qualname__", "") == "WrappedAPIView":  # by @api_view for this function alone
+        if is_of_api_view(made):
             made.ratelimits = number  # for the OpenAPI schema, which sees nothing but the class
         return wrapper
 
     return decorate
+
+
+def _within_api_view(cls: Any) -> int:
+    """Return how many decorators the function has that `@api_view` made this class for: they have its name, too."""
+    handlers = [getattr(cls, method, None) for method in cls.http_method_names]
+    cells = [cell for handler in handlers for cell in getattr(handler, "__closure__", None) or ()]
+    return max((getattr(cell.cell_contents, "ratelimits", 0) for cell in cells), default=0)
 
 
 _sets: Any

@@ -19,6 +19,7 @@ from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
 from ..rules import inline
 from ..rules.records import RuleRecord
+from ..rules.routes import name_of_class
 from ..values.failure_policies import FAILURE_POLICIES
 
 Methods = str | Sequence[str | None]
@@ -159,15 +160,17 @@ def _methods(method: Methods) -> frozenset[str]:
 
 
 def name_of(function: Any) -> str:
-    """Module and name of a view, and of its class where it is a method; of the class that it was made from."""
+    """Module and name of a view, and of its class where it is a method; of the class that it was made from.
+
+    Of a view by `@api_view`, those of its function.
+    """
     while isinstance(function, partial):
         function = function.func
     cls = getattr(function, "view_class", None) or getattr(function, "cls", None)
     owner = getattr(function, "__self__", None)
     if owner is not None:
         return f"{name_of(type(owner))}.{function.__name__}"
-    named = cls or function
-    return f"{named.__module__}.{named.__qualname__}"
+    return name_of_class(cls or function)
 
 
 def _label(given: Key | Rate) -> str:

@@ -173,6 +173,16 @@ def chosen_classes(view: Any, name: str) -> Any:
     return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen
 
 
+def is_of_api_view(cls: Any) -> bool:
+    """Return whether `@api_view` of the REST framework made this class, for one function."""
+    return getattr(cls, "__qualname__", "") == "WrappedAPIView"
+
+
+def name_of_class(cls: Any) -> str:
+    """Return module and name of a view's class; of the function if `@api_view` made the class for it."""
+    return f"{cls.__module__}.{cls.__name__ if is_of_api_view(cls) else cls.__qualname__}"
+
+
 def scopes_named_by(view: Any) -> tuple[str, ...]:
     """Return the scopes that a view asks for: by `@ratelimit`, also on methods of its class, or as `throttle_scope`."""
     made_of = getattr(view, "cls", None) or getattr(view, "view_class", None)

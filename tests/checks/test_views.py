@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 from django.urls import get_resolver, include, path, re_path, resolve
 from rest_framework.authentication import SessionAuthentication, TokenAuthentication
-from rest_framework.decorators import action
+from rest_framework.decorators import action, api_view, authentication_classes, throttle_classes
 from rest_framework.routers import SimpleRouter
 from rest_framework.throttling import AnonRateThrottle
 from rest_framework.views import APIView
@@ -60,6 +60,12 @@ class Set(ViewSet):
     def bare(self, request: Any) -> None: ...
 
 
+@api_view(["GET"])
+@authentication_classes([TokenAuthentication])
+@throttle_classes([])
+def function(request: Any) -> None: ...
+
+
 router = SimpleRouter()
 router.register("set", Set, basename="set")
 
@@ -72,6 +78,7 @@ urlpatterns = [
     path("choosing/", Choosing.as_view()),
     path("ordinary/", say_hello),
     path("scoped/", Scoped.as_view()),
+    path("function/", function),
     path("api/", include(([path("", include(router.urls)), re_path(r"^old/(\d+)/$", Plain.as_view())], "api"), "api")),
 ]
 
@@ -90,7 +97,7 @@ def test_views_whose_user_rules_are_never_met() -> None:
     make_rule("everybody", partition_by=["ip"])
     assert unmet_views() == {}
     make_rule("users", partition_by=["user"])
-    assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users"}
+    assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users", "function": "users"}
     with override_settings(ROOT_URLCONF=__name__):
         assert ids(checks.check_views()[:1]) == ["W004"]
 

@@ -329,3 +329,22 @@ def test_a_group_is_shared_and_views_are_not() -> None:
     assert limited(noting(), *asked(1)) + limited(noting(), *asked(1)) == [False, True]
     views = [twice(type(name, (Plain,), {}).as_view()) for name in ("One", "Two")]
     assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
+
+
+def test_functions_within_api_view_are_not_shared() -> None:
+    """The qualified name of the class that `@api_view` makes is the same for every function."""
+
+    def one(request: Request) -> Response:
+        return Response("ok")
+
+    def two(request: Request) -> Response:
+        return Response("ok")
+
+    views = [twice(api_view(["GET"])(function)) for function in (one, two)]
+    assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
+    assert views[0].ratelimit_limits[0].arguments.resolve(*asked(1), views[0]).extra.rule.slug == f"code:{__name__}.one"
+
+
+def test_limits_around_and_within_api_view_are_not_shared() -> None:
+    around = twice(api_view(["GET"])(twice(plain)))
+    assert [around(*asked(1)).status_code for _ in range(2)] == [200] * 2
