@@ -56,7 +56,7 @@ def test_the_first_request_tells_which_server_and_which_setting(
     with unreachable() as address:
         assert client.get("/plain/").status_code == 503
     [line] = told(caplog, logging.ERROR)
-    assert line.startswith("Deciding without the engine, by each rule's failure policy: ")
+    assert line.startswith("Each rule's failure policy decides now: Redis did not decide: ")
     assert f"redis://{address.rpartition('@')[2]}" in line
     assert "CACHES['ratelimit']" in line
     assert "manage.py check --deploy" in line
@@ -83,7 +83,7 @@ def test_check_deploy_names_the_server_that_does_not_answer() -> None:
     [message] = [message for message in found if message.id not in ("django_ratelimiter.W014",)]
     assert message.id == "django_ratelimiter.W018"
     assert f"redis://{address.rpartition('@')[2]}" in message.msg
-    assert "CACHES['ratelimit']" in message.msg
+    assert "CACHES['ratelimit']): Error " in message.msg  # the client's words, which follow at once
     assert "secret" not in message.msg
     assert message.hint
 

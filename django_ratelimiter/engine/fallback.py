@@ -57,7 +57,7 @@ class FallbackEngine:
             return False
         self._logged_at = now
         logger.error(
-            "Deciding without the engine, by each rule's failure policy: %s%s",
+            "Each rule's failure policy decides now: %s%s",
             _ended(str(error)),
             f" Server: {server()}. `manage.py check --deploy` checks it." if server else "",
         )

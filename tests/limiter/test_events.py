@@ -331,7 +331,7 @@ class TestOutages:
             monkeypatch.setattr(backend, "_engine", RedisEngine(connected, deadline=5))
             for _ in range(3):
                 client.get("/plain/")
-        told = [record.getMessage() for record in caplog.records if "Deciding without" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "policy decides now" in record.getMessage()]
         assert len(told) == 1
         assert "The server does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
 

@@ -288,4 +288,4 @@ class RedisEngine(RedisCore):
         try:
             return command(self._client)
         except (RedisError, OSError) as error:
-            raise EngineUnavailable(f"Redis did not do it: {explain(error)}") from error
+            raise EngineUnavailable(explain(error)) from error

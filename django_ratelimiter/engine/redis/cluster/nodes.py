@@ -127,7 +127,7 @@ class ClusterTransport:
             try:
                 return command(self._clients.at(address))
             except (RedisError, OSError) as cause:
-                failed, error = address, EngineUnavailable(f"Redis did not do it: {explain(cause)}")
+                failed, error = address, EngineUnavailable(explain(cause))
                 if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
                     self._topology.refresh_now(failed)
                     self._topology.wait_until_known(monotonic() + 2 * REFRESH_TIMEOUT)

@@ -27,7 +27,7 @@ def execute(run: Run, send: Send | None, shard: int, words: Sequence[tuple[str, 
         replies = send(b"".join(command(*each) for each in words), len(words))()
         for reply in replies:
             if isinstance(reply, Exception):  # such as a command that the user may not run
-                raise EngineUnavailable(f"Redis did not do it: {explain(reply)}") from reply
+                raise EngineUnavailable(explain(reply)) from reply
         return replies
 
     def through(client: Redis) -> list[Any]:
