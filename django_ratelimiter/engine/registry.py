@@ -1,4 +1,4 @@
-"""The registry of algorithms. Adding one takes its entry here and its two files in `algorithms/`."""
+"""The registry of algorithms. To add one, add its entry here and its two files in `algorithms/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ = gettext_noop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The properties of an algorithm. Other code asks for these, instead of comparing names.
+    """The properties of an algorithm. Other code checks these instead of comparing names.
 
     options: options besides quota, window and soft_quota. `max_delay` is an option of the charge; the others are the
     limit's. An algorithm with `burst` is a bucket; one with `max_delay` delays allowed requests until their turn.
@@ -158,16 +158,16 @@ class Algorithm(StrEnum):
     )
 
 
-#: The algorithm of a limit that names none.
+#: The default algorithm of a limit.
 DEFAULT: Final = Algorithm.SLIDING_WINDOW_COUNTER
-#: The algorithm that never allows more than the quota in any stretch of a window's length.
+#: The algorithm that never allows more than the quota in any period of a window's length.
 STRICTEST: Final = Algorithm.SLIDING_WINDOW_LOG
 #: The algorithm with the fewest steps.
 SIMPLEST: Final = Algorithm.FIXED_WINDOW
 
-#: What the options that are one of a few words can be; the first is the default.
+#: The possible values of options with a choice of words; the first is the default.
 ANCHORS: Final = ("clock", "first_request")
 REFILLS: Final = ("continuous", "interval")
 
-#: How the terms of a fixed window say where it begins.
+#: How the terms of a fixed window encode where it begins.
 ON_CLOCK, ON_FIRST_REQUEST, ON_CALENDAR = range(3)

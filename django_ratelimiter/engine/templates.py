@@ -1,7 +1,7 @@
-"""Calls made ready: what all callers who meet the same limits have in common is made once, a request fills in who asks.
+"""Templates of calls: the common part for all callers with the same limits is made once; a request fills in its values.
 
-An engine may know filled charges and make short work of them; to every other they are a sequence of charges, and the
-verdicts are a sequence of verdicts. Neither are made before somebody looks at one.
+An engine may have a fast path for filled charges. For other engines they are a sequence of charges, and the
+verdicts are a sequence of verdicts. Both are created when one is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .base import Charge, Verdict
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Take the parts of `CounterStates` out of a reply: the time, then what is told of each charge in turn.
+#: Extract the parts of `CounterStates` from a reply: the time, then the numbers of each charge in turn.
 _long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
 _short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
 
@@ -24,15 +24,15 @@ _WHOLE_NUMBERS: Final = {int}
 
 
 def is_synced(charge: Charge) -> bool:
-    """Return whether a charge may be counted in a process between two calls of the engine."""
+    """Return whether a charge may be counted locally between two calls of the engine."""
     interval, cost = charge.sync_interval, charge.cost
     return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
 
 
 class ChargeTemplate(NamedTuple):
-    """A charge without its partition, which stands between two parts of its key.
+    """A charge without its partition, which is in the middle of its key.
 
-    charge: all but its key and its partition. is_split: whether callers have counters of their own there.
+    charge: without its key and its partition. is_split: callers have their own counters.
     """
 
     before: str
@@ -43,20 +43,20 @@ class ChargeTemplate(NamedTuple):
     def fill(self, partition: str) -> Charge:
         """Return the charge of this partition."""
         before, after, charge, _ = self
-        # [1:7] = limit to max_delay, [8:] = sync_interval and carried; between them stands the partition.
+        # [1:7] = limit to max_delay, [8:] = sync_interval and carried; the partition is between them.
         return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], partition, *charge[8:]))
 
 
 class CallTemplate:
-    """The charges of a call without their partitions. Compared by identity, as a key of a cache on the path should be.
+    """The charges of a call without their partitions. Compared by identity, as a cache key on the request path.
 
-    sources: what the partition of each charge is made of; `None` = each of something else.
+    sources: which value is the partition of each charge; `None` = a different value for each.
     gates: which of the charges may reject the call. is_fixed: their limits' terms are the same in each call. is_exact:
-    none of them may be decided by what a process has counted itself. sync_interval: the longest of them in seconds,
-    if all of them may; else 0. own: the places of the partitions that tell callers apart, one for each source.
-    unsplit: the labels of those whose counters all callers share. takes_leases: an allowed call may hold leases.
-    is_counted: usage is counted under some label. kept: what others have made of it, by who has. It goes when the
-    template does: rules that were edited away hold no memory.
+    none of them may be decided by local counters. sync_interval: the longest of them in seconds,
+    if all charges have one; else 0. own: the places of the partitions that distinguish callers, one for each source.
+    unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold leases.
+    is_counted: usage is counted under a label. kept: data that other modules cache for it, by module. It is freed with
+    the template, so that deleted rules use no memory.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class FilledCharges(Sequence[Charge]):
 
 
 class FilledCarry(Iterable[Charge]):
-    """Filled charges that carry what a process has counted itself. carried: units, one entry for each charge."""
+    """Filled charges that carry locally counted units. carried: units, one entry for each charge."""
 
     __slots__ = ("carried", "filled")
 
@@ -129,10 +129,10 @@ class FilledCarry(Iterable[Charge]):
 
 
 class CounterStates(NamedTuple):
-    """What an engine found in one call, in microseconds and units, one entry for each charge.
+    """The engine's result for one call, in microseconds and units, one entry for each charge.
 
-    waits: 0 = it passes, -1 = it never does, below -1 = it passes and is held for what that is below -1, above 0 = it
-    passes after that. leads: of the counters' clocks before the engine's, which is at_us.
+    waits: 0 = allowed, -1 = never allowed, below -1 = allowed with a delay of -1 - wait, above 0 = allowed after
+    that time. leads: how far the counters' clocks are ahead of the engine's, which is at_us.
     """
 
     at_us: int
@@ -144,19 +144,19 @@ class CounterStates(NamedTuple):
     def binding(self, gates: Sequence[bool]) -> int | None:
         """Return the place of the charge that rejects the call; `None` = none does.
 
-        Of several the one that never passes, else the one to wait longest for. gates: which of them may reject it.
+        If several do: one that is never allowed, else the one with the longest wait. gates: which may reject the call.
         """
         waits = self.waits
-        if (longest := max(waits)) > 0 <= min(waits) and gates[place := waits.index(longest)]:  # as nearly always
+        if (longest := max(waits)) > 0 <= min(waits) and gates[place := waits.index(longest)]:  # the common case
             return place
         told = [(inf if wait == -1 else wait) if gate else 0 for wait, gate in zip(waits, gates, strict=True)]
         return told.index(most) if (most := max(told)) > 0 else None
 
 
 def states_of(reply: Sequence[int], charges: int) -> CounterStates:
-    """Return what a reply for so many charges tells. Raises ValueError if it is another.
+    """Return the data of a reply for this number of charges. Raises ValueError for any other reply.
 
-    reply: the engine's time, then for each charge what `CounterStates` has of it; without waits and leads if all are 0.
+    reply: the engine's time, then the fields of `CounterStates` for each charge; without waits and leads if all are 0.
     """
     if len(reply) == 1 + 2 * charges:
         at_us, remaining, resets = _short_parts(reply)
@@ -168,15 +168,15 @@ def states_of(reply: Sequence[int], charges: int) -> CounterStates:
 
 
 class FilledVerdicts(Sequence[Verdict]):
-    """The engine's answer to filled charges. is_made: somebody has seen the verdicts.
+    """The engine's verdicts on filled charges. is_made: a verdict was read.
 
-    is_denied: nothing was spent. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
-    reply: see `states_of`. Raises ValueError if it is another.
+    is_denied: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
+    reply: see `states_of`. Raises ValueError for any other reply.
     """
 
     __slots__ = ("_verdicts", "binding", "charges", "is_denied", "is_made", "states")
 
-    #: Whether this process has answered by itself.
+    #: True if this process has decided itself.
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
@@ -194,7 +194,7 @@ class FilledVerdicts(Sequence[Verdict]):
 
     @classmethod
     def of(cls, charges: FilledCharges, states: CounterStates) -> FilledVerdicts:
-        """Return the verdicts of what an engine in this process has found."""
+        """Return the verdicts from the result of an engine in this process."""
         verdicts = object.__new__(cls)
         verdicts.charges, verdicts.states = charges, states
         verdicts.binding = states.binding(charges.template.gates) if any(states.waits) else None
@@ -210,7 +210,7 @@ class FilledVerdicts(Sequence[Verdict]):
 
     @property
     def retry_after(self) -> float | None:
-        """Return the seconds until all charges that may reject the call would pass, 0 = now; `None` = never."""
+        """Return the seconds until all charges that may reject the call would be allowed, 0 = now; `None` = never."""
         wait = 0 if self.binding is None else self.states.waits[self.binding]
         return None if wait < 0 else wait / 1_000_000
 
@@ -236,7 +236,7 @@ class FilledVerdicts(Sequence[Verdict]):
 def verdicts_from(
     charges: Sequence[Charge], states: CounterStates, *, denied: bool, spending: bool = True
 ) -> list[Verdict]:
-    """Return the verdicts, in the order of the charges. spending: the call was no peek."""
+    """Return the verdicts, in the order of the charges. spending: the call was not a peek."""
     at, verdicts = states.at_us, []
     for charge, remaining, wait, reset, lead in zip(charges, *states[1:], strict=True):
         limit, cost, delay = charge.limit, charge.cost, 0.0
@@ -265,11 +265,11 @@ def verdicts_from(
 
 
 def verdicts_of_passed(charges: Sequence[Charge], reply: Sequence[int]) -> list[Verdict]:
-    """Return the verdicts of a short reply to a check, see `states_of`: all have passed at once."""
+    """Return the verdicts of a short reply to a check, see `states_of`: all charges are allowed at once."""
     at, verdicts = reply[0], []
     for charge, remaining, reset in zip(charges, reply[1::2], reply[2::2], strict=True):
         limit = charge[1]
-        if limit.holds:  # whose delay may be all that is left
+        if limit.holds:  # its delay may have used up the maximum
             return verdicts_from(charges, states_of(reply, len(charges)), denied=False)
         soft = remaining < limit.terms[4]
         verdicts.append(Verdict(True, remaining, 0.0, reset / 1_000_000, 0.0, soft, at, charge, charge[2], at))
@@ -277,7 +277,7 @@ def verdicts_of_passed(charges: Sequence[Charge], reply: Sequence[int]) -> list[
 
 
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether the engine has given these verdicts, and not this process by itself."""
+    """Return whether these verdicts come from the engine, and not from this process."""
     if isinstance(verdicts, FilledVerdicts):
         return not verdicts.is_local
     return not verdicts or type(verdicts[0]) is Verdict

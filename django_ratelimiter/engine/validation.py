@@ -1,4 +1,4 @@
-"""What the fields of a limit may hold, each by itself and with the others. All raise ValueError, naming the field."""
+"""Validation of the fields of a limit, alone and together. Every function raises ValueError with the field's name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .registry import ANCHORS, REFILLS, Algorithm
 
 MAX_WINDOW_SECONDS: Final = 366 * 86_400
 
-#: More units than anybody counts, and so few that a counter of them takes six bytes.
+#: More units than anyone needs, and a counter of them fits in six bytes.
 MOST_UNITS: Final = 2**48 - 1
 
-#: What is kept for each request, and not only counted, must not fill the server.
+#: An algorithm that stores each request must not fill the server's memory.
 MOST_ENTRIES: Final = 10_000
 MOST_SLOTS: Final = 100
 
 
 def known_algorithm(value: str) -> Algorithm:
-    """The algorithm of this name."""
+    """Return the algorithm of this name."""
     try:
         return Algorithm(value)
     except ValueError:
@@ -28,7 +28,7 @@ def known_algorithm(value: str) -> Algorithm:
 
 
 def check_units(name: str, value: object, *, optional: bool) -> None:
-    """Refuse what is no number of units; optional: `None` is fine."""
+    """Raise unless this is a number of units; optional: `None` is allowed."""
     if value is None and optional:
         return
     if type(value) is not int or not 1 <= value <= MOST_UNITS:
@@ -37,7 +37,7 @@ def check_units(name: str, value: object, *, optional: bool) -> None:
         raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
 
 
-#: Options by the value that stands for "not given".
+#: Options with the value that means "not set".
 _NOT_GIVEN: Final[dict[str, object]] = {
     "burst": None,
     "slots": None,
@@ -51,7 +51,7 @@ _WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDA
 
 
 def check_options(limit: Any, algorithm: Algorithm) -> None:
-    """Refuse options that the algorithm would ignore, and words that it would not understand."""
+    """Raise for options that the algorithm does not use, and for unknown words."""
     for name, not_given in _NOT_GIVEN.items():
         value = getattr(limit, name)
         if value == not_given:
@@ -71,7 +71,7 @@ def check_options(limit: Any, algorithm: Algorithm) -> None:
 
 
 def check_calendar(limit: Any) -> None:
-    """Refuse what contradicts the calendar. A window may be given if it is as long as the calendar's."""
+    """Raise for values that contradict the calendar. A window is allowed if it is as long as the calendar's."""
     calendar, day = limit.calendar or "", limit.anchor_day
     if limit.timezone is not None:
         zone_of(str(limit.timezone))
@@ -86,7 +86,7 @@ def check_calendar(limit: Any) -> None:
 
 
 def microseconds(window: object) -> int:
-    """Microseconds of a window that is given in seconds."""
+    """Return the microseconds of a window in seconds."""
     if isinstance(window, bool) or not isinstance(window, int | float | Decimal):
         raise ValueError(f"window: must be a number of seconds, not {window!r}.")
     try:

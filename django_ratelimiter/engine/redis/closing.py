@@ -1,9 +1,9 @@
-"""How the minutes that have passed become batches in one shard: they are listed, and then closed one by one.
+"""How past minutes become batches in one shard: they are listed, and then closed one by one.
 
-A batch's name tells when its usage key began: where a crash or a failover undoes the closing, the same counts get the
-same name again, and are not added twice. The name must be known before the script runs, for it may touch no key that
-it was not given. So the script looks whether the usage key is still the one that was listed; two collectors at once
-close it once.
+A batch's name contains the time when its usage key began. If a crash or a failover undoes the closing, the same counts
+get the same name again, and are not added twice. The name must be known before the script runs, because a script may
+only use keys that it is given. So the script checks that the usage key is still the one that was listed. Two collectors
+at once close it only once.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .scripts import TAKE_USAGE
 
 USAGE_SECONDS: Final = 8 * 86_400
 
-#: So many minutes are closed in one go.
+#: Number of minutes that are closed in one pipeline.
 MAX_CLOSED: Final = 200
 
 _BEGAN: Final = re.compile(r"\d+\.\d+")
 
 
 def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) -> list[str]:
-    """Close the minutes that have passed in a shard, and return the names of all batches that wait there.
+    """Close the past minutes in a shard, and return the names of all its batches that wait.
 
-    prefix: what the names of its keys begin with. now_us: the time in microseconds; `None` = the server's.
-    May be repeated without harm.
+    prefix: of the names of its keys. now_us: the time in microseconds; `None` = the server's.
+    It can safely be repeated.
     """
     source, minutes, now_us = _listed(client, prefix, now_us)
     passed = sorted(minute for minute in minutes if minute < now_us // MINUTE_US)
@@ -41,12 +41,12 @@ def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) ->
 
 
 def waiting(client: Redis, prefix: str) -> list[str]:
-    """The names of the batches of a shard that wait to be collected."""
+    """Return the names of the batches of a shard that wait to be collected."""
     return [text_of(batch) for batch in client.smembers(f"{prefix}batches")]
 
 
 def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[int], int]:
-    """What tells this server's counts from those of others, the minutes that are not closed, and the time."""
+    """Return an id of this server's counts, the minutes that are not closed, and the time."""
     with client.pipeline(transaction=False) as pipeline:
         pipeline.set(f"{prefix}source", uuid4().hex, nx=True)
         pipeline.get(f"{prefix}source")

@@ -1,7 +1,7 @@
 """RedisEngine: the charges of a call packed into one script call, its reply read into verdicts.
 
-The path of a decision keeps connections of its own and speaks to them in packed commands: the client's own way
-costs more than the script (benchmarks/), and it repeats a command whose reply was lost, which would count twice.
+Decisions use their own connections and packed commands: the client itself takes longer than the script
+(benchmarks/), and repeats a command whose reply was lost, which would count twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 T = TypeVar("T")
 
-#: What a client may raise where its server is out of reach.
+#: Exceptions of a client whose server is out of reach.
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
 
@@ -70,7 +70,7 @@ class RedisEngine(RedisCore):
         super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock, deadline)
         self._client = client
         self._cluster: ClusterTransport | None = None
-        #: What is known of the partitions that were met.
+        #: Statistics of the partitions.
         self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
@@ -82,9 +82,9 @@ class RedisEngine(RedisCore):
         #: Names of callers, for pages that may show them.
         send = None if self._cluster else self._transport.pipeline
         self.names = RedisNames(self._prefix(0), self._run, send)
-        #: Callers whom access entries deny.
+        #: The callers that access entries deny.
         self.denials = RedisDenials(self._prefix(0), self._run, send)
-        #: What the processes that decide here say of themselves.
+        #: The heartbeats of the processes.
         node_of = [self._cluster.node_of] if self._cluster else []
         self.heartbeats = RedisHeartbeats(self, self._run, send, *node_of)
         self._counters = CounterPipeline(self, self.peek, self.denials.key, self._run, self._pipeline, *node_of)
@@ -107,7 +107,7 @@ class RedisEngine(RedisCore):
         refused: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the one in force.
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
 
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
@@ -135,7 +135,7 @@ class RedisEngine(RedisCore):
         return run_sync(self._peek(list(charges), now_us))
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """The verdicts that `check` would give, with what would be left after it; spends and counts nothing."""
+        """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""
         return run_sync(self._trial(list(charges), now_us))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
@@ -152,7 +152,7 @@ class RedisEngine(RedisCore):
             self._run(shard, methodcaller("delete", *names))
 
     def publish(self, version: int | Version) -> None:
-        """Put a version in force, unless a later one is."""
+        """Make a version current, unless a later one is."""
         if self._cluster:
             return self._cluster.publish(self, version)
         run_sync(self._publish(version))
@@ -217,7 +217,7 @@ class RedisEngine(RedisCore):
         return self._counters.read(list(charges))
 
     def retire(self) -> None:
-        """Note that another engine is in its place: its breakers do not count any more."""
+        """Record that another engine replaces this one: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
 
     def _check_packed(
@@ -228,7 +228,7 @@ class RedisEngine(RedisCore):
         read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
         carrying: FilledCarry | None = None,
     ) -> Sequence[Verdict]:
-        """Send a check that has been packed, to the one server. read: makes verdicts of these charges and a reply.
+        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
 
         carrying: the same filled charges, if they carry something.
         """
@@ -246,7 +246,7 @@ class RedisEngine(RedisCore):
     def _check_plain(
         self, charges: list[Charge], version: int | Version | None, call: bytes, notes: Sequence[PartitionNote]
     ) -> Sequence[Verdict]:
-        """Check charges and nothing else. notes: of the partitions that the call tells of."""
+        """Check charges and nothing else. notes: about partitions that the call sends."""
         verdicts = self._check_packed(charges, version, call, decode_check)
         if notes:
             self._partition_tracker.acknowledge(notes, verdicts[0].at_us, charges)
@@ -255,7 +255,7 @@ class RedisEngine(RedisCore):
     def _check_new(
         self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
     ) -> Sequence[Verdict]:
-        """Check them for a caller who is new. new: which of the partitions are, as bits."""
+        """Check charges of a new caller. new: which of the partitions are new, as bits."""
         verdicts = self._check_packed(charges, version, call)
         if type(verdicts) is FilledVerdicts:
             self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
@@ -281,7 +281,7 @@ class RedisEngine(RedisCore):
         return self._transport.pipeline(packed, replies)
 
     def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
-        """Run a command off the path of decisions, through the client; it may be repeated without harm."""
+        """Run a command outside of the request path, through the client; it must be safe to repeat."""
         if self._cluster:
             return self._cluster.run(shard, command)
         assert isinstance(self._client, Redis)

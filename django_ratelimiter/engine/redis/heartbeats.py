@@ -1,7 +1,7 @@
-"""What processes say of themselves once in a while, and the versions that all shards hold.
+"""The heartbeats of processes, and the versions that all shards hold.
 
-Each shard has a hash for each PERIOD, "processes:NUMBER", which expires, so that nothing has to be deleted. A process
-writes to one shard, and to another node's where that does not answer. Readers look at all shards.
+Each shard has a hash for each PERIOD, "processes:NUMBER", which expires, so that nothing must be deleted. A process
+writes to one shard, or to one on another node if that does not answer. Readers read all shards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .connections.commands import Run, Send, execute
 from .packing import text_of
 from .protocol import CallEncoder
 
-#: Seconds that one hash covers. Readers find what was written in the last PERIOD, and what is up to twice as old.
+#: Seconds of one hash. Readers get all heartbeats of the last PERIOD, and some that are up to twice as old.
 PERIOD: Final = 120
 
 
 class ShardHeartbeats(NamedTuple):
-    """What all shards say.
+    """The heartbeats and versions in all shards.
 
-    versions: of each shard that answered; `None` = it holds none. unanswered: how many shards gave no answer.
-    texts: what each process has written, by its name.
+    versions: of each shard that answered; `None` = it holds none. unanswered: number of shards that did not answer.
+    texts: the heartbeat of each process, by its name.
     """
 
     versions: list[Version | None]
@@ -33,10 +33,10 @@ class ShardHeartbeats(NamedTuple):
 
 
 class RedisHeartbeats:
-    """Writes and reads what processes say of themselves.
+    """Writes and reads heartbeats.
 
-    encoder: knows the names of keys. run: sends a command to a shard. send: sends packed calls to the one server;
-    `None` = by `run`. node_of: what tells the node of a shard from others.
+    encoder: makes the names of keys. run: runs a command in a shard. send: sends packed calls to the only server;
+    `None` = use `run`. node_of: returns an id of the node of a shard.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RedisHeartbeats:
         self._encoder, self._run, self._send, self._node_of = encoder, run, send, node_of
 
     def write(self, process: str, text: str) -> None:
-        """Keep what a process says, instead of what it has said before. Raises EngineUnavailable."""
+        """Store the heartbeat of a process, and replace its earlier one. Raises EngineUnavailable."""
         number, home = self._period(), crc32(process.encode()) % self._encoder.shards
         others = {self._node_of(shard): shard for shard in range(self._encoder.shards)}
         others.pop(self._node_of(home), None)
@@ -101,5 +101,5 @@ def _version_of(found: Any) -> Version | None:
 
 
 def _pairs(found: Mapping[Any, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return fields and values of a reply to HGETALL, by turns where no client has paired it."""
+    """Return fields and values of a reply to HGETALL; they alternate if the client has not paired them."""
     return found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)

@@ -1,9 +1,9 @@
-"""What a process tells Redis of the partitions that it meets: notes that travel with calls which decide.
+"""Notes about partitions, which a process sends to Redis with its calls.
 
-A process tells the engine of partitions in calls that decide, as notes beside the charges. It tells of those that the
-call is about where it is weighed, as every call of a calm process is and one in sixteen of a busy one, and with it of
-those that it has met for the first time in this hour. Where there are several shards, each call tells of its own new
-ones: what two shards know of one partition would count as two.
+A call is either weighed or not: every call of a quiet process is, and one in sixteen of a busy one. A weighed call
+sends a note about its own partitions, and about those that the process has seen for the first time in this hour. If
+there are several shards, each call sends its own new ones: a partition that is counted in two shards would count as
+two.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..base import Charge
 from ..partition_stats import HOUR_US, is_sampled, rule_of
 from ..templates import CallTemplate, FilledCharges
 
-#: So many calls of a process are weighed in each hour, each as one; beyond that, one in WEIGHT, as so many.
+#: Calls of a process that are weighed in each hour, each as one; after that, one in WEIGHT is, as WEIGHT calls.
 WEIGHED_EXACTLY: Final = 1_000
 WEIGHT: Final = 16
 
-#: Partitions of which a process remembers that it has told of them in this hour; beyond that it tells again.
+#: Maximum number of partitions that a process remembers as sent in this hour; above that it sends them again.
 MAX_NOTIFIED: Final = 50_000
 
-#: The first byte of a note says what for, in bits; the second is the weight; the others number its charges from 1, to
-#: the most that a byte holds.
+#: The first byte of a note contains its purposes, as bits; the second is the weight; the others are numbers of charges,
+#: from 1 to the maximum of a byte.
 IS_NEW, IS_SAMPLED, MAX_CHARGES = 1, 2, 255
 
-#: So many new partitions stand in one note at most.
+#: Maximum number of new partitions in one note.
 _MAX_NEW: Final = 1_000
 
 
 class PartitionNote(NamedTuple):
-    """A partition that a call meets under a label; or, without a weight or charges, new ones, one a line.
+    """The partition and label of some charges of a call; without a weight or charges, new partitions, one per line.
 
-    what: the bytes described above. keys: what each is remembered by.
+    what: the bytes described above. keys: how each is remembered.
     """
 
     what: bytearray
@@ -45,7 +45,7 @@ class PartitionNote(NamedTuple):
 
 
 def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
-    """The keys that Redis keeps what a note says in, in the order of check.lua, without what all keys begin with."""
+    """Return the Redis keys of a note, in the order of check.lua, without their common prefix."""
     hour, names = minute // 60, list[str]()
     if flags & IS_NEW:
         names += f"unique:{hour}:{label}", "hours"
@@ -58,9 +58,9 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
 
 
 class PartitionTracker:
-    """What one process tells. For all threads, without a lock: a race at worst tells twice.
+    """The notes of one process. For all threads, without a lock: a race at worst sends a note twice.
 
-    at_once: whether a call that is not weighed tells of its own new partitions, rather than leaving them to another.
+    at_once: a call that is not weighed sends its own new partitions, instead of leaving them to another call.
     """
 
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
@@ -69,11 +69,11 @@ class PartitionTracker:
         #: Who is told of already, or in `_new`, and which of their charges are sampled, as bits.
         self._known: dict[tuple[CallTemplate, tuple[str, ...]], int] = {}
         self._is_unconfirmed = False
-        self._new: dict[str, tuple[str, str]] = {}  # what to tell with the next call that is weighed
+        self._new: dict[str, tuple[str, str]] = {}  # to send with the next weighed call
         self._begin(-1)
 
     def forget(self) -> None:
-        """Tell of all partitions again: the engine has lost its memory."""
+        """Send all partitions again: the engine has lost its data."""
         self._notified.clear()
         self._known.clear()
         self._new.clear()
@@ -83,9 +83,9 @@ class PartitionTracker:
         self.forget()
 
     def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[PartitionNote]:
-        """The notes of a call. now_us: its time, in microseconds since the Unix epoch, if it brings one.
+        """Return the notes of a call. now_us: its time, in microseconds since the Unix epoch; `None` = the clock's.
 
-        None of a call without charges, which only asks for the version: it meets nobody, and its reply tells of nobody.
+        A call without charges, which only asks for the version, has none, and its reply confirms none.
         """
         if not charges:
             return []
@@ -99,12 +99,12 @@ class PartitionTracker:
             for charge in charges:
                 if notified.get(charge[0]) != charge[4]:
                     break
-            else:  # nothing to tell: what is sampled is told each time
+            else:  # nothing new; samples are sent each time
                 if type(charges) is FilledCharges:
                     self._remember(charges, ())
                 return []
         notes = self._notes_for(charges, self._weight() if is_weighed else 0)
-        # What is new is remembered once the engine has answered.
+        # New partitions are remembered only after the engine has answered.
         if type(charges) is FilledCharges and not [note for note in notes if note.what[0] & IS_NEW]:
             self._remember(charges, notes)
         return [*notes, *self._new_partitions()] if is_weighed else notes
@@ -112,7 +112,7 @@ class PartitionTracker:
     def weight_and_sampled(self, charges: FilledCharges, now_us: int) -> tuple[int, int] | None:
         """Return the weight of a call, 0 = it is not weighed, and which of its charges are sampled, as bits.
 
-        `None` where there is more to tell, see `of`.
+        `None` = it has other notes, see `of`.
         """
         if now_us // HOUR_US != self._hour:
             return None
@@ -125,9 +125,9 @@ class PartitionTracker:
         return None if self._new or sampled is None else (self._weight(), sampled)
 
     def weight_of_new(self, charges: FilledCharges, now_us: int) -> tuple[int, int, int] | None:
-        """Return the weight of a call of a caller who is new in this hour, 0, and where partitions are new, as bits.
+        """Return the weight of a call of a caller that is new in this hour, 0, and which partitions are new, as bits.
 
-        Tell `acknowledge_new` that the engine has answered. `None` where there is more to tell, see `of`.
+        Call `acknowledge_new` after the engine's reply. `None` = it has other notes, see `of`.
         """
         if now_us // HOUR_US != self._hour or self._left > 1 or self._new:
             return None
@@ -143,7 +143,7 @@ class PartitionTracker:
         return self._weight(), 0, new
 
     def acknowledge_new(self, charges: FilledCharges, new: int, at_us: int) -> None:
-        """The engine has answered such a call, at this time of its own. new: see `weight_of_new`."""
+        """Record the reply to such a call. at_us: the engine's time. new: see `weight_of_new`."""
         if at_us // HOUR_US == self._hour:
             if len(self._notified) >= MAX_NOTIFIED:
                 self._notified.clear()
@@ -155,9 +155,9 @@ class PartitionTracker:
             self._remember(charges, ())
 
     def _meet(self, charges: FilledCharges) -> bool:
-        """Leave a caller's new partitions to the next call that is weighed, without making charges.
+        """Leave a caller's new partitions to the next weighed call, without creating charges.
 
-        False = one of them is sampled: this call has to tell of it.
+        Returns False if one of them is sampled: then this call must send it.
         """
         templates, partitions = charges.template.templates, charges.partitions
         for each, partition in zip(templates, partitions, strict=True):
@@ -172,7 +172,7 @@ class PartitionTracker:
         return True
 
     def _remember(self, charges: FilledCharges, notes: Iterable[PartitionNote]) -> None:
-        """Remember that nobody need be told of these charges. notes: what the call has told."""
+        """Remember that these charges need no more notes. notes: that the call has sent."""
         numbers = [number for what, *_ in notes if what[0] & IS_SAMPLED for number in what[2:]]
         if len(self._known) >= MAX_NOTIFIED:
             self._known.clear()
@@ -194,7 +194,7 @@ class PartitionTracker:
             if label is None:
                 continue
             if partition is None:
-                notified[key] = label  # nothing to tell, now and later
+                notified[key] = label  # nothing to send, now and later
                 continue
             for note in notes:
                 if note.label == label and note.partition == partition:
@@ -209,9 +209,9 @@ class PartitionTracker:
         return notes
 
     def _new_partitions(self) -> Iterator[PartitionNote]:
-        """What has been met for the first time by calls that were not weighed."""
+        """Yield the partitions that calls without a weight have seen for the first time."""
         if self._new:
-            if self._is_unconfirmed:  # what was told last may have been lost, so that all shall be told again
+            if self._is_unconfirmed:  # the last note may have been lost, so send all again
                 self._known.clear()
             new, self._new, self._is_unconfirmed = self._new, {}, True
             by_label: dict[str, list[tuple[str, str]]] = {}
@@ -223,7 +223,7 @@ class PartitionTracker:
                     yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
     def acknowledge(self, notes: Iterable[PartitionNote], at_us: int, charges: Sequence[Charge] = ()) -> None:
-        """The engine has answered, at this time of its own. What is told belongs to its hour, not to ours.
+        """Record the engine's reply. at_us: the engine's time; notes belong to its hour, not to ours.
 
         charges: of the call.
         """
@@ -233,7 +233,7 @@ class PartitionTracker:
             if len(notified) >= MAX_NOTIFIED:
                 notified.clear()
             for what, label, _, keys in notes:
-                if what[0] == IS_NEW:  # what is sampled is told each time
+                if what[0] == IS_NEW:  # samples are sent each time
                     notified.update(dict.fromkeys(keys, label))
             if type(charges) is FilledCharges:
                 self._remember(charges, notes)

@@ -1,4 +1,4 @@
-"""What Redis knows of partitions, over all shards: a partition lies in one shard only, so numbers add up."""
+"""Statistics of partitions in Redis, over all shards: each partition is in one shard only, so numbers add up."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..partition_stats import Hour, merge_top
 from .packing import text_of
 from .protocol import CallEncoder
 
-#: Commands that are sent at once.
+#: Maximum number of commands in one pipeline.
 MAX_COMMANDS: Final = 1_000
 
 Run = Callable[[int, Callable[[Redis], Any]], Any]
 
 
 class RedisPartitions:
-    """Asks each shard. run: has a command run in a shard; what cannot be reached raises EngineUnavailable."""
+    """Reads each shard. run: runs a command in a shard; raises EngineUnavailable if it cannot be reached."""
 
     def __init__(self, encoder: CallEncoder, run: Run) -> None:
         self._encoder = encoder
         self._run = run
 
     def now_us(self) -> int:
-        """The time in microseconds by the clock of Redis; where there are several, by the one that is behind most.
+        """Return the time in microseconds by the clock of Redis; of several servers, the earliest.
 
-        By this process's clock where calls bring the time.
+        If calls send their time, it is the clock of this process.
         """
         sent = self._encoder.time_to_send()
         if sent is not None:
@@ -38,12 +38,12 @@ class RedisPartitions:
         return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
 
     def hours(self) -> set[Hour]:
-        """The hours and labels that something is known of."""
+        """Return the hours and labels with data."""
         found = (self._run(shard, self._members(shard, "hours")) for shard in self._shards())
         return {(int(hour), label) for hour, _, label in (name.partition(":") for name in set(chain(*found)))}
 
     def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-        """How many different partitions were met under a label in some hours, for each of these; to about 1 %."""
+        """Return for each group the number of different partitions under a label in some hours; to about 1 %."""
         sums = [0] * len(groups)
         for shard in self._shards():
             commands = [
@@ -55,7 +55,7 @@ class RedisPartitions:
         return sums
 
     def top_size(self, asked: Sequence[Hour]) -> list[int]:
-        """How many weights `top_partitions` would read for each of these."""
+        """Return for each hour how many counts `top_partitions` would read."""
         sums = [0] * len(asked)
         for shard in self._shards():
             keys = [(place, key) for place, each in enumerate(asked) for _, key in self._sets(shard, each)]
@@ -81,7 +81,7 @@ class RedisPartitions:
             self._all(shard, [("DEL", *(key for _, key in self._sets(shard, each))) for each in asked])
 
     def drop_hours(self, hours: Iterable[Hour]) -> None:
-        """Forget which partitions were met in these hours under these labels."""
+        """Delete the partitions of these hours and labels."""
         names = [f"{hour}:{label}" for hour, label in hours]
         for shard in self._shards():
             prefix = self._prefix(shard)
@@ -89,7 +89,7 @@ class RedisPartitions:
             self._all(shard, [*gone, *(("SREM", f"{prefix}hours", name) for name in names)])
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
-        """Requests by label and partition, for each minute before this one; for so many minutes at most, the oldest.
+        """Return requests by label and partition for each minute before `before`. most: of the oldest minutes.
 
         A minute whose samples have expired has none.
         """
@@ -106,7 +106,7 @@ class RedisPartitions:
         return samples
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
-        """Forget the samples of these minutes."""
+        """Delete the samples of these minutes."""
         minutes = list(minutes)
         for shard in self._shards():
             prefix = self._prefix(shard)
@@ -128,7 +128,7 @@ class RedisPartitions:
         return lambda client: [text_of(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]
 
     def _all(self, shard: int, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The replies to these commands; they may be repeated without harm."""
+        """Return the replies to these commands; they must be safe to repeat."""
         replies: list[Any] = []
         for place in range(0, len(commands), MAX_COMMANDS):
             some = commands[place : place + MAX_COMMANDS]
@@ -144,5 +144,5 @@ class RedisPartitions:
 
 
 def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:
-    """Members with their scores, which come by turns where the client speaks the older protocol."""
+    """Yield members with their scores, which alternate in the older protocol."""
     return found if found and isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)

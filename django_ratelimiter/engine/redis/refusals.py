@@ -1,6 +1,6 @@
-"""What Redis knows of callers who were refused: the list of each shard, as refused.lua writes it, and their names.
+"""Recent rejections in Redis: the list of each shard, as refused.lua writes it, and the names of callers.
 
-A shard's hash "recent" holds refusals beside the minutes that are not closed. Names are told by the application.
+A shard's hash "recent" contains rejections beside the minutes that are not closed. The application writes the names.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .connections.faults import NOT_A_REPLY
 from .packing import RECENT, command, text_of
 from .protocol import CallEncoder, ScriptMode, decode
 
-#: Names are kept for so many seconds, in so many keys at most, all in the first shard.
+#: Names expire after this number of seconds. They are in at most this number of keys, all in the first shard.
 NAME_SECONDS: Final = 7 * 86_400
 MAX_NAMES: Final = 16_384
 
-#: So many denied callers stand in a list at most. One more, and only so many stay: of each entry the latest.
+#: Maximum number of denied callers in the list; above that, only this number remains: the latest of each entry.
 MAX_DENIALS, KEPT_DENIALS = 600, 400
 
-#: Seconds after which a denied caller is forgotten.
+#: Seconds after which a denied caller is deleted.
 DENIAL_SECONDS: Final = 86_400
 
-#: So many are deleted by one command at most.
+#: Maximum number of fields that one command deletes.
 _MAX_DELETED: Final = 1_000
 
 
-#: What the number of an entry counts its latest step in; the rest is how many refusals there were.
+#: The number of an entry is its latest step times this factor, plus the number of rejections.
 _STEP: Final = 1 << 20
 
 T = TypeVar("T")
@@ -55,9 +55,9 @@ _PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 
 
 def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RefusalCounts]:
-    """Return the minutes and the refusals, named as in Redis.
+    """Return the minutes and the rejections, with their names in Redis.
 
-    found: the reply to HGETALL, by turns where no client has paired it. What has a name of no such kind is left out.
+    found: the reply to HGETALL; fields and values may alternate, depending on the client. Other fields are ignored.
     """
     pairs = found.items() if isinstance(found, Mapping) else zip(found[::2], found[1::2], strict=True)
     fields = {text_of(name): text_of(value) for name, value in pairs}
@@ -76,7 +76,7 @@ def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RefusalCount
 
 
 def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RefusalCounts:
-    """Return the refusals, named without what all keys begin with."""
+    """Return the rejections, with names without the common prefix of all keys."""
     entries, sampled = split(found)[1]
     return RefusalCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
 
@@ -93,7 +93,7 @@ def denials_in(found: Mapping[Any, Any] | list[Any]) -> list[Denial]:
 
 
 def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: int) -> None:
-    """Delete what is old of a shard; it may be repeated without harm."""
+    """Delete old rejections of a shard; it can safely be repeated."""
     oldest = (now_us - FORGOTTEN_US) // STEP_US
     old = [field for field, step in remembered.sampled.items() if step <= oldest]
     for name, entry in remembered.entries.items():
@@ -106,8 +106,8 @@ def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: in
 class RedisNames:
     """Texts by digest, such as a caller's name.
 
-    prefix: of the first shard's keys. run: has a command run in a shard. send: sends packed calls, no longer than the
-    deadline, and returns what reads so many replies; `None` = by `run`.
+    prefix: of the first shard's keys. run: runs a command in a shard. send: sends packed calls within the
+    deadline, and returns a function that reads this number of replies; `None` = use `run`.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class RedisNames:
         self._prefix, self._run, self._send = prefix, run, send
 
     def write(self, texts: Mapping[str, str]) -> None:
-        """Keep these. One whose key another has takes its place."""
+        """Store these texts. A text replaces another one with the same key."""
         words = [("SET", self._key(what), f"{what}\n{text}", "EX", str(NAME_SECONDS)) for what, text in texts.items()]
         if words:
             execute(self._run, self._send, 0, words)
 
     def read(self, whats: Sequence[str]) -> dict[str, str]:
-        """Return those of these that are known, in one call."""
+        """Return those of these texts that are known, in one call."""
         keys = [self._key(what) for what in whats]
         found: list[Any] = self._run(0, lambda client: client.mget(keys)) if keys else []
         texts = {}
@@ -140,9 +140,9 @@ class RedisNames:
 
 
 class RedisDenials:
-    """Callers whom access entries deny, in one hash of the first shard; it expires if nobody is denied for a day.
+    """Callers that access entries deny, in one hash of the first shard; it expires if no caller is denied for a day.
 
-    Each has three fields: when last, when first (a line break more), and how often (one more). See RedisNames.
+    Each has three fields: the last time; the first time (plus a line break); how often (plus another). See RedisNames.
     """
 
     def __init__(self, prefix: str, run: Run, send: Send | None = None) -> None:
@@ -151,7 +151,7 @@ class RedisDenials:
         self._run, self._send = run, send
 
     def add(self, denials: Sequence[Denial]) -> None:
-        """Add these to what is known, in one call; in two where there are too many. Raises EngineUnavailable."""
+        """Add these to the stored ones, in one call; in two if there are too many. Raises EngineUnavailable."""
         words: list[tuple[str, ...]] = []
         for what, at, since, times in denials:
             words += (
@@ -165,7 +165,7 @@ class RedisDenials:
             self._trim()
 
     def read(self) -> list[Denial]:
-        """Return what is known, also what is older than a day. Raises EngineUnavailable."""
+        """Return all stored ones, including those older than a day. Raises EngineUnavailable."""
         [found] = execute(self._run, self._send, 0, [("HGETALL", self.key)])
         return denials_in(found)
 
@@ -183,14 +183,14 @@ class RedisDenials:
             execute(self._run, self._send, 0, words)
 
 
-#: Sends packed calls to the node of a shard, and returns what reads so many replies.
+#: Sends packed calls to the node of a shard. Returns a function that reads this number of replies.
 SendTo = Callable[[int, bytes, int], Callable[[], list[Any]]]
 
 
 class CounterPipeline:
-    """Peeks at a caller's counters and reads the refusals of all shards, in one pipeline for each node.
+    """Peeks at a caller's counters and reads the rejections of all shards, in one pipeline for each node.
 
-    encoder: names keys and packs calls. peek: the engine's, which follows where a shard has gone. denials: the key of
+    encoder: names keys and packs calls. peek: the engine's, which follows a moved shard. denials: the key of
     the denied callers, in the first shard. send: to a node, within the deadline. node_of: see RedisHeartbeats.
     """
 
@@ -207,12 +207,12 @@ class CounterPipeline:
         self._run, self._send, self._node_of = run, send, node_of
 
     def read(self, charges: Sequence[Charge]) -> CounterRefusals:
-        """Read all. Raises EngineUnavailable as `peek` does; refusals of nodes that do not answer are left out."""
+        """Read all. Raises EngineUnavailable as `peek` does; rejections of nodes that do not answer are missing."""
         pipelines = self._pipelines(charges)
         readers = [_attempt(partial(self._send, *each.to_send())) for each in pipelines]
         answers = [reader and _attempt(reader) for reader in readers]
         verdicts = dict(pair for each, answer in zip(pipelines, answers, strict=True) for pair in each.verdicts(answer))
-        if len(verdicts) < len(charges):  # such as a shard that has moved, or a script that was lost
+        if len(verdicts) < len(charges):  # such as a shard that has moved, or a lost script
             verdicts = dict(enumerate(self._peek(charges)))
         remembered, denials = list[RefusalCounts](), list[Denial]()
         for each, answer in zip(pipelines, answers, strict=True):
@@ -232,14 +232,14 @@ class CounterPipeline:
         return [_NodePipeline(self._encoder, charges, asked, shards, self._denials) for shards in nodes.values()]
 
     def _read_slowly(self, pipeline: _NodePipeline) -> list[Any]:
-        """Read what has not come within the deadline; empty if it cannot be read."""
+        """Read what did not arrive within the deadline; empty if it cannot be read."""
         with suppress(EngineUnavailable):
             return execute(self._run, None, pipeline.shards[0], pipeline.words)
         return []
 
 
 class _NodePipeline:
-    """What one node is asked: to peek at the charges in some of its shards, then the hashes of all of them.
+    """The calls to one node: peeks at the charges in some of its shards, then reads the hashes of all of them.
 
     asked: the places of all charges, by shard. shards: of this node. denials: as for CounterPipeline.
     """
@@ -259,7 +259,7 @@ class _NodePipeline:
             self.words.append(("HGETALL", denials))
 
     def to_send(self) -> tuple[int, bytes, int]:
-        """Return a shard of the node, the packed calls and how many they are."""
+        """Return a shard of the node, the packed calls, and their number."""
         encoder, now_us = self._encoder, self._encoder.time_to_send()
         times = (encoder.estimate_time(now_us),)
         calls = [
@@ -270,10 +270,10 @@ class _NodePipeline:
         return self.shards[0], b"".join(calls), len(calls)
 
     def verdicts(self, answer: Sequence[Any] | None) -> Iterator[tuple[int, Verdict]]:
-        """Return the verdicts by the places of their charges, as far as the node has decided. answer: its replies."""
+        """Return the node's verdicts by the places of their charges. answer: its replies."""
         for (shard, places), reply in zip(self._asked.items(), answer or (), strict=False):
             with suppress(*NOT_A_REPLY):
-                if not isinstance(reply, Exception) and reply[0] >= 0:  # else it names another time
+                if not isinstance(reply, Exception) and reply[0] >= 0:  # else it has another time
                     yield from zip(places, decode(reply, self._in(shard), spending=False), strict=True)
 
     def hashes(self, answer: Sequence[Any] | None) -> list[Any]:
@@ -286,7 +286,7 @@ class _NodePipeline:
 
 
 def _attempt(step: Callable[[], T]) -> T | None:
-    """Return what a step returns; `None` for an outage."""
+    """Return the result of a step; `None` after an outage."""
     try:
         return step()
     except EngineUnavailable:

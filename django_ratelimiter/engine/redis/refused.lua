@@ -1,23 +1,22 @@
--- A part of check.lua: record whom a call has refused, see engine/usage/refusals.py, in the hash of the minutes that are not
--- closed, so that each call names one key less. It is there when usage is counted: a key that is not would keep a
--- cluster from deciding while it moves the shard. `name`, `weight` and `step` are of the entry.
---
--- Its number is 2^20 times the step of the latest refusal, and how many there were: so that one command adds to it.
--- Behind the name and a line's end stands the step of the first. In the field of its usage stands when its refusals
--- were last recorded for many.
+-- A part of check.lua: record the callers that a call rejects, see engine/usage/refusals.py. They are in the hash of
+-- the minutes that are not closed, so that each call needs one key less. The hash exists when usage is counted: a
+-- missing key would keep a cluster from deciding while it moves the shard. `name`, `weight` and `step` are of the
+-- entry. -- The number of an entry is 2^20 times the step of its latest rejection, plus how many there were, so that
+-- one command adds to it. The field with its name and a line break contains the step of the first. The field of its
+-- usage contains the step at which its rejections were last recorded in bulk.
 local RENEWED, PAUSE, MOST_TIMES, MAX_FIELDS = 4, 14400, 524288, 2000
-local KEPT, DAY, OLDEST_MINUTES = 600, 345600, 9 * 1440 -- their usage has expired
+local KEPT, DAY, OLDEST_MINUTES = 600, 345600, 9 * 1440 -- until their usage has expired
 
 local list, entry = KEYS[3], call('HINCRBY', KEYS[3], name, weight)
 local last = floor(entry / 1048576)
-if step - last >= PAUSE then -- nothing was refused like this for an hour, or ever
+if step - last >= PAUSE then -- no such rejection for an hour, or ever
   local added = call('HSET', list, name, step * 1048576 + weight, name .. '\n', step)
   local size = added == 1 and call('HLEN', list) or 0
   if size > 0 and size < 8 then
-    call('HSET', list, '', string.rep(' ', 80)) -- a long value turns the hash from a list that is searched into a table
+    call('HSET', list, '', string.rep(' ', 80)) -- a long value converts the hash from a list to a table
   end
-  -- Keep the latest, of each kind as many as of others. Minutes that nobody collects stay as well: then this is looked
-  -- at now and then (a new entry may come with other fields).
+    -- Keep the latest entries, a fair number of each kind. Minutes that are not collected stay as well, so this is only
+    -- tested now and then (a new entry may come with other fields).
   if size > MAX_FIELDS and (size <= MAX_FIELDS + 8 or size % 256 < 8) then
     local all, kinds, order, gone = call('HGETALL', list), {}, {}, {}
     for i = 1, #all, 2 do
@@ -28,7 +27,7 @@ if step - last >= PAUSE then -- nothing was refused like this for an hour, or ev
           order[#order + 1] = kinds[kind]
         end
         table.insert(kinds[kind], floor(tonumber(all[i + 1]) / 1048576))
-      elseif string.find(all[i], '\n$') then -- goes with its entry
+      elseif string.find(all[i], '\n$') then -- with its entry
       elseif string.find(all[i], '\n') then
         if step - tonumber(all[i + 1]) > DAY then gone[#gone + 1] = all[i] end
       elseif now / 60000000 - (tonumber(all[i]) or 0) > OLDEST_MINUTES then

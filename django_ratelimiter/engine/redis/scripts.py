@@ -1,4 +1,4 @@
-"""The Lua scripts, put together from their files: `check.lua`, the frame, holds `count.lua`, `refused.lua` and
+"""The Lua scripts, built from their files: `check.lua` contains `count.lua`, `refused.lua` and
 every algorithm's `NAME.lua`.
 """
 
@@ -18,13 +18,13 @@ from ..limits import Algorithm
 _FRAMES: Final = files(__package__)
 _ALGORITHMS: Final = files(algorithms)
 
-#: A line that says which step the lines after it are; in the frame, which step stands in its place.
+#: A line that names the step in the lines after it; in check.lua, the step to insert.
 _STEP: Final = re.compile(r"^ *--@(\w+)\n", re.MULTILINE)
 _FROM: Final = re.compile(r"^--@from (\w+)\n", re.MULTILINE)
 
 
 def _steps_of(algorithm: str) -> dict[str, str]:
-    """The steps of an algorithm by name. Each begins with what stands before the first of them in its file."""
+    """Return the steps of an algorithm by name. Each begins with the lines before the first step in its file."""
     text = (_ALGORITHMS / f"{algorithm}.lua").read_text("utf-8")
     base = _FROM.search(text)
     shared, *rest = _STEP.split(_FROM.sub("", text))
@@ -33,16 +33,14 @@ def _steps_of(algorithm: str) -> dict[str, str]:
 
 
 def _traits_of(algorithm: Algorithm) -> dict[str, str]:
-    """The traits that the frame asks for, as one more step."""
+    """Return the traits that check.lua needs, as one more step."""
     if "max_delay" in algorithm.options:
         return {"traits": "holds = true\n"}
     return {"traits": "ends = true\n"} if algorithm.traits.keeps_expiry else {}
 
 
 def _with_algorithms(frame: str) -> str:
-    """Put each step of all algorithms where the frame names it: in branches, and not in functions, which Lua would
-    make in each call.
-    """
+    """Insert each step of all algorithms where check.lua names it, as branches, which cost less than functions."""
     steps = {algorithm: _steps_of(algorithm) | _traits_of(algorithm) for algorithm in Algorithm}
 
     def branches(step: re.Match[str]) -> str:
@@ -53,9 +51,9 @@ def _with_algorithms(frame: str) -> str:
 
 
 def _branches(found: Sequence[tuple[int, str]]) -> str:
-    """The step of the algorithm with this number, found by halves: to ask for one after the other takes longer.
+    """Return branches that select the step of an algorithm by its number, by bisection, which is faster than a list.
 
-    found: the number from which on a step holds, and the step.
+    found: for each step, the first number that it applies to.
     """
     if len(found) == 1:
         return found[0][1]
@@ -64,7 +62,7 @@ def _branches(found: Sequence[tuple[int, str]]) -> str:
 
 
 def _with_parts(frame: str) -> str:
-    """Put count.lua and refused.lua where the frame names them."""
+    """Insert count.lua and refused.lua where check.lua names them."""
     for part in ("count", "refused"):
         frame = frame.replace(f"--@{part}\n", (_FRAMES / f"{part}.lua").read_text("utf-8"))
     return frame

@@ -1,9 +1,9 @@
--- Close one minute that has passed: its counts become a batch under a name of its own, in one step, so that a late
+-- Close one past minute: its counts become a batch with its own name, in one step, so that a late
 -- count starts a new usage key and, with it, a new batch. See redis/closing.py, which calls it once for each minute.
 --
--- KEYS     "usage:MINUTE", "batch:NAME", "recent" and "batches", under one tag
--- ARGV     MINUTE, NAME, and what tells this usage key from an earlier or later one of the same minute
--- Returns  1, or 0 where it is another usage key by now, and nothing was done
+-- KEYS     "usage:MINUTE", "batch:NAME", "recent" and "batches", with one hash tag
+-- ARGV     MINUTE, NAME, and an id that distinguishes this usage key from earlier or later ones of the same minute
+-- Returns  1, or 0 if it is another usage key by now, and nothing was done
 local call = redis.call
 local USAGE_SECONDS = 8 * 86400
 

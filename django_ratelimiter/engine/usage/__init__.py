@@ -1,11 +1,11 @@
-"""How usage is written down: one count per minute for each set of labels and what became of its charges.
+"""The encoding of usage: one count per minute for each set of labels and the outcomes of their charges.
 
-A field is the labels of a call's charges, one a line, then a line with a letter for each charge: `a` allowed by its
-rule, `s` allowed beyond its soft quota, `d` denied by its rule; in capitals where a process decided without the
+A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed by its
+rule, `s` allowed beyond its soft quota, `d` denied by its rule; in capitals if a process decided without the
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
-rejections: see `refusals`. A process sends what it decided by itself in this form; it is counted under the field alone.
+rejections: see `refusals`. A process sends its own decisions in this form; they are counted under the field alone.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ..base import Charge, UsageCount, Verdict
 
 SHADOW = "~"
 
-#: Stands before each counter in a named field.
+#: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
 
-#: The field that only makes a Redis hash a table, see check.lua.
+#: The field that only converts a Redis hash to a table, see check.lua.
 FILLER = ""
 
 
-#: So many entries travel with one call, so that no call keeps the server for long.
+#: Maximum number of entries that one call carries, so that no call takes the server long.
 MAX_CARRIED: Final = 100
 
-#: Of so many named fields the counts are kept apart before they are sent. Of others the list is not told.
+#: Maximum number of named fields that are counted before they are sent. Further ones do not reach the list.
 MAX_NAMED: Final = 50
 
-#: Seconds after which whoever took counts, and said no more, is taken for dead: a task that was cancelled.
+#: Seconds after which leased counts without an answer are leased again: their task was cancelled.
 LEASE_SECONDS: Final = 60.0
 
-#: Seconds after which counts are sent again whose own shard was out of reach, unlike that of the call they came with.
+#: Seconds after which counts are sent again if their own shard was out of reach, but the call itself succeeded.
 RESEND_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class UsageCarry:
-    """Counts that a process has held, on their way to the engine, which adds what comes under one id only once.
+    """Counts of a process that are sent to the engine, which adds counts with the same id only once.
 
-    entries: a minute, counted from the Unix epoch, a field, and the calls to add to it. shard: the one that they were
-    sent to, of an engine that has several, as long as it is not known whether they have arrived: only there they can
-    be sent again. `None` = they may go anywhere.
+    entries: a minute since the Unix epoch, a field, and the calls to add to it. shard: the one that they were
+    sent to, if the engine has several, until it is known whether they have arrived: they can only be sent
+    there again. `None` = any shard.
     """
 
     id: str
@@ -57,14 +57,14 @@ class UsageCarry:
 
 
 def lines_of(charges: Iterable[Charge]) -> list[str]:
-    """A line for each charge: its label, or nothing if it is not counted."""
+    """Return a line for each charge: its label, or an empty one if it is not counted."""
     return [
         "" if charge.usage is None else charge.usage if charge.gating else SHADOW + charge.usage for charge in charges
     ]
 
 
 def labels_of(lines: Sequence[str]) -> str:
-    """The lines of the labels; empty if none is counted. ValueError for a label of several lines."""
+    """Return the lines of the labels; empty if none is counted. Raises ValueError for a label of several lines."""
     text = "\n".join(lines)
     if text.count("\n") != max(len(lines) - 1, 0):
         raise ValueError("usage: a label is one line of text.")
@@ -72,7 +72,7 @@ def labels_of(lines: Sequence[str]) -> str:
 
 
 def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
-    """The field that the call of these verdicts is counted under; empty if it is not counted.
+    """Return the field that counts the call of these verdicts; empty if it is not counted.
 
     degraded: they were decided without the engine.
     """
@@ -82,20 +82,20 @@ def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
 
 
 def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
-    """Return this field, named by the counters that refuse by these verdicts; the field itself if none does."""
+    """Return this field with the names of the counters that reject; the field itself if none does."""
     refusing = [verdict.charge for verdict in verdicts if not verdict.allowed] if field else ()
     return COUNTER.join((field, *[charge.key + charge.limit.tag for charge in refusing]))
 
 
 def without_name(field: str) -> str:
-    """Return a field as it is counted."""
+    """Return a field without its names, as it is counted."""
     return field.partition(COUNTER)[0]
 
 
 def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
-    """Expand the fields of one minute into counts per label. A label with several charges counts once a call.
+    """Return the counts per label of one minute. A label with several charges counts once per call.
 
-    Counts may be below 0, where a batch takes back what one before it has counted.
+    Counts may be below 0 if a batch corrects an earlier one.
     """
     totals: dict[str, list[int]] = {}
     for field, calls in fields.items():
@@ -125,27 +125,27 @@ def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
 
 
 def minute_of(batch: str) -> int:
-    """The minute, counted from the Unix epoch, that a batch's name begins with."""
+    """Return the minute, since the Unix epoch, at the beginning of a batch's name."""
     return int(batch.partition(":")[0])
 
 
 def shard_of(batch: str) -> int:
-    """The shard that a batch lies in: the third part of its name, which only shard 0 leaves out."""
+    """Return the shard of a batch: the third part of its name, which shard 0 omits."""
     shard = batch.split(":")[2:]
     return int(shard[0]) if shard else 0
 
 
 def in_order(batches: Iterable[str]) -> list[str]:
-    """Batches from the oldest minute to the latest."""
+    """Return batches from the oldest minute to the latest."""
     return sorted(batches, key=lambda batch: (minute_of(batch), batch))
 
 
 class UsageBuffer:
-    """What a process has counted by itself and the engine has not: it travels with later calls, see `counts` there.
+    """Counts of this process that the engine does not have yet. Later calls carry them; see their argument `counts`.
 
-    For all threads of a process; a fork leaves it to the parent.
-    max_fields: fields of a minute to keep. Beyond that, calls are counted in the latest minute that is kept for their
-    field, and not at all if there is none. clock: seconds. is_empty: nothing is to be sent.
+    For all threads of a process; after a fork they stay with the parent.
+    max_fields: fields of a minute to keep. Above that, calls are counted in the latest minute that has their
+    field, or not at all if there is none. clock: seconds. is_empty: nothing to send.
     """
 
     def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -158,20 +158,20 @@ class UsageBuffer:
         self._lock = Lock()
         self.is_empty = True
         self._counts: dict[tuple[int, str], int] = {}
-        self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time from which on somebody else may take it
+        self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time after which it can be leased again
 
     def _locked(self) -> Lock:
-        """The lock, after a fork a new one: in the parent another thread may have held the old one."""
+        """The lock; after a fork a new one: in the parent another thread may have held the old one."""
         if self._pid != os.getpid():
             self._forget()
         return self._lock
 
     def __bool__(self) -> bool:
-        """Whether there is anything to send."""
+        """Return whether there is anything to send."""
         return not self.is_empty
 
     def add(self, minute: int, field: str, calls: int = 1) -> None:
-        """Count so many calls. field: see `field_of`; it may be a named one."""
+        """Add a number of calls. field: see `field_of`; it may be a named one."""
         with self._locked():
             key = (minute, field)
             if COUNTER in field and key not in self._counts and self._named() >= MAX_NAMED:
@@ -188,7 +188,7 @@ class UsageBuffer:
         return sum(COUNTER in field for _, field in self._counts)
 
     def lease(self) -> UsageCarry | None:
-        """Some counts to travel with a call; `None` if none wait. Tell afterwards: `acknowledge` or `return_lease`."""
+        """Return counts for a call to carry; `None` if none wait. Then call `acknowledge` or `return_lease`."""
         if not self._counts and not self._leased:
             return None
         now = self._clock()
@@ -203,7 +203,7 @@ class UsageBuffer:
             return carry
 
     def acknowledge(self, carry: UsageCarry) -> None:
-        """The call has returned: they are counted, or wait for their own shard."""
+        """Record that the call has returned: the counts have arrived, or wait for their own shard."""
         with self._locked():
             if carry.shard is None:
                 self._leased.pop(carry.id, None)
@@ -212,7 +212,7 @@ class UsageBuffer:
                 self._leased[carry.id] = carry, self._clock() + RESEND_SECONDS
 
     def return_lease(self, carry: UsageCarry) -> None:
-        """The call has failed: nobody knows whether they are counted, so they are sent again under the same id."""
+        """Record that the call has failed: the counts may have arrived, so they are sent again with the same id."""
         with self._locked():
             if carry.id in self._leased:
                 self._leased[carry.id] = carry, float("-inf")

@@ -1,8 +1,8 @@
-"""Whom the rules have refused lately: what both engines remember of it, and how it is read.
+"""The recent rejections: the list that both engines keep, and how it is read.
 
-An entry is named by the named field of its calls, see `usage`: what refuses in the same way adds to the same entry.
-Times are kept in steps of a quarter of a second. refused.lua does the same in Redis, where the name is a field of a
-hash, and one number of it tells how often and when last.
+The name of an entry is the named field of its calls, see `usage`: identical rejections add to the same entry.
+Times are in steps of a quarter of a second. refused.lua does the same in Redis: there the name is a field of a
+hash, and its number contains the count and the time of the latest.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from ..base import Verdict
 from . import COUNTER, SHADOW, field_of, name_of, without_name
 
-#: Refusals that are counted under one field in one minute are recorded one by one up to here; beyond that, each
-#: twentieth stands for twenty. The same numbers stand in check.lua, where refusals must stay cheap.
+#: Rejections that are counted under one field in one minute are recorded one by one up to this number; above that, each
+#: twentieth is recorded as twenty. check.lua has the same numbers, so that rejections stay cheap.
 RECORDED_EXACTLY, RECORDED_ONE_IN = 20, 20
 
 #: Microseconds. Times are stored in steps of the first. After the second without a rejection, the next one begins a new
@@ -26,7 +26,7 @@ _STEPS_OF_A_MINUTE: Final = 240
 #: Steps after which the latest time is stored again, and the highest count.
 RENEWED_STEPS, MOST_TIMES = 4, 1 << 19
 
-#: So many entries stand in a list at most. One more, and only so many stay: of each kind the latest, see `shares_of`.
+#: Maximum number of entries in a list; above that, only this number remains: the latest of each kind, see `shares_of`.
 MAX_LISTED, KEPT = 1_000, 600
 
 
@@ -64,10 +64,11 @@ class Refusal(NamedTuple):
 
 
 class Denial(NamedTuple):
-    """Somebody whom an access entry has denied lately.
+    """A caller that an access entry has denied recently.
 
-    what: the entry, and whom it denied where, in words of the application's own without line breaks; up to the first
-    space it names the entry. at, since: the last time and the first, in seconds since the Unix epoch. times: how often.
+    what: the entry, the denied caller and the place, in the application's encoding, without line breaks; the part
+    before the first space is the entry. at, since: the last and first time, in seconds since the Unix epoch. times: how
+    often.
     """
 
     what: str
@@ -77,10 +78,10 @@ class Denial(NamedTuple):
 
 
 class CounterRefusals(NamedTuple):
-    """A caller's counters, and the refusals among which theirs are.
+    """A caller's counters, and the lists of rejections that may include the caller.
 
     verdicts: of the charges, as by `peek`. refusals: the recent rejections of all callers, the latest first. denials:
-    of all callers whom access entries have denied lately.
+    of all callers that access entries have denied recently.
     """
 
     verdicts: list[Verdict]
@@ -89,7 +90,7 @@ class CounterRefusals(NamedTuple):
 
 
 class RefusalEntry(NamedTuple):
-    """Refusals by the same counters in the same way. last, since: in steps. times: how many."""
+    """Rejections by the same counters in the same way. last, since: in steps. times: how many."""
 
     last: int
     since: int
@@ -97,9 +98,9 @@ class RefusalEntry(NamedTuple):
 
 
 class RefusalCounts(NamedTuple):
-    """What an engine remembers, or one shard of it.
+    """The recent rejections of an engine, or of one of its shards.
 
-    entries: by name. sampled: by field, the step at which refusals that are counted there were last recorded for many.
+    entries: by name. sampled: by field, the step at which its rejections were last recorded in bulk.
     """
 
     entries: Mapping[str, RefusalEntry]
@@ -107,13 +108,13 @@ class RefusalCounts(NamedTuple):
 
 
 def refused_labels(field: str) -> list[str]:
-    """Return the label of each charge that has refused the calls of a field; of a shadow charge as it stands there."""
+    """Return the label of each charge that has rejected the calls of a field; shadow labels keep their prefix."""
     *labels, outcomes = field.split("\n")
     return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
 
 
 def refusals_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
-    """Return all refusals, one for each counter."""
+    """Return all rejections, one for each counter."""
     by_counter: dict[str, list[tuple[RefusalEntry, str]]] = {}
     sampled: dict[str, int] = {}
     for entries, marks in remembered:
@@ -129,7 +130,7 @@ def refusals_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
 
 
 def _merged(counter: str, found: list[tuple[RefusalEntry, str]], sampled: Mapping[str, int]) -> Refusal:
-    """Return a counter's refusals as one, by its entries, each with its label."""
+    """Return the rejections of a counter as one, from its entries, each with its label."""
     found.sort(key=lambda each: (-each[0].last, each))
     (last, since, times), label = found[0]
     for entry, _ in found[1:]:
@@ -143,16 +144,16 @@ def _merged(counter: str, found: list[tuple[RefusalEntry, str]], sampled: Mappin
 def latest(
     remembered: Iterable[RefusalCounts], now_us: int, limit: int | None = None, rule: str | None = None
 ) -> list[Refusal]:
-    """Return so many refusals at most, the latest first, and none that is forgotten. rule: of this rule only."""
+    """Return at most this number of rejections, the latest first, without expired ones. rule: of this rule only."""
     since = now_us - FORGOTTEN_US
     found = [each for each in refusals_of(remembered) if each.at_us > since and (rule is None or each.rule == rule)]
     return sorted(found, key=lambda each: (-each.at_us, each.counter))[:limit]
 
 
 def shares_of(kinds: Sequence[Sequence[int]], most: int) -> list[int]:
-    """Return how many of each kind stay, of so many in all: one that has many takes no room that others need.
+    """Return how many of each kind remain, of `most` in all: a kind with many entries leaves room for the others.
 
-    kinds: the steps of the entries of each, from the kind that has least.
+    kinds: the steps of the entries of each, starting with the smallest kind.
     """
     shares = []
     for place, steps in enumerate(kinds):
@@ -162,7 +163,7 @@ def shares_of(kinds: Sequence[Sequence[int]], most: int) -> list[int]:
 
 
 class RecentRefusals:
-    """The refusals that MemoryEngine remembers. Not locked: its engine is."""
+    """The recent rejections of MemoryEngine. Not locked: its engine has the lock."""
 
     def __init__(self) -> None:
         self._entries: dict[str, RefusalEntry] = {}
@@ -170,11 +171,11 @@ class RecentRefusals:
 
     @property
     def remembered(self) -> RefusalCounts:
-        """All of them."""
+        """Return all of them."""
         return RefusalCounts(self._entries, self._sampled)
 
     def record(self, verdicts: Sequence[Verdict], counted: int, now_us: int) -> None:
-        """Record whom these verdicts refuse. counted: so many calls were decided like this one in its minute."""
+        """Record the callers that these verdicts reject. counted: calls with the same field in this minute."""
         field = field_of(verdicts)
         name, weight = name_of(field, verdicts), RECORDED_ONE_IN if counted > RECORDED_EXACTLY else 1
         if name == field or (counted > RECORDED_EXACTLY and counted % RECORDED_ONE_IN):
@@ -184,9 +185,9 @@ class RecentRefusals:
             self._sampled[field] = now_us // STEP_US
 
     def record_local(self, counts: tuple[int, str, int], counted: int, now_us: int) -> None:
-        """Record what a process has decided by itself. counts: a minute, a field that may be a named one, and calls.
+        """Record a decision of a process. counts: a minute, a field, which may be a named one, and calls.
 
-        counted: so many calls were decided like these in that minute.
+        counted: calls with the same field in that minute.
         """
         minute, name, calls = counts
         field, step = without_name(name), min(now_us // STEP_US, (minute + 1) * _STEPS_OF_A_MINUTE - 1)

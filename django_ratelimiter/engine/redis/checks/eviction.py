@@ -1,4 +1,4 @@
-"""What servers do to keys when their memory is full."""
+"""The eviction policies of servers: what they do to keys when their memory is full."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def evicting(engine: RedisEngine) -> set[str]:
-    """The values of `maxmemory-policy` by which servers of this engine drop keys; empty if none does.
+    """Return the values of `maxmemory-policy` with which servers of this engine delete keys; empty if none does.
 
-    Counters and usage expire, so that the policies `volatile-…` drop them as well; the version, the run and the number
-    of shards do not. Raises EngineUnavailable where a server cannot be asked, or its user may not run INFO.
+    Counters and usage expire, so the policies `volatile-…` delete them as well; the version, the run and the number
+    of shards do not expire. Raises EngineUnavailable if a server does not answer, or its user may not run INFO.
     """
     cluster, asked, found = engine._cluster, set(), set()
     for shard in range(engine.shards):
@@ -34,7 +34,7 @@ def is_answer(error: EngineUnavailable) -> bool:
 
 
 def _policy(client: Redis) -> set[str]:
-    """The policy of one server, if it drops keys."""
+    """Return the policy of one server, if it deletes keys."""
     memory = client.info("memory")
     policy = str(memory.get("maxmemory_policy", "noeviction"))
     return {policy} if int(memory.get("maxmemory", 0)) and policy != "noeviction" else set()

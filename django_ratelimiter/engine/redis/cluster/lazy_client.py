@@ -1,4 +1,4 @@
-"""A RedisCluster that can be made while the cluster is out of reach."""
+"""A RedisCluster that can be created while the cluster is out of reach."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..connections.clients import Address, ClientFactory, client_factory
 
 
 class LazyRedisCluster(RedisCluster):
-    """Connects when it is first used, where RedisCluster does when it is made, and raises if it cannot.
+    """Connects at its first use, while RedisCluster connects when it is created, and raises if it cannot.
 
-    url: of one node, with the scheme, user and password for all. addresses: further nodes to begin with.
-    options: for RedisCluster. ValueError for a URL that names a database other than 0, or a socket file.
+    url: of one node, with the scheme, user and password for all. addresses: more nodes to start with.
+    options: for RedisCluster. Raises ValueError for a URL with a database other than 0, or of a socket file.
     """
 
     def __init__(self, url: str, addresses: Sequence[Address] = (), **options: Any) -> None:
@@ -37,7 +37,7 @@ class LazyRedisCluster(RedisCluster):
         self._connecting = freed_by_fork(RLock())
 
     def __getattr__(self, name: str) -> Any:
-        """Called only for what is not there: before the first use that is nearly everything."""
+        """Called only for missing attributes: before the first use these are nearly all."""
         if not name.startswith("__") and "_connecting" in self.__dict__:
             with self._connecting:
                 if not self._is_connected:
@@ -45,10 +45,10 @@ class LazyRedisCluster(RedisCluster):
         return object.__getattribute__(self, name)
 
     def _connect(self) -> None:
-        self._is_connected = True  # from here on, what is not there is missing
+        self._is_connected = True  # from now on a missing attribute is an error
         try:
             super().__init__(startup_nodes=[ClusterNode(*address) for address in self._addresses], **self._options)
-        except RedisClusterException as error:  # which is no RedisError
+        except RedisClusterException as error:  # it is not a RedisError
             self._is_connected = False
             raise RedisConnectionError(str(error)) from error
         except BaseException:
@@ -56,16 +56,16 @@ class LazyRedisCluster(RedisCluster):
             raise
 
     def client_factory(self) -> ClientFactory:
-        """How it reaches its nodes; asks none of them."""
+        """Return how it connects to its nodes, without connecting."""
         options = {name: value for name, value in self._options.items() if name != "address_remap"}
         return ClientFactory(self._addresses, options, bool(options.get("ssl")), self._options.get("address_remap"))
 
     def close(self) -> None:
-        """Close what was opened, if anything was."""
+        """Close all open connections."""
         if self.__dict__.get("_is_connected"):
             super().close()
 
 
 def client_factory_of(client: Any) -> ClientFactory:
-    """How a cluster's client of any kind reaches its nodes."""
+    """Return how a cluster client of any kind connects to its nodes."""
     return client.client_factory() if isinstance(client, LazyRedisCluster) else client_factory(client)

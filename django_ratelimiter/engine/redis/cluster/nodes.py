@@ -1,4 +1,4 @@
-"""The nodes of a cluster: each call goes to the one that serves its shard, and follows where that sends it."""
+"""The nodes of a cluster: each call goes to the node of its shard, and follows redirections."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LOST: Final = f"The nodes of the cluster sent a call on {MAX_REDIRECTIONS} times
 
 
 class PerNode:
-    """Something for each node, made when it is first needed and forgotten with the node.
+    """An object for each node, made at the first use and dropped with the node.
 
-    close: called with what is forgotten.
+    close: called with each dropped object.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class PerNode:
         return created
 
     def get(self, address: Address) -> Any:
-        """What was made for a node, if anything was."""
+        """Return the object of a node, or `None`."""
         return self._by_address.get(address)
 
     @property
     def all(self) -> list[Any]:
-        """What was made so far."""
+        """Return all objects."""
         return list(self._by_address.values())
 
 
 class ClusterTransport:
-    """The nodes as threads reach them.
+    """The nodes, for threads.
 
-    deadline: seconds that a decision may wait; `None` = the client's own timeouts hold.
+    deadline: maximum seconds for a decision; `None` = the client's own timeouts apply.
     """
 
     def __init__(
@@ -96,32 +96,32 @@ class ClusterTransport:
         raise EngineUnavailable(LOST)
 
     def pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
-        """Send several calls at once to the node of a shard, see Transport.pipeline. None of them is sent on."""
+        """Send several calls at once to the node of a shard, see Transport.pipeline. Redirections are not followed."""
         return self._transports.at(self._topology.known_address(shard)).pipeline(packed, replies)  # type: ignore[no-any-return]
 
     def is_down(self, shard: int) -> bool:
-        """Whether the node of a shard is not asked at present."""
+        """Return whether calls to the node of a shard are stopped at present."""
         return _is_down(self._transports, self._topology.node_of(shard))
 
     def drop_idle(self, shard: int) -> None:
-        """See Transport.drop_idle, of the node of a shard."""
+        """Close the idle connections to the node of a shard, see Transport.drop_idle."""
         address = self._topology.node_of(shard)
         if address is not None:
             self._transports.at(address).drop_idle()
 
     def node_of(self, shard: int) -> Address | None:
-        """What tells the node of a shard from others; `None` if it is not known, even after waiting at the start."""
+        """Return an id of the node of a shard; `None` if it is not known, even after waiting at the start."""
         with suppress(EngineUnavailable):
             return self._topology.address(shard, self._deadline or 2 * REFRESH_TIMEOUT)
         return None
 
     @property
     def only_in_threads(self) -> bool:
-        """Whether these nodes cannot be reached as their options say but by threads."""
+        """True if the options of these nodes work only with threads."""
         return self._client_factory.only_in_threads
 
     def run(self, shard: int, command: Callable[[Redis], T]) -> T:
-        """Run a command off the path of decisions, through a client of the node; it may be repeated without harm."""
+        """Run a command outside of the request path, through a client of the node; it must be safe to repeat."""
         address = self._topology.address(shard, 2 * REFRESH_TIMEOUT)
         for _ in range(MAX_REDIRECTIONS):
             try:
@@ -137,14 +137,14 @@ class ClusterTransport:
         raise EngineUnavailable(LOST)
 
     def retire(self) -> None:
-        """See Transport.retire, of all nodes."""
+        """Retire the transports of all nodes, see Transport.retire."""
         for transport in self._transports.all:
             transport.retire()
 
     def publish(self, encoder: CallEncoder, version: int | Version) -> None:
-        """Put a version in force in every shard that can be reached, with all nodes at once.
+        """Make a version current in every shard that can be reached, with all nodes at once.
 
-        Meanwhile the cluster is asked again who serves what, for those who cannot be reached where they were.
+        Meanwhile the topology is read again, for shards whose node does not answer.
         Raises EngineUnavailable if a shard could not be reached, or was set up with another number of shards.
         """
         deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
@@ -155,7 +155,7 @@ class ClusterTransport:
         self._broadcast(broadcast)
         if not broadcast.is_done:
             self._topology.wait_until_known(deadline_at)
-            self._broadcast(broadcast)  # where others have taken over
+            self._broadcast(broadcast)  # to the nodes that have taken over
         broadcast.finish()
 
     def _broadcast(self, broadcast: VersionBroadcast) -> None:
@@ -169,7 +169,7 @@ class ClusterTransport:
 
 
 class AsyncClusterTransport:
-    """The nodes as event loops reach them. max_connections: calls at work at once on one event loop with one node."""
+    """The nodes, for event loops. max_connections: maximum number of calls at once from one event loop to one node."""
 
     def __init__(
         self,
@@ -202,17 +202,17 @@ class AsyncClusterTransport:
         raise EngineUnavailable(LOST)
 
     def is_down(self, shard: int) -> bool:
-        """Whether the node of a shard is not asked at present."""
+        """Return whether calls to the node of a shard are stopped at present."""
         return _is_down(self._transports, self._topology.node_of(shard))
 
     def drop_idle(self, shard: int) -> None:
-        """See AsyncTransport.drop_idle, of the node of a shard."""
+        """Close the idle connections to the node of a shard, see AsyncTransport.drop_idle."""
         address = self._topology.node_of(shard)
         if address is not None:
             self._transports.at(address).drop_idle()
 
     async def publish(self, encoder: CallEncoder, version: int | Version) -> None:
-        """Put a version in force, see ClusterTransport.publish."""
+        """Make a version current, see ClusterTransport.publish."""
         deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
         self._topology.refresh_now()
         if not self._topology.addresses_in_use:
@@ -238,7 +238,7 @@ class AsyncClusterTransport:
         return replies
 
     def retire(self) -> None:
-        """See AsyncTransport.retire, of all nodes."""
+        """Retire the transports of all nodes, see AsyncTransport.retire."""
         for transport in self._transports.all:
             transport.retire()
 
@@ -255,7 +255,7 @@ class AsyncClusterTransport:
 
 
 def cluster_transport(client: RedisCluster, encoder: CallEncoder, deadline: float | None) -> ClusterTransport:
-    """Return the transport to the nodes of a cluster, over whose shards `encoder` spreads its keys."""
+    """Return the transport to the nodes of a cluster. encoder: spreads the keys over the shards."""
     client_factory = client_factory_of(client)
     return ClusterTransport(
         client_factory, Topology(client_factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline
@@ -272,7 +272,7 @@ def async_cluster_transport(
 
 
 def _probe(topology: Topology, handshake: Handshake, address: Address) -> tuple[bytes, type]:
-    """What the node at an address is probed with; it is about one of its own shards."""
+    """Return the probe for the node at an address; it uses one of the node's own shards."""
     return handshake.probe(next(iter(topology.shards_at(address)), None))
 
 
@@ -282,7 +282,7 @@ def _is_down(transports: PerNode, address: Address | None) -> bool:
 
 
 def _attempt(step: Callable[[], T]) -> T | EngineUnavailable:
-    """Return what a step returns, or the outage that it raises."""
+    """Return the result of a step, or the EngineUnavailable that it raises."""
     try:
         return step()
     except EngineUnavailable as error:
@@ -290,9 +290,9 @@ def _attempt(step: Callable[[], T]) -> T | EngineUnavailable:
 
 
 def _moved_to(topology: Topology, shard: int, address: Address, error: EngineUnavailable) -> Address:
-    """Where a call is sent instead that the node at an address did not answer; raises the error if nowhere.
+    """Return where to send a call that the node at this address did not answer; raises the error if nowhere.
 
-    Nor is it sent in advance of a move: usage counted there would stand in the way of what is still to come.
+    It is not sent ahead of a slot's move: usage counted there would conflict with the keys that are still to be moved.
     """
     redirection = topology.redirection(shard, address, error)
     if redirection is None or redirection.asking:

@@ -1,4 +1,4 @@
-"""A version put in force in all shards of a cluster: what is meant for one node is sent to it in one go."""
+"""Publishing a version in all shards of a cluster: all calls for one node are sent to it at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..packing import command
 from ..protocol import CallEncoder, ScriptMode
 from .topology import Redirection, Topology
 
-#: How often a call is sent on, from node to node.
+#: How often a call follows a redirection.
 MAX_REDIRECTIONS: Final = 5
 
 ASKING: Final = command("ASKING")
 
 
 class VersionBroadcast:
-    """One version and the shards that are still to be told of it.
+    """One version, and the shards that do not have it yet.
 
-    Turn by turn: send what is `due`, and `feed` what each node has answered; in the end, `finish`.
+    Repeat: send what is `due`, and pass the replies of each node to `feed`; at the end, call `finish`.
     """
 
     def __init__(self, encoder: CallEncoder, topology: Topology, version: int | Version) -> None:
@@ -36,13 +36,13 @@ class VersionBroadcast:
             for shard in range(encoder.shards)
         }
         self._sent_on: dict[int, Redirection] = {}
-        self._missed: dict[int, Address] = {}  # who did not answer for a shard
-        self._sent: dict[Address, list[tuple[int, bool]]] = {}  # shards, and whether it is asked in advance of a move
+        self._missed: dict[int, Address] = {}  # the node that did not answer, by shard
+        self._sent: dict[Address, list[tuple[int, bool]]] = {}  # shards, and whether ASKING is sent first
         self._problem: EngineUnavailable | None = None
         self._turns = 0
 
     def due(self) -> Mapping[Address, Pipeline]:
-        """What is to be sent now, by node; empty = nothing, or nothing more."""
+        """Return the calls to send now, by node; empty = none, or no more."""
         self._sent = {}
         self._turns += 1
         if self._turns <= MAX_REDIRECTIONS:
@@ -54,10 +54,10 @@ class VersionBroadcast:
         return {address: self._pipeline(shards) for address, shards in self._sent.items()}
 
     def _pipeline(self, shards: list[tuple[int, bool]]) -> Pipeline:
-        """The script itself comes first: to find out that it was lost would take one more turn.
+        """Return the calls for these shards. The script is loaded first, so that no call fails for lack of it.
 
-        Before each call stand two commands: what leads it to a node that is taking its slot over, or what asks whether
-        all agree on the number of shards, which a flush has made forget.
+        Before each call come two commands: ASKING for a node that is taking over the slot, else those that check the
+        number of shards, which a flush deletes.
         """
         before = (ASKING * 2 if asking else self._shard_count_commands(shard) for shard, asking in shards)
         calls = (self._calls[shard] for shard, _ in shards)
@@ -67,9 +67,9 @@ class VersionBroadcast:
         return b"".join(command(*words) for words in self._topology.shard_count_commands(shard))
 
     def feed(self, address: Address, answer: list[Any] | EngineUnavailable) -> None:
-        """Note what a node has answered: its replies, errors among them, or that there are none.
+        """Process the reply of a node: a list that may contain errors, or no reply.
 
-        Raises EngineUnavailable if a shard is one of another number of them.
+        Raises EngineUnavailable if a shard has another number of shards.
         """
         if isinstance(answer, EngineUnavailable):
             for shard, _ in self._sent[address]:
@@ -82,8 +82,8 @@ class VersionBroadcast:
 
     def _note(self, shard: int, address: Address, reply: Any) -> None:
         if isinstance(reply, list) and reply:
-            del self._calls[shard]  # it is in force there, or a later one is
-        elif not isinstance(reply, NoScriptError):  # lost on the way, and loaded again the next time
+            del self._calls[shard]  # it, or a later version, is current there
+        elif not isinstance(reply, NoScriptError):  # the script was lost, and is loaded again next time
             error = EngineUnavailable(f"Redis did not decide: {explain(reply)}")
             error.__cause__ = reply if isinstance(reply, Exception) else None
             self._miss(shard, address, error)
@@ -97,11 +97,11 @@ class VersionBroadcast:
 
     @property
     def is_done(self) -> bool:
-        """Whether all shards were told."""
+        """True if all shards have the version."""
         return not self._calls
 
     def finish(self) -> None:
-        """Raises EngineUnavailable if a shard was not told."""
+        """Raise EngineUnavailable if a shard does not have the version."""
         if self._calls:
             problem = self._problem or "no node serves them."
             missed = f"{len(self._calls)} of {self._shards} shards could not be reached: {problem}"

@@ -1,4 +1,4 @@
-"""What becomes of a call whose keys lie in several shards: one call to each, in ascending order."""
+"""Calls with keys in several shards: one call to each shard, in ascending order."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ...base import Charge, Verdict, Version, mark_refunded
 from ...partition_stats import MINUTE_US
 from ..protocol import CallEncoder, ScriptMode
 
-#: Among how many shards the keys in a cluster are spread, if nothing else is said.
+#: Default number of shards in a cluster.
 SHARDS: Final = 64
 
-#: What giving back may take beyond the deadline, which whoever did not answer has used up.
+#: Seconds for refunds after the deadline, which a node that did not answer has used up.
 UNDO_SECONDS: Final = 0.005
 
 
 class ShardCall(NamedTuple):
     """One call to one shard. packed: the call itself, if it is already packed.
 
-    [1:7], from mode to counts, are the arguments of the engines' `_call`, in its order.
+    Fields [1:7], from mode to counts, are the arguments of the engines' `_call`, in its order.
     """
 
     shard: int
@@ -40,20 +40,20 @@ class ShardCall(NamedTuple):
     packed: bytes | None = None
 
     def deadline_at(self, deadline: float | None) -> float | None:
-        """By when to be done, in monotonic seconds, if the deadline of all calls is this."""
+        """Return the deadline of this call in monotonic seconds. deadline: seconds for all calls."""
         gives_back = self.mode in (ScriptMode.REFUND, ScriptMode.UNDO)
         return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
 
 
-#: Makes a call to one shard, by then in monotonic seconds.
+#: Makes a call to one shard. The deadline is in monotonic seconds.
 MakeCall = Callable[[ShardCall, float | None], Awaitable[Any]]
 
-#: Does work to its end, whatever becomes of the task that waits for it.
+#: Runs work to its end, even if the waiting task is cancelled.
 Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
 class ShardPart:
-    """What of a call lies in one shard. places: where its charges stand in the call."""
+    """The part of a call in one shard. places: of its charges in the call."""
 
     def __init__(self) -> None:
         self.places: list[int] = []
@@ -62,7 +62,7 @@ class ShardPart:
 
 
 class ShardCoordinator:
-    """Spreads calls over the shards of an encoder. is_down: whether a shard would not be asked at present."""
+    """Spreads calls over the shards of an encoder. is_down: returns whether calls to a shard are stopped at present."""
 
     def __init__(
         self, encoder: CallEncoder, is_down: Callable[[int], bool], make_call: MakeCall, finish: Finish
@@ -116,16 +116,16 @@ class ShardCoordinator:
     async def _settle_counts(
         self, counts: usage.UsageCarry, carrier: int, asked: Sequence[int], deadline_at: float | None
     ) -> None:
-        """Note that counts have arrived, and send them where no other call went to their shard."""
+        """Record that counts have arrived, or send them if no other call went to their shard."""
         if carrier in asked:
-            counts.shard = None  # not before all have answered: who is told of a failure sends them again
+            counts.shard = None  # only after all replies: after a failure the counts are sent again
             return
         with suppress(EngineUnavailable):  # nothing else waits for that shard
             await self._send_with_counts(ShardCall(carrier, ScriptMode.CHECK, counts=counts), deadline_at)
             counts.shard = None
 
     async def peek(self, charges: Sequence[Charge], now_us: int | None, deadline_at: float | None) -> list[Verdict]:
-        """What `check` would find."""
+        """Return the verdicts that `check` would give."""
         parts, found = self._parts(charges, ()), []
         for shard in sorted(parts):
             call = ShardCall(shard, ScriptMode.PEEK, parts[shard].charges, now_us=now_us)
@@ -133,7 +133,7 @@ class ShardCoordinator:
         return _in_order(parts, found, len(charges))
 
     async def refund(self, receipts: Sequence[Verdict]) -> None:
-        """Give back in every shard that can be reached; raises EngineUnavailable if one could not."""
+        """Refund in every shard that can be reached; raises EngineUnavailable if one could not."""
         if receipts:
             await self._finish(self._refund_each(self._parts((), receipts)))
 
@@ -191,9 +191,7 @@ class ShardCoordinator:
                     mark_refunded(receipts)
 
     async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
-        """Make a call that may have counts with it, and note in them that they are in its shard, unless they cannot
-        be.
-        """
+        """Make a call that may carry counts, and record their shard in them, unless they cannot have arrived there."""
         counts = call.counts
         if counts is None:
             return await self._make_call(call, deadline_at)  # type: ignore[no-any-return]
@@ -207,13 +205,13 @@ class ShardCoordinator:
 
 
 def _may_have_been_run(error: Exception) -> bool:
-    """Whether a shard may have run a call that failed: it was asked, and has not said no."""
+    """Return whether a shard may have run a failed call: it was sent, and not rejected."""
     cause = error.__cause__
     return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
 
 
 def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
-    """Return what turns the counts of an allowed call into those of a rejected one, without exceeded soft quotas."""
+    """Return counts that turn an allowed call into a rejected one, without exceeded soft quotas."""
     counted = usage.field_of(verdicts)
     for verdict in verdicts:
         verdict.soft_exceeded = False
@@ -225,7 +223,7 @@ def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
 
 
 def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
-    """The names of the charges' keys."""
+    """Return the names of the charges' keys, by shard."""
     names: dict[int, list[bytes]] = {}
     for charge in charges:
         names.setdefault(encoder.shard_of(charge), []).append(encoder._name(charge))
@@ -233,7 +231,7 @@ def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int,
 
 
 def _in_order(parts: dict[int, ShardPart], found: Iterable[tuple[int, list[Verdict]]], length: int) -> list[Verdict]:
-    """The verdicts as the charges stood in the call."""
+    """Return the verdicts in the order of the call's charges."""
     placed = dict(_placed(parts, found))
     return [placed[place] for place in range(length)]
 

@@ -1,4 +1,4 @@
-"""Which node of a cluster serves which shard, as the cluster tells it: asked in a thread, never by a request."""
+"""Which node of a cluster serves which shard. It is read from the cluster in a thread, never by a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ClusterError, MovedError, ReadOnlyError, 
 from ....exceptions import EngineUnavailable
 from ..connections.clients import Address, ClientFactory
 
-#: Seconds that a node may take to say what it knows, and between two rounds of asking.
+#: Seconds for a node to answer, and between two refreshes.
 REFRESH_TIMEOUT: Final = 1.0
 REFRESH_PAUSE: Final = 0.1
 
@@ -24,33 +24,33 @@ _MAX_TIMEOUTS: Final = {"socket_timeout": REFRESH_TIMEOUT, "socket_connect_timeo
 
 
 class Redirection(NamedTuple):
-    """Where a call is to be sent instead. asking: with the word that it may be run there before the slot has moved."""
+    """Another node for a call. asking: send ASKING first, because the slot has not moved yet."""
 
     address: Address
     asking: bool = False
 
 
 class Topology:
-    """What this process knows of a cluster.
+    """The known topology of a cluster.
 
-    namespace, shards: they give the hash tags, and by them the slots. Each shard holds the number of shards, so that
-    two processes that disagree about it cannot count under one namespace: the second is refused.
+    namespace, shards: determine the hash tags, and so the slots. Each shard stores the number of shards, so that
+    two processes with different numbers cannot use one namespace: the second process gets an error.
     """
 
     def __init__(self, client_factory: ClientFactory, namespace: str, shards: int) -> None:
         self._client_factory = client_factory
         self._namespace, self._shards = namespace, shards
         self._hash_slots = [key_slot(f"{namespace}:{shard}".encode()) for shard in range(shards)]
-        self._addresses: list[Address | None] = []  # of each shard's node; empty = nothing is known
-        self._problem = ""  # why nothing is known
+        self._addresses: list[Address | None] = []  # of each shard's node; empty = not known yet
+        self._problem = ""  # why it is not known
         self._known = Event()
         self._thread: Thread | None = None
         self._not_before = 0.0
 
     def address(self, shard: int, wait: float) -> Address:
-        """The address of a shard's node. wait: seconds, which only the first calls of a process may need.
+        """Return the address of a shard's node. wait: maximum seconds; only the first calls of a process may wait.
 
-        Raises EngineUnavailable where it is not known.
+        Raises EngineUnavailable if it is not known.
         """
         if not self._addresses:
             self.refresh_soon()
@@ -58,7 +58,7 @@ class Topology:
         return self.known_address(shard)
 
     def known_address(self, shard: int) -> Address:
-        """The same without waiting."""
+        """Return the address of a shard's node without waiting."""
         address = self.node_of(shard)
         if address is None:
             self.refresh_soon()
@@ -69,28 +69,28 @@ class Topology:
         return address
 
     def node_of(self, shard: int) -> Address | None:
-        """The address of a shard's node if it is known."""
+        """Return the address of a shard's node if it is known."""
         addresses = self._addresses
         return addresses[shard] if addresses else None
 
     def shards_at(self, address: Address) -> list[int]:
-        """The shards whose node is at this address."""
+        """Return the shards whose node is at this address."""
         return [shard for shard, each in enumerate(self._addresses) if each == address]
 
     @property
     def is_known(self) -> bool:
-        """Whether the cluster has been asked, with whatever success."""
+        """True if the cluster was asked, successfully or not."""
         return self._known.is_set()
 
     @property
     def addresses_in_use(self) -> set[Address]:
-        """The addresses of all nodes that serve a shard."""
+        """Return the addresses of all nodes that serve a shard."""
         return set(filter(None, self._addresses))
 
     def redirection(self, shard: int, address: Address, error: EngineUnavailable) -> Redirection | None:
-        """What becomes of a call that the node at an address did not answer: where to send it, if anywhere."""
+        """Return where to send a call that the node at this address did not answer; `None` = nowhere."""
         cause = error.__cause__
-        if isinstance(cause, AskError):  # or MovedError, which is one
+        if isinstance(cause, AskError):  # MovedError is a subclass
             target = self._remapped((str(cause.host) or address[0], cause.port))
             if not isinstance(cause, MovedError):
                 return Redirection(target, asking=True)
@@ -103,38 +103,38 @@ class Topology:
         return None
 
     def refresh_soon(self, address: Address | None = None) -> None:
-        """Ask the cluster again, unless that is being done or was just done. address: of a node that has failed."""
+        """Refresh in a thread, unless that is in progress or was just done. address: of a node that has failed."""
         if (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._not_before:
             return
-        # Two of them do no harm, and a lock might be held for ever in a process that was forked meanwhile.
+        # Two threads do no harm, and a lock might stay locked for ever in a process that was forked meanwhile.
         thread = Thread(target=self._refresh, args=(address,), name="django_ratelimiter-topology", daemon=True)
         self._thread = thread
         with suppress(RuntimeError):  # the process is ending
-            thread.start()  # ours: `_thread` may be another caller's by now, and none is to be started twice
+            thread.start()  # not `_thread`: another caller may have replaced it, and a thread starts only once
 
     def refresh_now(self, failed: Address | None = None) -> None:
-        """Ask the cluster again, whenever that was last done. failed: as for `refresh_soon`.
+        """Refresh now, even if that was just done. failed: as for `refresh_soon`.
 
-        Sees, too, that all that can be reached was spread over as many shards.
+        Also checks that all reachable shards have the same number of shards.
         """
         self._not_before = 0.0
         self.refresh_soon(failed)
 
     def wait_until_known(self, deadline_at: float) -> None:
-        """Wait until the cluster has been asked, at most until then, in monotonic seconds; off the path of decisions.
+        """Wait for the first refresh until this time, in monotonic seconds; not for use on the request path.
 
-        Raises EngineUnavailable if it was spread over another number of shards, or if nobody answers. Where time is
-        up, what was known before has to do.
+        Raises EngineUnavailable if the cluster has another number of shards, or no node answers. If the time is
+        up, the topology known before is used.
         """
         thread = self._thread
         assert thread
-        with suppress(RuntimeError):  # it has not begun, since the process is ending
+        with suppress(RuntimeError):  # the thread did not start, because the process is ending
             thread.join(max(deadline_at - time.monotonic(), 0.0))
         if self._problem or not self._addresses:
             raise EngineUnavailable(self._problem or "The cluster is being asked which node serves which slots.")
 
     def _refresh(self, failed: Address | None) -> None:
-        """Learn from the first node that tells. failed: a node to be asked last."""
+        """Read the topology from the first node that answers. failed: a node to ask last."""
         known = set(filter(None, self._addresses)).union(self._client_factory.addresses)
         order = sorted(random.sample(sorted(known), len(known)), key=lambda address: address == failed)
         try:
@@ -152,7 +152,7 @@ class Topology:
             try:
                 with self._client_factory.node(address, **self._timeouts) as client:
                     masters = _masters(client.execute_command("CLUSTER SLOTS"), address[0])
-            except (RedisError, OSError, LookupError, TypeError, ValueError) as error:  # or it said what is none
+            except (RedisError, OSError, LookupError, TypeError, ValueError) as error:  # or the reply is invalid
                 problem = str(error)
                 continue
             found = [masters.get(hash_slot) for hash_slot in self._hash_slots]
@@ -162,7 +162,7 @@ class Topology:
         if not any(best):
             raise EngineUnavailable(f"No node of the cluster can say which node serves which slots. {problem}")
         addresses = [address and self._remapped(address) for address in best]
-        if self._addresses:  # and they were agreed on: nobody has to wait until they are once more
+        if self._addresses:  # nobody waits for a refresh once the topology is known and agreed on
             self._addresses = addresses
         self._check_shard_counts(addresses)
         self._addresses = addresses
@@ -173,12 +173,12 @@ class Topology:
             try:
                 spread = set(self._shard_counts_at(address, shards))
             except (RedisError, OSError, ValueError):
-                continue  # whoever comes to it first will tell the others
+                continue  # the next process that reaches the shard reports it
             if other := spread - {self._shards}:
                 raise self.shard_count_error(other.pop())
 
     def _shard_counts_at(self, address: Address, shards: Sequence[int]) -> list[int]:
-        """Over how many shards it was spread, as each of a node's shards holds it."""
+        """Return the number of shards that each of a node's shards stores."""
         with (
             self._client_factory.node(address, **self._timeouts) as client,
             client.pipeline(transaction=False) as pipeline,
@@ -190,12 +190,12 @@ class Topology:
         return [int(reply) for reply in replies if isinstance(reply, bytes | str)]
 
     def shard_count_commands(self, shard: int) -> tuple[tuple[str, ...], ...]:
-        """The commands that make a shard hold the number of shards, unless it holds one, and tell which."""
+        """Return the commands that store the number of shards in a shard, unless it has one, and return it."""
         name = f"{{{self._namespace}:{shard}}}:shards"
         return ("SET", name, str(self._shards), "NX"), ("GET", name)
 
     def shard_count_error(self, other: int) -> EngineUnavailable:
-        """What to raise where a shard holds another number; until all agree, nobody is asked any more."""
+        """Return the error for a shard with another number; until all agree, no calls are made."""
         self._addresses = []
         self._problem = (
             f"SHARDS is {self._shards}, but what namespace {self._namespace!r} holds in the cluster is spread over "
@@ -212,7 +212,7 @@ class Topology:
 
 
 def _masters(ranges: Iterable[Sequence[Any]], asked: str) -> dict[int, Address]:
-    """The masters of all slots by the reply to CLUSTER SLOTS. asked: the host that has given it, who may call it ''."""
+    """Return the masters of all slots from the reply to CLUSTER SLOTS. asked: host to use if the reply has ''."""
     masters = {}
     for first, last, (host, port, *_), *_ in ranges:
         name = host.decode() if isinstance(host, bytes) else host

@@ -1,4 +1,4 @@
-"""One connection for event loops: made by redis-py, and from then on spoken to directly, as `connection` does."""
+"""One connection for event loops: opened by redis-py, and then used directly, as in `connection`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .tls import TLSContextCache
 
 _contexts: Final = TLSContextCache()
 
-#: A connection whose end the server does not confirm is let go after so many seconds.
+#: Seconds after which a closed connection is dropped even if the server does not confirm the end.
 CLOSE_TIMEOUT: Final = 1.0
 
 
 class AsyncConnection(asyncio.Protocol):
     """A connection for one call at a time. Times are the event loop's.
 
-    redis_connection: redis-py's connection, which is connected; it is kept, for it closes what it made.
-    is_sound: a call may be sent: the server has not hung up, and nothing unread has arrived.
+    redis_connection: redis-py's open connection; it is kept, because it closes what it opened.
+    is_usable: a call may be sent: the server has not disconnected, and there is no unread data.
     """
 
     def __init__(self, redis_connection: Any) -> None:
@@ -42,11 +42,11 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     async def call(self, call: bytes, loop_deadline: float | None) -> Any:
-        """Send one call and give its reply, which may be an exception. `TimeoutError` if there is none at that time.
+        """Send one call and return its reply, which may be an exception. Raises TimeoutError at the deadline.
 
-        What it raises, cancelling included, leaves the connection useless: hang up.
+        After any exception, also a cancellation, the connection cannot be used: abort it.
         """
-        if not self.is_usable:  # since it was chosen
+        if not self.is_usable:  # closed since it was chosen
             raise RedisConnectionError("Connection closed by server.")
         self._transport.write(call)
         self._awaited_replies, reply = 1, self._loop.create_future()
@@ -54,7 +54,7 @@ class AsyncConnection(asyncio.Protocol):
         return await within(self._loop, reply, loop_deadline)
 
     async def call_after_script_load(self, call: bytes, loop_deadline: float | None, version_drop: VersionDrop) -> Any:
-        """The same to a server that has lost the script, in one round trip."""
+        """Send a call to a server that has lost the script, and load the script, in one round trip."""
         drop_commands = version_drop.due_commands()
         loaded, reply = (
             await self.call_all(drop_commands.packed + LOAD + call, drop_commands.replies + 2, loop_deadline)
@@ -63,7 +63,7 @@ class AsyncConnection(asyncio.Protocol):
         return loaded if isinstance(loaded, Exception) else reply
 
     async def call_all(self, calls: bytes, replies: int, loop_deadline: float | None) -> list[Any]:
-        """Send several calls at once and give all replies, which may be exceptions."""
+        """Send several calls at once and return all replies, which may be exceptions."""
         self._transport.write(calls)
         self._awaited_replies = replies
         return [await self._next(loop_deadline) for _ in range(replies)]
@@ -75,13 +75,13 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def aclose(self) -> None:
-        """Close it in good order."""
+        """Close it, and wait for the end of the connection."""
         self.is_usable = False
         self._redis_connection._close()
         await asyncio.wait([self._closed], timeout=CLOSE_TIMEOUT)
 
     async def _next(self, loop_deadline: float | None) -> Any:
-        """The next reply."""
+        """Return the next reply."""
         if not is_incomplete(early := self._reader.gets()):
             self._count_reply()
             return early
@@ -93,7 +93,7 @@ class AsyncConnection(asyncio.Protocol):
     def _count_reply(self) -> None:
         self._awaited_replies -= 1
         if not self._awaited_replies and self._reader.has_data():
-            self.is_usable = False  # nobody has asked for what else is there
+            self.is_usable = False  # unexpected data
 
     def data_received(self, data: bytes) -> None:
         waiting = self._reply
@@ -104,8 +104,8 @@ class AsyncConnection(asyncio.Protocol):
                 self._count_reply()
                 waiting.set_result(reply)
             elif not self._awaited_replies:
-                self.is_usable = False  # nobody has asked for this
-        except RedisError as error:  # no reply at all
+                self.is_usable = False  # unexpected data
+        except RedisError as error:  # not a valid reply
             self.connection_lost(error)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -119,7 +119,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 async def within(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], loop_deadline: float | None) -> Any:
-    """The future's result, or TimeoutError at that time of the event loop."""
+    """Return the future's result. Raises TimeoutError at this time of the event loop."""
     if loop_deadline is None:
         return await future
     timer = loop.call_at(loop_deadline, _expire_after_read, loop, future)
@@ -127,14 +127,14 @@ async def within(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], l
         return await future
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
-            future.exception()  # it came too late for us, and the event loop shall not complain
+            future.exception()  # too late; reading it stops asyncio from logging it
         raise
     finally:
         timer.cancel()
 
 
 def _expire_after_read(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
-    """Time is up; but an event loop that was blocked may not have looked at its sockets since: it does so first."""
+    """Set the timeout after reading the sockets once more: a blocked event loop may not have read the reply yet."""
     if not future.done():
         loop.call_later(0, _expire, future)
 
@@ -145,7 +145,7 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 
 async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
-    """Read the certificates seldom, and not in the event loop: redis-py does so for each connection, 70 ms long."""
+    """Cache the certificates, and read them in a thread: redis-py reads them for each connection, which takes 70 ms."""
     context = _contexts.get(pool)
     if context is None:
         await asyncio.to_thread(redis_connection.ssl_context.get)
@@ -155,9 +155,9 @@ async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
 
 
 async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncConnection:
-    """A new connection like those of this pool, on this event loop. seconds: see `options_of`.
+    """Return a new connection like those of this pool, on this event loop. seconds: see `options_of`.
 
-    Raises anything at all: names are looked up, providers of credentials asked, certificates read.
+    May raise any exception: from name lookups, credential providers, or certificates.
     """
     redis_connection: Any = pool.connection_class(**options_of(pool, seconds))
     redis_connection.retry = Retry(NoBackoff(), 0)
@@ -168,7 +168,7 @@ async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncConnectio
         await redis_connection.connect()
         errors.stop()
         return AsyncConnection(redis_connection)
-    except BaseException as error:  # a task may be cancelled half-way
+    except BaseException as error:  # the task may be cancelled half-way
         _contexts.discard(pool)
         await redis_connection.disconnect(nowait=True)
         if isinstance(error, RedisError):

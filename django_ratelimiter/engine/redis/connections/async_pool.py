@@ -1,4 +1,4 @@
-"""The connections of one event loop to one server, and the tasks that make them."""
+"""The connections of one event loop to one server, and the tasks that open them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .faults import connection_error
 from .handshake import Handshake
 from .pool import CONNECT_TIMEOUT, PoolTimeout
 
-#: Connections that one event loop makes at the same time; with TLS each takes a while of computing.
+#: Maximum number of connections that one event loop opens at the same time; with TLS each takes some CPU time.
 MAX_CONNECTING: Final = 4
 
 
 class AsyncConnectionPool:
-    """What one event loop has: idle connections, calls that wait for one, and tasks that see to that.
+    """The connections of one event loop: idle ones, calls that wait for one, and tasks that open them.
 
-    until_shutdown: once begun it is closed by the event loop's own end, as every asynchronous generator, and closes
-    the connections.
+    until_shutdown: an asynchronous generator; the event loop closes it at its end, and that closes the
+    connections.
     """
 
     def __init__(
@@ -43,23 +43,23 @@ class AsyncConnectionPool:
             deadline,
         )
         self._idle: deque[AsyncConnection] = deque()
-        self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of their coming
+        self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting = self._acquired = 0
         self._round_trip = 0.0
 
     def try_acquire(self) -> AsyncConnection | None:
-        """An idle connection that is sound."""
+        """Return an idle connection that is usable."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable:
                 self._acquired += 1
                 return connection
-            connection.abort()  # closed by the server, or with something unread on it
+            connection.abort()  # closed by the server, or with unread data
         return None
 
     async def acquire(self, loop_deadline: float | None) -> AsyncConnection:
-        """A connection, as soon as there is one. Raises what connecting has raised, or TimeoutError."""
+        """Return a connection as soon as there is one. Raises the exception of connecting, or TimeoutError."""
         waiter = self.loop.create_future()
         self._waiters[waiter] = None
         self._connect_if_needed()
@@ -76,19 +76,19 @@ class AsyncConnectionPool:
         finally:
             self._waiters.pop(waiter, None)
         if loop_deadline is not None and loop_deadline - self.loop.time() < self._round_trip:
-            self.release(connection)  # too late for a reply: it is better kept for others
+            self.release(connection)  # too late for a reply: others can use it
             raise PoolTimeout("No connection in time for a reply within the deadline.")
         return connection
 
     def release(self, connection: AsyncConnection) -> None:
-        """Take back a connection whose call has been answered, unless more has arrived than that."""
+        """Take back a connection whose call was answered. It is closed if there is unread data."""
         if not connection.is_usable:
             return self.discard(connection)
         self._acquired -= 1
         self._hand_over(connection)
 
     def discard(self, connection: AsyncConnection) -> None:
-        """Close a connection that is of no use any more."""
+        """Close a connection that cannot be used any more."""
         self._acquired -= 1
         connection.abort()
         self._connect_if_needed()
@@ -105,22 +105,22 @@ class AsyncConnectionPool:
         self._idle.append(connection)
 
     def close_idle(self) -> None:
-        """Close what is idle."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().abort()
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
-        """A task that no request's end takes with it."""
+        """Start a task that does not end with a request."""
         task: asyncio.Task[None] = self.loop.create_task(work)
-        self._tasks.add(task)  # the event loop itself would not keep it alive
+        self._tasks.add(task)  # the event loop keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def connect(self) -> AsyncConnection:
-        """One more connection, which counts as at work. What takes longer than a call may wait belongs in a task."""
+        """Return a new connection, which counts as in use. Call it in a task if it may outlast the call's deadline."""
         connection = await connect(self._client_pool, None if self._deadline is None else CONNECT_TIMEOUT)
         try:
-            if self._deadline is not None:  # without one, NOSCRIPT tells in time
+            if self._deadline is not None:  # without one, NOSCRIPT comes in time
                 await self._shake_hands(connection, self._deadline)
         except BaseException:
             connection.abort()
@@ -145,7 +145,7 @@ class AsyncConnectionPool:
             self.spawn(self._connect_for_waiters())
 
     async def _connect_for_waiters(self) -> None:
-        """However long the call that wanted it still waits."""
+        """Open a connection for waiting calls; it is finished even if the call stops waiting."""
         try:
             connection = await self.connect()
         except Exception as error:
@@ -158,7 +158,7 @@ class AsyncConnectionPool:
             self._connect_if_needed()
 
     def _fail_waiters(self, error: Exception) -> None:
-        """That there is no connection to be had, nor one at work that could come back."""
+        """Fail waiting calls if no connection can be opened, and none is in use that could be released."""
         waiter, self._waiters = self._waiters, {}
         for each in waiter:
             if not each.done():

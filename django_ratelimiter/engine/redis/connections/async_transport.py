@@ -1,4 +1,4 @@
-"""The connections of event loops. One belongs to the loop that it was made on, and each loop has a bounded number."""
+"""The connections of event loops. Each belongs to the loop that opened it; each loop has a maximum number."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .faults import connection_error, explain, is_outage, raise_if_broken
 from .handshake import Handshake
 from .pool import CONNECT_TIMEOUT, PoolTimeout
 
-#: Seconds that a call may wait where neither the engine nor the client's options say anything; what redis-py says.
+#: Seconds for a call if neither the engine nor the client has a timeout: redis-py's default.
 DEFAULT_TIMEOUT: Final = 5.0
 
 
 class AsyncTransport:
-    """As Transport, for event loops.
+    """Transport for event loops.
 
-    max_connections: of one event loop. The rest is as for Transport; without a deadline the client's `socket_timeout`
-    stands in for it, and each call tries again.
+    max_connections: of one event loop. Other arguments as for Transport; without a deadline the client's
+    `socket_timeout` is used instead, and each call tries again.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsyncTransport:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
                         reply = await connection.call_after_script_load(packed, loop_deadline, self.version_drop)
                     raise_if_broken(reply, kind)
-            except BaseException:  # a task that was cancelled leaves a reply unread
+            except BaseException:  # a cancelled task leaves a reply unread
                 pool.discard(connection)
                 raise
         except (RedisError, OSError) as error:
@@ -87,9 +87,9 @@ class AsyncTransport:
         return reply
 
     async def pipeline(self, packed: bytes, replies: int) -> list[Any]:
-        """Send several calls at once and read so many replies, which may be exceptions.
+        """Send several calls at once and return this number of replies, which may be exceptions.
 
-        An outage raises as in `call`, after the calls before and behind it were made.
+        An outage raises as in `call`, but calls before and after it may have run.
         """
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop) or await self._add_loop(loop)
@@ -113,29 +113,29 @@ class AsyncTransport:
         return received
 
     def _report_failure(self, pool: AsyncConnectionPool, error: RedisError | OSError) -> EngineUnavailable:
-        """What to raise, after the failure was noted."""
+        """Record the failure and return the exception to raise."""
         if (
             self._deadline is not None
             and not isinstance(error, PoolTimeout)
             and self._breaker.fail(connection_error(error))
         ):
-            pool.close_idle()  # what is idle may be as lost
+            pool.close_idle()  # idle connections may be lost, too
             self._start_probing(pool)
         return EngineUnavailable(f"Redis did not decide: {explain(error)}")
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is not asked at present."""
+        """True if calls to the server are stopped at present."""
         return self._breaker.is_open
 
     def drop_idle(self) -> None:
-        """Close what is idle here: one of these connections has just given a reply that is none."""
+        """Close the idle connections of this loop, after one of them has returned an invalid reply."""
         pool = self._pools.get(asyncio.get_running_loop())
         if pool is not None:
             pool.close_idle()
 
     def retire(self) -> None:
-        """As Transport.close, in every event loop."""
+        """Retire the breakers of all event loops."""
         self._is_retired = True
         self._breaker.retire()
 
@@ -155,7 +155,7 @@ class AsyncTransport:
         return pool
 
     async def _probe_if_cut_off(self, pool: AsyncConnectionPool, loop_deadline: float | None) -> bool:
-        """See to it that the server is probed. Where event loops end too soon for that, wait for it in this call."""
+        """Start probing the server if needed. If event loops end too soon for that, wait for the probe in this call."""
         probed = self._start_probing(pool)
         ours = probed.get_loop() is pool.loop
         if self._was_cut_off and ours and loop_deadline is not None and not self._breaker.next_probe_in():
@@ -163,10 +163,10 @@ class AsyncTransport:
         return not self._breaker.is_open
 
     def _start_probing(self, pool: AsyncConnectionPool) -> asyncio.Future[None]:
-        """What is done when the server has been probed the next time."""
+        """Return a future that is done after the next probe."""
         probing, ours = self._probing, self._pid == getpid()
         if probing is None or probing.done() or not probing.get_loop().is_running() or not ours:
-            # One that ended while it was needed was cut off by the end of its event loop; it may stand still, too.
+            # If it has ended while it was needed, the end of its event loop cancelled it. Its loop may also be stopped.
             self._was_cut_off, self._pid = probing is not None and ours, getpid()
             self._probed = pool.loop.create_future()
             self._probing = pool.spawn(self._probe_until_closed(pool))

@@ -1,4 +1,4 @@
-"""Clients that reach the same servers as one that was given: for event loops, and for each node of a cluster."""
+"""Clients for the same servers as a given client: for event loops, and for each node of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection, Se
 
 Address = tuple[str, int]
 
-#: Options of connections that mean the same to both kinds. Others are objects of one kind, or the client's own affair.
+#: Connection options with the same meaning in both kinds. Others are objects of one kind, or internal to the client.
 _OPTIONS: Final = {
     *("host", "port", "path", "db", "username", "password", "credential_provider", "protocol"),
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_read_size"),
@@ -31,14 +31,14 @@ _TLS_OPTIONS: Final = {
     *("ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers"),
     "ssl_password",
 }
-#: Checks of a server's certificate that only the kind for threads can make.
+#: Certificate checks that only the kind for threads supports.
 _ONLY_IN_THREADS: Final = {"ssl_validate_ocsp", "ssl_validate_ocsp_stapled"}
 
 
 class SentinelConnection(AsyncConnection):
-    """A connection to whatever server is the master when it is made.
+    """A connection to the server that is the master when it is opened.
 
-    find: asks the Sentinels, waiting in its thread; clients of theirs for event loops would be bound to one loop.
+    find: asks the Sentinels, in a thread; Sentinel clients for event loops would be bound to one loop.
     """
 
     def __init__(self, *, find: Callable[[], Address], **options: Any) -> None:
@@ -51,7 +51,7 @@ class SentinelConnection(AsyncConnection):
 
 
 class SentinelTLSConnection(SentinelConnection, AsyncSSLConnection):
-    """The same over TLS."""
+    """`SentinelConnection` over TLS."""
 
 
 _CLASSES: Final[dict[type, type[AbstractConnection]]] = {
@@ -64,9 +64,9 @@ _CLASSES: Final[dict[type, type[AbstractConnection]]] = {
 
 
 def async_client_of(client: Redis) -> AsyncRedis | None:
-    """A client of redis.asyncio with the same address, credentials and timeouts; `None` if there can be none.
+    """Return a redis.asyncio client with the same address, credentials and timeouts; `None` if that is impossible.
 
-    That is so with connections of the project's own class, and where certificates are checked by OCSP.
+    It is impossible with a connection class of the project, and if certificates are checked by OCSP.
     """
     pool = client.connection_pool
     connection_class, options = _CLASSES.get(pool.connection_class), pool.connection_kwargs
@@ -79,10 +79,10 @@ def async_client_of(client: Redis) -> AsyncRedis | None:
 
 
 class ClientFactory(NamedTuple):
-    """How the nodes of a cluster are reached.
+    """How to connect to the nodes of a cluster.
 
-    addresses: those to begin with. options: of every connection. tls: whether it is encrypted.
-    remap: gives the address to use for one that the cluster names.
+    addresses: to start with. options: of every connection. tls: True if it is encrypted.
+    remap: returns the address to use for one that the cluster reports.
     """
 
     addresses: tuple[Address, ...]
@@ -91,29 +91,29 @@ class ClientFactory(NamedTuple):
     remap: Callable[[Address], Address] | None = None
 
     def node(self, address: Address, **changed: Any) -> Redis:
-        """A client for one node. changed: options that differ from the others'."""
+        """Return a client for one node. changed: options that differ for it."""
         connection_class = SSLConnection if self.tls else Connection
         return Redis.from_pool(ConnectionPool(connection_class, **self._given(address) | changed))
 
     def async_node(self, address: Address) -> AsyncRedis:
-        """The same for event loops."""
+        """Return a client for one node, for event loops."""
         connection_class = AsyncSSLConnection if self.tls else AsyncConnection
         return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class, **self._given(address)))
 
     @property
     def only_in_threads(self) -> bool:
-        """Whether no client for event loops can do what these options ask for."""
+        """True if no client for event loops supports these options."""
         return any(self.options.get(name) for name in _ONLY_IN_THREADS)
 
     def _given(self, address: Address) -> dict[str, Any]:
         known = _OPTIONS | _TLS_OPTIONS | _ONLY_IN_THREADS if self.tls else _OPTIONS
         options_given = {name: value for name, value in self.options.items() if name in known}
-        options_given.pop("db", None)  # a cluster has but one
+        options_given.pop("db", None)  # a cluster has only one
         return options_given | {"host": address[0], "port": address[1]}
 
 
 def client_factory(client: RedisCluster | AsyncRedisCluster) -> ClientFactory:
-    """How a cluster's client reaches its nodes."""
+    """Return how a cluster's client connects to its nodes."""
     options: dict[str, Any] = client.get_connection_kwargs()
     encrypted = issubclass(options.get("connection_class", Connection), SSLConnection | AsyncSSLConnection)
     nodes: Any = getattr(client, "startup_nodes", None)

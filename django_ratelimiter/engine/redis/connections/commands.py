@@ -1,4 +1,4 @@
-"""Commands that are no decisions: several to one shard, in one go."""
+"""Commands that are not decisions: several to one shard, in one pipeline."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ....exceptions import EngineUnavailable
 from ..packing import command
 from .faults import explain
 
-#: Runs a command in a shard, off the path of decisions.
+#: Runs a command in a shard, outside of the request path.
 Run = Callable[[int, Callable[[Redis], Any]], Any]
 
-#: Sends packed calls to the one server, no longer than the deadline, and returns what reads so many replies.
+#: Sends packed calls to the only server, within the deadline. Returns a function that reads this number of replies.
 Send = Callable[[bytes, int], Callable[[], list[Any]]]
 
 
 def execute(run: Run, send: Send | None, shard: int, words: Sequence[tuple[str, ...]]) -> list[Any]:
-    """Send these commands to the node of a shard in one go, and return the replies. Raises EngineUnavailable.
+    """Send these commands to the node of a shard in one pipeline, and return the replies. Raises EngineUnavailable.
 
-    send: `None` = by `run`.
+    send: `None` = use `run`.
     """
     if send is not None:
         replies = send(b"".join(command(*each) for each in words), len(words))()

@@ -1,6 +1,6 @@
-"""One connection: made by redis-py, with all that belongs to that, and from then on spoken to directly.
+"""One connection: opened by redis-py, and then used directly.
 
-redis-py's way to send and to read costs more than the server does, and knows no deadline for a whole call.
+redis-py takes longer to send and to read than the server does, and has no deadline for a whole call.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..scripts import CHECK
 from .faults import HandshakeErrors
 from .tls import share_tls_context
 
-#: Options of a pool that its own connections need, and ours must not have: what servers announce to clients that
-#: asked for it would lengthen our timeouts, and stand where a reply is expected.
+#: Pool options that its own connections need, but not ours: announcements that servers send to clients that asked for
+#: them would lengthen our timeouts, and arrive instead of a reply.
 _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_check_interval", "protocol")
 
-#: Seconds for the rest of a reply that has begun to arrive when time is up.
+#: Seconds for the rest of a reply if a part has arrived when the time is up.
 LATE_REPLY_GRACE: Final = 0.001
 
 _MORE: Final = object()
@@ -41,19 +41,19 @@ class Pipeline(NamedTuple):
     replies: int
 
 
-#: A version that a server without the script holds is dropped at most once in so many seconds.
+#: Minimum seconds between two deletions of the version on a server without the script.
 VERSION_DROP_INTERVAL: Final = 1.0
 
 _NOTHING: Final = Pipeline(b"", 0)
 
 
 class VersionDrop:
-    """Drops the version that a server without the script holds, but not the one that was published in answer to that.
+    """Deletes the version on a server without the script, but not the one that is published because of that.
 
-    A proxy that sends each call to another server, for one, asks for the script each time. If the version were dropped
+    For example, a proxy that sends each call to another server needs the script each time. If the version were deleted
     each time, no call would ever find one.
 
-    calls: what drops it. clock: seconds.
+    calls: the commands that delete it. clock: seconds.
     """
 
     __slots__ = ("_calls", "_not_before", "clock")
@@ -63,11 +63,11 @@ class VersionDrop:
         self._not_before = -inf
 
     def due_commands(self) -> Pipeline:
-        """What is to be sent before the script is loaded."""
+        """Return the commands to send before the script is loaded."""
         return _NOTHING if self.clock() < self._not_before else self._calls
 
     def mark_sent(self, sent: Pipeline) -> None:
-        """Note that the server has replied to it: only then has it dropped the version."""
+        """Record that the server has replied to them: only then is the version deleted."""
         if sent is self._calls:
             self._not_before = self.clock() + VERSION_DROP_INTERVAL
 
@@ -77,12 +77,12 @@ PING: Final = command("PING")
 
 
 def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
-    """The arguments of one connection like those of this pool.
+    """Return the arguments of one connection like those of this pool.
 
-    seconds: for each step of connecting; `None` = what the pool says.
+    seconds: for each step of connecting; `None` = as in the pool.
     """
     given = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_NOT_OURS)}
-    given["protocol"] = 2  # a reply is all that ever arrives
+    given["protocol"] = 2  # RESP2: replies are the only data that arrives
     if seconds is not None:
         given["socket_timeout"] = seconds
         if "path" not in given:
@@ -91,29 +91,29 @@ def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
 
 
 def reader_for(redis_connection: Any) -> Reader:
-    """Reads replies as redis-py's own parser of this connection does; errors come as its exceptions, not raised."""
+    """Return a reader like redis-py's own parser of this connection; it returns errors as exceptions."""
     parse: Callable[[str], Exception] = redis_connection._parser.parse_error
 
     def error_of(text: str) -> Exception:
         try:
             return parse(text)
-        except Exception as error:  # an address that is none
+        except Exception as error:  # an invalid address
             return InvalidResponse(f"An error that no Redis sends, {text!r}: {error}")
 
     return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=_MORE)
 
 
 def is_incomplete(reply: object) -> bool:
-    """Whether a reader still waits for the rest of a reply."""
+    """Return whether a reader waits for the rest of a reply."""
     return reply is _MORE
 
 
 class Connection:
     """A connection for one thread at a time.
 
-    redis_connection: redis-py's, which is connected. timeout: seconds that a call may wait for its reply; `None` = as
-    redis-py has set it up.
-    What it raises (OSError, RedisError) leaves it useless: close it.
+    redis_connection: redis-py's, which is open. timeout: seconds for a call; `None` = as set by
+    redis-py.
+    After an exception (OSError, RedisError) it cannot be used: close it.
     """
 
     __slots__ = (
@@ -141,14 +141,14 @@ class Connection:
         self._has_arrived = _arrival_check(redis_connection)
 
     def is_usable(self) -> bool:
-        """Whether a call may be sent: the server has not hung up, and nothing unread has arrived."""
+        """True if a call may be sent: the server has not disconnected, and there is no unread data."""
         return not self._has_arrived(0) and not self._has_more()
 
     def call(self, call: bytes, deadline_at: float | None, *, full_timeout: bool) -> Any:
-        """Send one call and give its reply, which may be an exception.
+        """Send one call and return its reply, which may be an exception.
 
-        deadline_at: monotonic seconds; `None` = the timeout holds for each part of the reply. full_timeout: all of the
-        timeout is left.
+        deadline_at: monotonic seconds; `None` = the timeout applies to each part of the reply. full_timeout: the call
+        has the whole timeout left.
         """
         self._send(call)
         if full_timeout:
@@ -165,7 +165,7 @@ class Connection:
         return self._reply(deadline_at)
 
     def call_after_script_load(self, call: bytes, deadline_at: float | None, version_drop: VersionDrop) -> Any:
-        """The same to a server that has lost the script, in one round trip."""
+        """Send a call to a server that has lost the script, and load the script, in one round trip."""
         drop_commands = version_drop.due_commands()
         self._send(drop_commands.packed + LOAD + call)
         loaded, reply = self.read_replies(drop_commands.replies + 2, deadline_at)[-2:]
@@ -173,15 +173,15 @@ class Connection:
         return loaded if isinstance(loaded, Exception) else reply
 
     def send(self, calls: bytes) -> None:
-        """Send several calls at once. All their replies are to be read before anything else is asked."""
+        """Send several calls at once. All their replies must be read before the next call."""
         self._send(calls)
 
     def read_replies(self, number: int, deadline_at: float | None) -> list[Any]:
-        """So many replies to what was sent, which may be exceptions."""
+        """Return this number of replies, which may be exceptions."""
         return [self._reply(deadline_at) for _ in range(number)]
 
     def close(self) -> None:
-        """Close it; where it is a parent process's, only our hold on it."""
+        """Close it; in a forked process only our copy, because it belongs to the parent."""
         self._redis_connection.disconnect()
 
     def _reply(self, deadline_at: float | None) -> Any:
@@ -197,7 +197,7 @@ class Connection:
         return reply
 
     def _receive_late(self, error: TimeoutError) -> int:
-        """Time is up; but a thread that waits for its turn to run has not been waiting for Redis."""
+        """Read once more after a timeout: the reply may have arrived while this thread waited for the GIL."""
         if not self._has_arrived(0):
             raise error
         self._sock.settimeout(LATE_REPLY_GRACE)
@@ -212,8 +212,8 @@ class Connection:
 
 
 def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
-    """A function that tells whether something has arrived, be it the end; without waiting if it is given 0."""
-    if not hasattr(select, "poll"):  # Windows, and what green threads take away
+    """Return a function that tests whether data or the end has arrived. Argument: milliseconds to wait."""
+    if not hasattr(select, "poll"):  # Windows, and green threads
         can_read: Callable[[int], object] = redis_connection.can_read
         return can_read
     poll = select.poll()
@@ -222,9 +222,9 @@ def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
 
 
 def connect(pool: ClientPool, seconds: float | None, timeout: float | None) -> Connection:
-    """A new connection like those of this pool. The other arguments: see `options_of` and `Connection`."""
+    """Return a new connection like those of this pool. Other arguments: see `options_of` and `Connection`."""
     redis_connection: Any = pool.connection_class(**options_of(pool, seconds))
-    redis_connection.retry = Retry(NoBackoff(), 0)  # the deadline of a decision allows no second try
+    redis_connection.retry = Retry(NoBackoff(), 0)  # the deadline of a decision leaves no time for another try
     share_tls_context(pool, redis_connection)
     errors = HandshakeErrors(redis_connection)
     try:

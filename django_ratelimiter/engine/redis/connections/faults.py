@@ -1,4 +1,4 @@
-"""What an error from a server means: for this one call, or for every call; and in plain words."""
+"""The meaning of an error from a server: whether it affects one call or every call, and its text for people."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from redis.sentinel import MasterNotFoundError
 from ....exceptions import EngineUnavailable
 from ...base import WrongServer
 
-#: What reading a reply raises that is none of the script's.
+#: Exceptions of reading a reply that do not come from the script.
 NOT_A_REPLY: Final = (LookupError, TypeError, ValueError)
 
-#: Another node has the keys of this call, or is about to.
+#: Another node has the keys of this call, or will have them soon.
 _MOVES: Final = (AskError, TryAgainError)
 
-#: A server says so of one call: its keys lie in several slots, or the script is to be loaded.
+#: Errors of a single call: its keys are in several slots, or the script must be loaded.
 _OF_ONE_CALL: Final = (ClusterCrossSlotError, NoScriptError)
 
-#: The codes of errors that redis-py has a class for. Before 7.2 it takes them off the text, and keeps them nowhere.
+#: Error codes for which redis-py has a class. Before 7.2 it removes them from the text and does not store them.
 _CODES: Final[Mapping[type[Exception], str]] = {
     BusyLoadingError: "LOADING",
     ClusterDownError: "CLUSTERDOWN",
@@ -47,15 +47,15 @@ _CODES: Final[Mapping[type[Exception], str]] = {
     ReadOnlyError: "READONLY",
 }
 
-#: What a server says of itself, also where a command of a script has met it; servers before 7.0 put it in their text.
+#: Errors about the server itself, also from a command in a script; servers before 7.0 put them into the script's text.
 _OF_THE_SERVER: Final = re.compile(
     r"(?:^|[ -])(?:READONLY|OOM|MISCONF|NOREPLICAS|NOPERM|NOAUTH|LOADING|MASTERDOWN|CLUSTERDOWN|BUSY|DENIED)\b"
     r"|can't run this command|has no permissions"
 )
-#: Lua names the script where it, or a command of it, has failed.
+#: Lua names the script if it, or one of its commands, has failed.
 _IN_A_SCRIPT: Final = re.compile(r"user_script|Error running script|^WRONGTYPE")
 
-#: What an error's code and text say, in a sentence.
+#: The meaning of an error's code or text, as a sentence.
 _SENTENCES: Final = (
     (
         r"^NOAUTH|unauthenticated|^Authentication required|without any password|no password is set",
@@ -85,14 +85,14 @@ _SENTENCES: Final = (
 )
 _KNOWN: Final = tuple((re.compile(pattern), sentence) for pattern, sentence in _SENTENCES)
 
-#: Characters of an error's own text that are worth reading.
+#: Maximum number of characters of an error's own text.
 _MAX_LENGTH: Final = 200
-#: redis-py puts its clients' `repr` in the text, several hundred characters for each Sentinel.
+#: redis-py includes the `repr` of its clients, several hundred characters for each Sentinel.
 _SENTINEL: Final = re.compile(r"\bhost=([^,]+),port=(\d+).*?> - (.*?)(?=, <redis|$)", re.DOTALL)
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether other calls would fail as well: not where the server has refused this one for what it holds."""
+    """Return whether other calls would fail as well; False if the server rejected only this call."""
     if not isinstance(error, ResponseError):
         return True
     if isinstance(error, _OF_ONE_CALL) or is_elsewhere(error):
@@ -102,17 +102,17 @@ def is_outage(error: Exception) -> bool:
 
 
 def is_elsewhere(error: object) -> bool:
-    """Whether this node of a cluster does not serve the keys of this call: another one does, or nobody."""
+    """Return whether this node of a cluster does not serve the keys of this call: another node does, or none."""
     return isinstance(error, _MOVES) or (isinstance(error, ClusterDownError) and "not served" in str(error))
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether the server refuses, or does not know, this one command, and may well be of use without it."""
+    """Return whether the server rejects or does not support this one command, and is otherwise usable."""
     return isinstance(error, NoPermissionError) or (isinstance(error, ResponseError) and "unknown" in str(error))
 
 
 def is_fault(error: EngineUnavailable) -> bool:
-    """Whether the server answered, and does not run the scripts as Redis does; else it is out of reach."""
+    """Return whether the server answered, but does not run the scripts as Redis does; else it is out of reach."""
     cause = error.__cause__
     if isinstance(error, WrongServer) or isinstance(cause, NOT_A_REPLY):
         return True
@@ -120,9 +120,9 @@ def is_fault(error: EngineUnavailable) -> bool:
 
 
 def raise_if_broken(reply: object, kind: type = list) -> None:
-    """Raise what leaves a connection useless: an outage, or a reply of another kind than the call has.
+    """Raise if the connection cannot be used any more: after an outage, or a reply of another type.
 
-    A script that is missing is one: it was loaded before. Errors that refuse this one command do no harm.
+    Also if the script is missing, because it was loaded before. Errors of a single command do not raise.
     """
     if isinstance(reply, Exception):
         if is_outage(reply) or isinstance(reply, NoScriptError):
@@ -132,13 +132,13 @@ def raise_if_broken(reply: object, kind: type = list) -> None:
 
 
 def sentence_of(error: Exception) -> str | None:
-    """What an error says, in a sentence; `None` if it is none that is known here."""
+    """Return the meaning of an error as a sentence; `None` if it is not known here."""
     text = _text(error)
     return next((sentence for pattern, sentence in _KNOWN if pattern.search(text)), None)
 
 
 def explain(error: Any) -> str:
-    """An error's text for a log line: what is wrong in a sentence, then what the server or the client has said."""
+    """Return an error's text for a log line: first the meaning as a sentence, then the original text."""
     if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         return _of_sentinels(str(error))
     sentence = sentence_of(error)
@@ -148,14 +148,14 @@ def explain(error: Any) -> str:
 
 
 def connection_error(error: Exception) -> RedisConnectionError:
-    """What a call raises for which there was no connection to be had, for this reason."""
+    """Return the exception of a call that got no connection, for this reason."""
     named = RedisConnectionError(explain(error))
     named.__cause__ = error
     return named
 
 
 def _of_sentinels(text: str) -> str:
-    """Which Sentinels were asked for a master, and why each could not tell."""
+    """Return which Sentinels were asked for a master, and why each could not name one."""
     head, _, rest = text.partition(" : ")
     found = _SENTINEL.findall(rest)
     asked = [f"Sentinel {host}:{port}: {why.partition('(')[0][:_MAX_LENGTH]}" for host, port, why in found]
@@ -163,13 +163,13 @@ def _of_sentinels(text: str) -> str:
 
 
 def _text(error: Exception) -> str:
-    """An error as the server has sent it: redis-py takes off the codes that it knows."""
+    """Return an error as the server has sent it: redis-py removes the codes that it knows."""
     code = getattr(error, "status_code", None) or _CODES.get(type(error))
     return f"{code} {error}" if code and not str(error).startswith(code) else str(error)
 
 
 class HandshakeErrors:
-    """The last error that a server has sent while redis-py greeted it, which passes some of them over."""
+    """The last error that a server sent during redis-py's handshake, which ignores some errors."""
 
     def __init__(self, redis_connection: Any) -> None:
         self.error: Exception | None = None
@@ -183,6 +183,6 @@ class HandshakeErrors:
         return error
 
     def stop(self) -> Exception | None:
-        """Note no more. What the server has said, if that tells what is wrong with it."""
+        """Stop recording. Return the server's error if it explains what is wrong."""
         del self._parser.parse_error
         return self.error if self.error is not None and sentence_of(self.error) else None

@@ -1,11 +1,11 @@
-"""What is asked on each new connection: whether the version that the server holds was put there since it began.
+"""Checks on each new connection whether the server's version was stored since the server started.
 
-A server that was restored from an older file, or a replica that takes over before it has heard everything, holds a
-version that others have replaced since. Nobody could tell by the number alone. So each shard keeps, beside its version,
-the run that it belongs to: which process, since when a master. A file or a replica holds another run's. And the script
-itself is kept by no file and passed on to no replica: where it is missing, nobody has decided anything yet.
-In both cases the version is dropped, and the next decision is answered that there is none: its process reads the
-primary database, publishes what it finds, and asks again.
+A server restored from an older file, or a replica that becomes master before it has all data, holds an old version. The
+number alone does not show that. So each shard stores, beside its version, the run that it belongs to: the server's
+process, and since when it is a master. A file or a replica has another run. The script itself is never stored in a
+file or replicated: if it is missing, no decision was made yet.
+In both cases the version is deleted, and the next decision gets the reply that there is none: its process reads the
+primary database, publishes the version, and asks again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..scripts import CHECK_SHA
 from .connection import LOAD, PING, Pipeline
 from .faults import is_elsewhere, is_outage, is_refused
 
-#: What a server is asked to decide to see whether it can: what a request would be, and soon forgotten.
+#: The charge of a probe: like that of a request, with a short expiry.
 _PROBE: Final = Charge("probe", Limit(1_000_000, 1, SIMPLEST))
 
 _ABOUT_IT: Final = command("INFO", "server") + command("INFO", "replication") + command("SCRIPT", "EXISTS", CHECK_SHA)
@@ -31,9 +31,9 @@ _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 
 
 class Handshake:
-    """What is said on new connections to the servers of these shards.
+    """The commands on new connections to the servers of these shards.
 
-    forgetting: what drops the version of every shard, to be sent before the script is loaded to a server without it.
+    forgetting: deletes the version of every shard; sent before the script is loaded to a server without it.
     """
 
     def __init__(self, encoder: CallEncoder) -> None:
@@ -48,7 +48,7 @@ class Handshake:
         self.version_drop = Pipeline(b"".join(command("DEL", version) for version in self._versions), encoder.shards)
 
     def steps(self) -> Generator[Pipeline, list[Any], None]:
-        """What is to be sent, step by step, each to be answered with its replies; raises what makes it useless."""
+        """Yield the commands of each step; their replies are sent back. Raises if the connection cannot be used."""
         server, replication, scripts, *held = yield self._questions
         run, is_lost = _run_of(_checked(server), _checked(replication)), _checked(scripts) == [0]
         sent: list[bytes] = []
@@ -67,21 +67,21 @@ class Handshake:
                     raise reply
 
     def probe(self, shard: int | None = 0) -> tuple[bytes, type]:
-        """A call that only a server answers well which can decide, and the kind of its reply.
+        """Return a call that only succeeds on a server that can decide, and the type of its reply.
 
-        shard: one that the server has; `None` = it has none, and need not decide.
+        shard: one of the server's shards; `None` = it has none, and need not decide.
         """
         return (PING, bytes) if shard is None else (self._probes[shard], list)
 
 
 def _checked(reply: Any) -> Any:
-    """A reply, or the error that says that this server does not tell that. Raises what is wrong with it besides."""
+    """Return a reply, or the error of a server that does not support the command. Raises any other error."""
     if isinstance(reply, Exception) and is_outage(reply) and not is_refused(reply):
         raise reply
     return reply
 
 
 def _run_of(*told: Any) -> bytes | None:
-    """The run that a server is in: its process, and its time as a master. `None` if it does not tell."""
+    """Return the run of a server: its process, and its time as a master. `None` if it does not report them."""
     found = [name for text in told if isinstance(text, bytes) for name in _RUN.findall(text)]
     return b":".join(found) or None

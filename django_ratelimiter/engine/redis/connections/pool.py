@@ -1,4 +1,4 @@
-"""The connections of one process to one server, and the thread that sees to them when something is amiss."""
+"""The connections of one process to one server, and a thread that opens more and probes the server after failures."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .connection import Connection, VersionDrop
 from .faults import connection_error, raise_if_broken
 from .handshake import Handshake
 
-#: Seconds for each step of connecting in the background, and for each reply there that decides nothing.
+#: Seconds for each step of connecting in the background, and for each reply there that is not a decision.
 CONNECT_TIMEOUT: Final = 2.0
 
 
 class PoolTimeout(RedisTimeoutError):
-    """There was no connection in time, but the server has just greeted or answered others: it does not fail."""
+    """No connection was free in time, but the server has just answered other calls, so this is not a failure of it."""
 
 
 class ConnectionPool:
-    """Idle connections, and a thread that makes more while calls wait for them, and probes while the breaker is open.
+    """Idle connections, and a thread that opens more while calls wait for them, and probes while the breaker is open.
 
-    While all is well there is no such thread, for each call finds an idle connection. One is made in the background
-    rather than by the call: looking up a name, handshake and authenticating have no common deadline, and what takes
-    longer than the call may wait is finished for the next one.
+    Normally there is no such thread, because each call finds an idle connection. Connections are opened in the
+    background and not by the call: name lookup, handshake and authentication have no common deadline. If they take
+    longer than the call may wait, the connection is there for the next call.
 
-    connect: connects, waiting so many seconds for each step at most. handshake: what is said on each new connection.
-    probe: a call that only a server that can decide answers without an error, and the kind of its reply. deadline:
-    seconds for a call; `None` = the client's own timeouts hold, calls connect themselves, and the breaker never opens.
+    connect: opens a connection; its argument is the maximum seconds for each step. handshake: commands on each new
+    connection. probe: a call that only succeeds on a server that can decide, and the type of its reply. deadline:
+    seconds for a call; `None` = the client's own timeouts apply, calls connect themselves, and the breaker never opens.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ConnectionPool:
         self._error: Exception = RedisTimeoutError("not tried yet")
 
     def try_acquire(self) -> Connection | None:
-        """An idle connection that is sound."""
+        """Return an idle connection that is usable."""
         while True:
             try:
                 connection = self.idle.pop()
@@ -71,10 +71,10 @@ class ConnectionPool:
                     return connection
             except (RedisError, OSError):
                 pass
-            connection.close()  # closed by the server, or with something unread on it
+            connection.close()  # closed by the server, or with unread data
 
     def acquire(self, deadline_at: float | None) -> Connection:
-        """A connection, as soon as there is one. Raises what connecting has raised, or RedisTimeoutError."""
+        """Return a connection as soon as there is one. Raises the exception of connecting, or RedisTimeoutError."""
         if deadline_at is None or self._deadline is None:
             return self._connect_new(None)
         with self._changed:
@@ -86,7 +86,7 @@ class ConnectionPool:
                     if (connection := self.try_acquire()) is not None:
                         if left >= min(self._round_trip, self._deadline / 2):
                             return connection
-                        self.release(connection)  # too late for a reply: it is better kept for others
+                        self.release(connection)  # too late for a reply: others can use it
                         break
                     if self._failed != failed:
                         raise connection_error(self._error)
@@ -97,16 +97,16 @@ class ConnectionPool:
                 self.waiters -= 1
 
     def release(self, connection: Connection) -> None:
-        """Keep a connection whose call has been answered for the next one."""
+        """Keep a connection for the next call."""
         self.idle.append(connection)
         if self.waiters:
             with self._changed:
                 self._changed.notify()
 
     def report_failure(self, error: Exception) -> None:
-        """Note that a call has failed; after some, unless there were too many at once, the thread begins to probe.
+        """Record a failed call. After several failures the thread begins to probe, unless too many calls ran at once.
 
-        What is idle then may be as lost, as where a firewall has forgotten what was quiet for long.
+        Idle connections are closed: they may be lost as well, for example in a firewall that drops quiet connections.
         """
         if (
             self._deadline is not None
@@ -117,20 +117,20 @@ class ConnectionPool:
             self.start_probing()
 
     def start_probing(self) -> None:
-        """Have the thread begin, unless it has; where there was none to be had, there may be one now."""
+        """Start the thread if it is not running, also if no thread could be started before."""
         if self._thread is None:
             with self._changed, suppress(RedisError):
                 self._start_thread()
 
     def close(self) -> None:
-        """End the thread, and close what is idle."""
+        """End the thread, and close idle connections."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close what is idle; where it is a parent process's, only our hold on it."""
+        """Close idle connections; in a forked process only our copies, because they belong to the parent."""
         with suppress(IndexError):
             while True:
                 self.idle.pop().close()
@@ -140,7 +140,7 @@ class ConnectionPool:
             thread = Thread(target=self._run, name="ratelimiter-redis", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads to be had, or the process is about to end
+            except RuntimeError as error:  # no more threads available, or the process is ending
                 raise RedisTimeoutError(f"no thread to connect in: {error}") from error
             self._thread = thread
 
@@ -148,7 +148,7 @@ class ConnectionPool:
         while (task := self._next_task()) is not None:
             try:
                 task()
-            except Exception as error:  # anything at all: a resolver, a provider of credentials, TLS
+            except Exception as error:  # anything: from name lookups, credential providers, TLS
                 self.breaker.fail_probe(connection_error(error))
                 with self._changed:
                     self._failed += 1
@@ -156,7 +156,7 @@ class ConnectionPool:
                     self._changed.notify_all()
 
     def _next_task(self) -> Callable[[], None] | None:
-        """What to do now; waits until a probe is due. `None` = nothing, and the thread is gone."""
+        """Return the next task; waits until a probe is due. `None` = none, and the thread ends."""
         with self._changed:
             while not self._closed:
                 if not self.breaker.is_open:
@@ -199,7 +199,7 @@ class ConnectionPool:
                 self._round_trip = min(self._round_trip, monotonic() - began)
 
     def _probe_decision(self, connection: Connection) -> None:
-        """As a request asks: what counts is when the reply arrives, not when our thread gets its turn."""
+        """Probe like a request. The time of the reply's arrival counts, not the time when this thread runs."""
         call, kind = self._probe_call()
         deadline_at = monotonic() + (self._deadline or CONNECT_TIMEOUT)
         reply = connection.call(call, deadline_at, full_timeout=False)

@@ -1,6 +1,6 @@
-"""How connections are encrypted: caches what redis-py would read from disk for each connection.
+"""TLS of connections: caches the certificates, which redis-py would read from disk for each connection.
 
-To read a system's certificates takes longer than a decision may wait, 50 to 70 ms with OpenSSL 3.
+Reading a system's certificates takes longer than a decision may wait: 50 to 70 ms with OpenSSL 3.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, proxy
 
-#: Seconds after which certificates are read again, because they are replaced on disk before they expire.
+#: Seconds after which certificates are read again: they are replaced on disk before they expire.
 MAX_AGE: Final = 60.0
 
 
@@ -22,27 +22,27 @@ class TLSContextCache:
         self._contexts: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
 
     def get(self, pool: Any) -> Any:
-        """What was kept for connections of this pool, if it is new enough; else `None`."""
+        """Return the cached context for this pool, if it is not too old; else `None`."""
         context, until = self._contexts.get(pool, (None, 0.0))
         return context if self._clock() < until else None
 
     def put(self, pool: Any, context: Any) -> None:
-        """Keep what has just been made."""
+        """Store a new context."""
         self._contexts[pool] = context, self._clock() + MAX_AGE
 
     def discard(self, pool: Any) -> None:
-        """Read the certificates again for the next connection."""
+        """Drop the context, so that the next connection reads the certificates again."""
         self._contexts.pop(pool, None)
 
 
-#: Of the pools of threads.
+#: For the pools of threads.
 contexts: Final = TLSContextCache()
 
 
 def share_tls_context(pool: Any, redis_connection: Any) -> None:
-    """Let a connection that is not connected yet use the context of an earlier one. For threads.
+    """Use the context of an earlier connection for one that is not open yet. For threads.
 
-    Where OCSP is asked there is more to do, and redis-py does it.
+    With OCSP there is more to do, so redis-py does it.
     """
     if (
         not hasattr(redis_connection, "_wrap_socket_with_ssl")
@@ -61,7 +61,7 @@ def share_tls_context(pool: Any, redis_connection: Any) -> None:
         try:
             return context.wrap_socket(sock, server_hostname=weak.host)
         except OSError:
-            contexts.discard(pool)  # the server's certificate may be another now
+            contexts.discard(pool)  # the server's certificate may have changed
             raise
 
     redis_connection._wrap_socket_with_ssl = wrap

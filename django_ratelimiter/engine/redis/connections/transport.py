@@ -1,4 +1,4 @@
-"""The connections that calls are made on: one per thread at work."""
+"""The connections for calls: one for each thread that makes a call."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .pool import ConnectionPool
 
 
 class Transport:
-    """Connections made as the client's pool makes them and kept between calls, one per thread at work.
+    """Connections opened in the same way as the client's pool does, and kept between calls.
 
-    They stand beside the pool, not in it: the pool's `max_connections` is a promise to its other users.
+    They are outside of the pool, because its `max_connections` is meant for its other users.
 
-    deadline: seconds that a decision may wait, with all that it has to wait for; a server that keeps failing is then
-    not asked until a probe has succeeded. `None` = the client's own timeouts hold, and each call tries again.
-    handshake, probe: as for ConnectionPool; without `probe`, the handshake's own.
+    deadline: maximum seconds for a decision, including all waits; a server that keeps failing is then not called until
+    a probe succeeds. `None` = the client's own timeouts apply, and each call tries again.
+    handshake, probe: as for ConnectionPool; without `probe`, the one of the handshake.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Transport:
         self._finalizer = finalize(self, self._pool.close)
 
     def call(self, packed: bytes, deadline_at: float | None = None) -> list[Any]:
-        """Send one packed call of a script and read its reply, a list. A call whose reply was lost is not sent again.
+        """Send one packed call of a script and return its reply, a list. If the reply is lost, it is not sent again.
 
-        deadline_at: monotonic seconds, where an earlier call for the same decision has used up some of the time.
+        deadline_at: monotonic seconds, if an earlier call for the same decision has used some of the time.
         """
         pool = self._pool
-        if pool.pid != getpid():  # some servers fork without telling Python
+        if pool.pid != getpid():  # some servers fork without calling Python's fork hooks
             pool = self._after_fork()
         if pool.breaker.is_open:
             pool.start_probing()
@@ -67,7 +67,7 @@ class Transport:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
                         reply = connection.call_after_script_load(packed, deadline_at, pool.version_drop)
                     raise_if_broken(reply)
-            except BaseException:  # whatever is unread on it would be taken for the next call's reply
+            except BaseException:  # unread data would be read as the next call's reply
                 connection.close()
                 raise
         except (RedisError, OSError) as error:
@@ -81,9 +81,9 @@ class Transport:
         return reply
 
     def pipeline(self, packed: bytes, replies: int) -> Callable[[], list[Any]]:
-        """Send several calls at once. The function that is returned reads so many replies, which may be exceptions.
+        """Send several calls at once. Returns a function that reads this number of replies, which may be exceptions.
 
-        Each step may take the deadline. An outage raises as in `call`, after the calls before and behind it were made.
+        Each step has the full deadline. An outage raises as in `call`, but calls before and after it may have run.
         """
         pool = self._pool if self._pool.pid == getpid() else self._after_fork()
         if pool.breaker.is_open:
@@ -108,27 +108,27 @@ class Transport:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is not asked at present."""
+        """True if calls to the server are stopped at present."""
         return self._pool.breaker.is_open
 
     def drop_idle(self) -> None:
-        """Close what is idle: one of these connections has just given a reply that is none."""
+        """Close the idle connections, after one of them has returned an invalid reply."""
         self._pool.close_idle()
 
     def close(self) -> None:
-        """Nobody will ask this server any more: no thread is to probe it, nor anybody to know whether it is away."""
+        """Close the transport for good: its thread stops probing, and its breaker is retired."""
         self._finalizer()
         self.retire()
 
     def retire(self) -> None:
-        """Nobody is to know any more whether this server is away; calls under way go on."""
+        """Retire the breaker; calls in progress continue."""
         self._pool.breaker.retire()
 
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
     def _after_fork(self) -> ConnectionPool:
-        """Start with a new pool: sockets and thread belong to the parent."""
+        """Start with a new pool after a fork: sockets and thread belong to the parent."""
         self._finalizer.detach()
         inherited, self._pool = self._pool, self._new_pool()
         self._finalizer = finalize(self, self._pool.close)
@@ -138,7 +138,7 @@ class Transport:
 
 @contextmanager
 def _reporting_to(pool: ConnectionPool) -> Iterator[None]:
-    """Have a failure counted, and raise it as an outage."""
+    """Record a failure, and raise it as EngineUnavailable."""
     try:
         yield
     except (RedisError, OSError) as error:
@@ -148,7 +148,7 @@ def _reporting_to(pool: ConnectionPool) -> Iterator[None]:
 
 @contextmanager
 def _closing_if_useless(connection: Connection) -> Iterator[None]:
-    """Close a connection where something was raised: what is unread on it would be taken for the next call's reply."""
+    """Close a connection after an exception: unread data would be read as the next call's reply."""
     try:
         yield
     except BaseException:
